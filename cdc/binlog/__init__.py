@@ -1,0 +1,1 @@
+"""The binlog wire format: bytes to Arrow columns, no threads."""

@@ -1,0 +1,1 @@
+"""The Canal wire format: a client and entries to Arrow columns."""

@@ -1,0 +1,126 @@
+"""Checkpoints: a commit cycle and its saved progress; the store that keeps them, the lock and the fence.
+
+States of a checkpoint: OPEN -> PREPARED -> COMMITTED. Every save is durable before it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from cdc.batch import PreparedLoad
+from cdc.position import Position
+from cdc.schema import TableSchema
+
+
+class CheckpointState(Enum):
+    """How far a commit cycle has come."""
+
+    OPEN = "OPEN"  # loads may be under way; a crash aborts them
+    PREPARED = "PREPARED"  # all loads are durable at the sink; from here it rolls forward
+    COMMITTED = "COMMITTED"  # everything up to ``last`` is visible
+
+
+class JobState(Enum):
+    """States of a job, as in Binlog Load, and DONE for sources that end."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    CANCELLED = "CANCELLED"
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounts:
+    """What a channel has committed since the job's first start."""
+
+    upserts: int = 0  # source changes
+    deletes: int = 0
+    bytes: int = 0
+    last_committed_at: str | None = None  # ISO 8601, UTC
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One commit cycle."""
+
+    id: int  # 0 is the resolved start
+    fence: int  # of the run that opened it
+    state: CheckpointState
+    first: Position
+    last: Position | None  # None while OPEN
+    schemas: tuple[TableSchema, ...] = ()  # in force at ``last``
+    loads: tuple[PreparedLoad, ...] = ()  # emptied once COMMITTED
+    rows: int = 0
+    bytes: int = 0
+    sequence: int = 0  # highest one handed out up to here
+    closed_by: str | None = None  # interval, max_rows, max_bytes, idle, window, pause, ddl, end, start
+    committed_at: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
+    counts: Mapping[str, ChannelCounts] = field(default_factory=dict)  # by source table, totals at this checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What the store knows of a job besides its checkpoints. The command line reads it when no driver answers."""
+
+    name: str
+    incarnation: str  # 8 hex digits, drawn once
+    fence: int  # of the newest run
+    state: JobState
+    job_file: str  # absolute path
+    reason: str | None = None
+    mend: str | None = None
+    resume: str | None = None  # "automatic" or "manual" when PAUSED
+    started_at: str | None = None
+    driver_pid: int | None = None
+    supervisor_pid: int | None = None
+    status_url: str | None = None  # "http://127.0.0.1:8470"
+    identity: Mapping[str, str] = field(default_factory=dict)  # source server, keys, targets: what may not change
+
+
+class CheckpointStore(Protocol):
+    """Keeps jobs and checkpoints durably; one store serves many jobs.
+
+    Raises: CheckpointError from every call - the store cannot be read or written;
+    LeaseLost from every writing call of a run - a newer fence exists.
+    """
+
+    def acquire(self, job: str, job_file: str) -> JobRecord:
+        """Take the job's operating-system lock, raise its fence and give its record (made if new).
+
+        Raises: LeaseLost - another process holds the lock; the message names its pid.
+        """
+
+    def release(self) -> None:
+        """Give the lock back. It goes by itself when the process dies."""
+
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """All jobs, by name. Needs no lock."""
+
+    def job(self, name: str) -> JobRecord | None:
+        """One job. Needs no lock."""
+
+    def save_job(self, record: JobRecord) -> None:
+        """Save the record of the job that this process holds."""
+
+    def check_fence(self) -> None:
+        """Raises: LeaseLost - this process is no longer the one that runs the job."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Save or replace a checkpoint of the job held, and prune old COMMITTED ones."""
+
+    def discard(self, checkpoint_id: int) -> None:
+        """Forget an aborted OPEN checkpoint. Its id is not used again."""
+
+    def unfinished(self) -> tuple[Checkpoint, ...]:
+        """PREPARED and OPEN checkpoints of the job held, oldest first."""
+
+    def last_committed(self, job: str) -> Checkpoint | None:
+        """The newest COMMITTED checkpoint. Needs no lock."""
+
+    def forget(self, job: str) -> None:
+        """Drop everything about a job that nobody holds."""

@@ -1,0 +1,223 @@
+"""Places in the source between two transactions, and sets of transactions already seen.
+
+Two kinds of GTID set exist and never meet in one source: MySQL's (server uuid, optional tag, intervals) and MariaDB's
+(the last sequence number per replication domain).
+
+Source: MySQL manual, "GTID Sets"; MariaDB knowledge base, "Global Transaction ID".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+Interval = tuple[int, int]  # first and last gno, both included
+
+
+@dataclass(frozen=True, slots=True)
+class GtidSet:
+    """Transactions already seen on MySQL: ``(uuid, tag) -> intervals``, intervals sorted and disjoint.
+
+    The tag is "" for plain GTIDs. Sets are values: ``add`` and ``union`` give new ones.
+    """
+
+    intervals: Mapping[tuple[str, str], tuple[Interval, ...]]
+
+    @classmethod
+    def empty(cls) -> GtidSet:
+        """The set of no transaction."""
+        return cls({})
+
+    @classmethod
+    def parse(cls, text: str) -> GtidSet:
+        """Read ``uuid:1-5:9:tag:1-3, uuid2:...`` as servers print it.
+
+        Raises: ValueError - the text is no GTID set.
+        """
+        found: dict[tuple[str, str], list[Interval]] = {}
+        for group in filter(None, (part.strip() for part in text.replace("\n", "").split(","))):
+            uuid, *parts = (part.strip().lower() for part in group.split(":"))
+            if not _UUID.fullmatch(uuid) or not parts:
+                raise ValueError(f"not a GTID set: {group!r}")
+            tag = ""
+            for part in parts:
+                if _TAG.fullmatch(part):
+                    tag = part
+                    continue
+                first, dash, last = part.partition("-")
+                if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+                    raise ValueError(f"not a GTID interval: {part!r} in {group!r}")
+                found.setdefault((uuid, tag), []).append((int(first), int(last or first)))
+        return cls({name: _merged(intervals) for name, intervals in sorted(found.items())})
+
+    def add(self, uuid: str, tag: str, intervals: Iterable[Interval]) -> GtidSet:
+        """This set with ``intervals`` of one origin added."""
+        known = self.intervals.get((uuid, tag), ())
+        return GtidSet(dict(sorted({**self.intervals, (uuid, tag): _merged([*known, *intervals])}.items())))
+
+    def union(self, other: GtidSet) -> GtidSet:
+        """Transactions in either set."""
+        result = self
+        for (uuid, tag), intervals in other.intervals.items():
+            result = result.add(uuid, tag, intervals)
+        return result
+
+    def contains(self, other: GtidSet) -> bool:
+        """Whether every transaction of ``other`` is in this set."""
+        return all(
+            any(start <= first and last <= end for start, end in self.intervals.get(name, ()))
+            for name, intervals in other.intervals.items()
+            for first, last in intervals
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.intervals)
+
+    def __str__(self) -> str:
+        groups: dict[str, str] = {}
+        for (uuid, tag), intervals in sorted(self.intervals.items()):
+            text = ":".join(str(a) if a == b else f"{a}-{b}" for a, b in intervals)
+            groups[uuid] = groups.get(uuid, uuid) + (f":{tag}" if tag else "") + f":{text}"
+        return ",".join(groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MariadbGtidSet:
+    """Transactions already seen on MariaDB: ``domain -> (server id, sequence number)`` of the last one."""
+
+    domains: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def empty(cls) -> MariadbGtidSet:
+        """The set of no transaction."""
+        return cls({})
+
+    @classmethod
+    def parse(cls, text: str) -> MariadbGtidSet:
+        """Read ``0-1-10,7-2-3``. Raises: ValueError - the text is no MariaDB GTID position."""
+        domains = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            match = _MARIADB_GTID.fullmatch(part)
+            if match is None:
+                raise ValueError(f"not a MariaDB GTID: {part!r}")
+            domain, server, sequence = map(int, match.groups())
+            domains[domain] = (server, sequence)
+        return cls(dict(sorted(domains.items())))
+
+    def add(self, domain: int, server: int, sequence: int) -> MariadbGtidSet:
+        """This set with one more transaction; within a domain the latest one stands for all before it."""
+        return MariadbGtidSet(dict(sorted({**self.domains, domain: (server, sequence)}.items())))
+
+    def contains(self, other: MariadbGtidSet) -> bool:
+        """Whether every transaction of ``other`` is in this set."""
+        return all(self.domains.get(domain, (0, -1))[1] >= last for domain, (_, last) in other.domains.items())
+
+    def __bool__(self) -> bool:
+        return bool(self.domains)
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{last}" for domain, (server, last) in sorted(self.domains.items()))
+
+
+AnyGtidSet = GtidSet | MariadbGtidSet
+
+
+def parse_gtid_set(text: str) -> AnyGtidSet | None:
+    """The GTID set that ``text`` spells, of the kind its form shows; None for an empty text."""
+    if not text.strip():
+        return None
+    return MariadbGtidSet.parse(text) if _MARIADB_GTID.match(text.strip()) else GtidSet.parse(text)
+
+
+class Position(Protocol):
+    """A place in the source between two transactions. Values; printable; kept as JSON.
+
+    Each kind of source has its own class with its own ``kind``; ``position_from_json`` finds it again.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What tells the classes apart in JSON."""
+
+    def reached(self, other: Position) -> bool:
+        """Whether this place lies at or behind ``other``.
+
+        Raises: ValueError - the two cannot be compared (different sources without common GTIDs).
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, with ``kind``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPosition:
+    """A place in a binlog."""
+
+    file: str  # name without folder; "" when only the GTID set is known (a start by GTID)
+    offset: int  # of the next event's first byte
+    server: str = ""  # server_uuid (MySQL), "mariadb-<server_id>" (MariaDB), "" for files on disk
+    gtid_set: str = ""  # executed up to here, canonical text; "" without GTIDs
+
+    kind = "binlog"
+
+    def reached(self, other: Position) -> bool:
+        """See ``Position``. Same server: by file number and offset; else by GTID sets."""
+        if not isinstance(other, BinlogPosition):
+            raise ValueError(f"{self} and {other} are of different sources")
+        mine, theirs = _file_number(self.file), _file_number(other.file)
+        if self.server == other.server and mine and theirs and mine[0] == theirs[0]:
+            return (mine[1], self.offset) >= (theirs[1], other.offset)
+        seen, asked = parse_gtid_set(self.gtid_set), parse_gtid_set(other.gtid_set)
+        if isinstance(seen, GtidSet) and isinstance(asked, GtidSet):
+            return seen.contains(asked)
+        if isinstance(seen, MariadbGtidSet) and isinstance(asked, MariadbGtidSet):
+            return seen.contains(asked)
+        raise ValueError(f"{self} and {other} have neither server nor GTIDs in common")
+
+    def to_json(self) -> dict[str, Any]:
+        """See ``Position``."""
+        return {
+            "kind": self.kind,
+            "file": self.file,
+            "offset": self.offset,
+            "server": self.server,
+            "gtid_set": self.gtid_set,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}" if self.file else self.gtid_set
+
+
+def position_from_json(data: Mapping[str, Any]) -> Position:
+    """The Position that ``to_json`` wrote. Raises: ValueError - a kind this version does not know."""
+    if data.get("kind") == BinlogPosition.kind:
+        return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])
+    raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")
+
+
+def _file_number(name: str) -> tuple[str, int] | None:
+    base, _, number = name.rpartition(".")
+    return (base, int(number)) if number.isdecimal() else None
+
+
+def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    return tuple(_merge(sorted(intervals)))
+
+
+def _merge(intervals: list[Interval]) -> Iterator[Interval]:
+    if not intervals:
+        return
+    start, end = intervals[0]
+    for first, last in intervals[1:]:
+        if first > end + 1:
+            yield start, end
+            start, end = first, last
+        else:
+            end = max(end, last)
+    yield start, end

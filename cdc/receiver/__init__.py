@@ -1,0 +1,1 @@
+"""Receivers: sources that hand out Batches and are acked."""

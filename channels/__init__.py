@@ -1,0 +1,1 @@
+"""One source table to one target table."""

@@ -1,0 +1,1 @@
+"""Sinks: targets that prepare, commit and abort loads."""

@@ -1,0 +1,129 @@
+"""The Sink contract: a target that prepares, commits and aborts loads. Repeating any call is harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.position import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class LoadState(Enum):
+    """Where a load stands, as the sink sees it."""
+
+    UNKNOWN = "UNKNOWN"  # the sink has never heard of it, or has forgotten it
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """One column of a target table, as the mapping makes it."""
+
+    name: str
+    arrow: pa.DataType
+    nullable: bool
+    source_type: str = ""  # MySQL's type text where the column is a plain copy; "" for an expression
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A Unique-key table as the mapping wants it."""
+
+    name: str  # "ods.orders": database and table
+    columns: tuple[TargetColumn, ...]  # in target order, without delete sign and sequence
+    key: tuple[str, ...]
+    comment: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # sink-specific: buckets, partition, properties
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMark:
+    """Which checkpoint loads belong to; a sink keeps the newest one it committed."""
+
+    job: str
+    incarnation: str
+    fence: int
+    checkpoint: int
+    position: Position
+    sequence: int  # highest one in the checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check found, with its mend."""
+
+    problem: str
+    mend: str
+    fatal: bool = True
+
+
+class PartWriter(Protocol):
+    """Writes one part of a load; picklable, and called on an executor.
+
+    Never: keeps more than a bounded number of bytes in memory.
+    """
+
+    def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
+        """Write ``rows`` (target columns, ``__deleted``, ``__sequence``; one row per key) durably; None if empty.
+
+        Raises: LoadRejected, SinkUnavailable, SinkBusy.
+        """
+
+
+class Sink(Protocol):
+    """A target with Unique-key tables."""
+
+    def ensure_table(self, table: TargetTable) -> None:
+        """Create ``table`` if it is missing and the job may create tables.
+
+        Raises: TargetMismatch - missing and not ours to create, or there and not fitting.
+        """
+
+    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
+        """Every way in which the existing table does not fit; empty when it fits."""
+
+    def ddl(self, table: TargetTable) -> str:
+        """The statement that creates ``table``, for people to read and run."""
+
+    def part_writer(self, table: TargetTable) -> PartWriter:
+        """What executors call for each part."""
+
+    def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
+        """Load a Task's rows; one PreparedLoad per non-empty part, durable at the sink when this returns.
+
+        ``frame`` has the target columns, ``__deleted`` and ``__sequence``, one row per key. Several Tasks of a
+        channel may be prepared in one checkpoint and hold the same key: the later Task wins.
+        """
+
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+        """Make all loads of a checkpoint visible, in order of channel, task and part.
+
+        Returns when they are visible, or will be without us.
+        Raises: LoadLost (names the labels), CommitUnknown, SinkUnavailable, SinkBusy, SinkSetting.
+        """
+
+    def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
+        """Drop every prepared load of that run and checkpoint, known to us or not; an aborted label stays unused."""
+
+    def state(self, load: PreparedLoad) -> LoadState:
+        """Where ``load`` stands."""
+
+    def last_checkpoint(self, job: str) -> CheckpointMark | None:
+        """The newest checkpoint of ``job`` that this sink committed, of any incarnation."""
+
+    def maintain(self, tables: Iterable[TargetTable]) -> None:
+        """Housekeeping (compaction, vacuum), called between commits and never beside one."""
+
+    def close(self) -> None:
+        """Let connections go. Harmless when repeated."""

@@ -1,0 +1,1 @@
+"""Rows to frames: the session, types, DataFrames and writers."""
