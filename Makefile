@@ -38,6 +38,9 @@ integration: setup ## Tests against real servers alone
 recovery: setup ## Every seam, every fault, with restarts
 	$(PYTEST) tests/recovery
 
+kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
+	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
 stress: setup ## Long random runs: kills under load, checked row by row
 	$(PYTEST) tests -m stress
 
@@ -55,4 +58,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration recovery stress bench bench-decode lock clean
+.PHONY: help setup demo check test integration recovery kills stress bench bench-decode lock clean

@@ -266,10 +266,8 @@ def _visible(path: Path, seen: list[tuple[float, float]], stop: threading.Event)
 
 def _lags(bursts: list[float], seen: list[tuple[float, float]]) -> Iterator[float]:
     for burst in bursts:
-        # the burst's last transaction is no younger than its end; visible with the first version that holds as new a row
-        visible = next((at for at, newest in seen if newest >= burst - 0.005), None)
-        if visible is not None:
-            yield visible - burst
+        # a burst's last transaction is as old as its end, but for the answer's way back
+        yield next(at for at, newest in seen if newest >= burst - 0.005) - burst
 
 
 def merge_growth() -> None:
