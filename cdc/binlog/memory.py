@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -15,8 +15,7 @@ _WORD = ir.IntType(64)
 _DOUBLE_WORD = ir.IntType(128)
 
 
-@intrinsic
-def load64(typing_context: Any, address: Any) -> Any:
+def _load64(typing_context: Any, address: Any) -> Any:
     """The eight bytes at ``address`` as a little-endian unsigned word."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -26,8 +25,7 @@ def load64(typing_context: Any, address: Any) -> Any:
     return types.uint64(types.uint64), code
 
 
-@intrinsic
-def store64(typing_context: Any, address: Any, word: Any) -> Any:
+def _store64(typing_context: Any, address: Any, word: Any) -> Any:
     """Write ``word`` as eight little-endian bytes to ``address``."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -38,8 +36,7 @@ def store64(typing_context: Any, address: Any, word: Any) -> Any:
     return types.void(types.uint64, types.uint64), code
 
 
-@intrinsic
-def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
+def _multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
     """The upper 64 bits of the 128-bit product of two unsigned words."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,3 +45,8 @@ def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
         return builder.trunc(builder.lshr(product, ir.Constant(_DOUBLE_WORD, 64)), _WORD)
 
     return types.uint64(types.uint64, types.uint64), code
+
+
+load64: Any = intrinsic(_load64)
+store64: Any = intrinsic(_store64)
+multiply_high: Any = intrinsic(_multiply_high)
