@@ -296,7 +296,7 @@ def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: in
 
 
 @kernel
-def _rows_event(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
+def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
                 map_ids: np.ndarray, map_slots: np.ndarray) -> int:  # fmt: skip
     """List a row event; 0, or what is wrong with it."""
     if end - body < 8:
@@ -439,7 +439,7 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
             map_slots[count] = known[row, KNOWN_SLOT]
             state[MAP_COUNT] = count + 1
         elif 23 <= kind <= 25 or 30 <= kind <= 32 or kind == 39:
-            fault = _rows_event(data, kind, body, last, state, events, map_ids, map_slots)
+            fault = list_rows(data, kind, body, last, state, events, map_ids, map_slots)
             if fault:
                 return fault
             ends = state[TX_STANDALONE] != 0 and state[MAP_COUNT] == 0
