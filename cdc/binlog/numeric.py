@@ -1,6 +1,7 @@
 """Numbers: kernels from a column's row values to its Arrow buffer.
 
-Every ``put`` function takes the offsets of ``count`` values in ``data`` (-1 = NULL) and fills ``out`` from ``row`` on.
+Every ``put`` function takes the offsets of ``count`` values in ``data`` (-1 = NULL) and fills ``block`` from
+offset ``out`` on.
 
 Source: MySQL source, strings/decimal.cc (decimal2bin), for the form of DECIMAL.
 """
@@ -10,7 +11,18 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64, swap_bytes
+from cdc.binlog.kernels import (
+    kernel,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_8,
+    store_16,
+    store_32,
+    store_64,
+    swap_bytes,
+)
 
 (
     COPY_1, COPY_2, COPY_4, COPY_8, U8_I16, U16_I32, I24_I32, U24_I32, U32_I64, U64_DECIMAL, DECIMAL_64, DECIMAL_128,
@@ -24,86 +36,78 @@ _HALF = np.uint64(32)
 
 
 @kernel
-def put_small(op: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> None:
-    """TINYINT to ``out``, one byte each."""
+def put_small(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
+    """TINYINT, one byte each."""
     for i in range(count):
         at = starts[i]
-        out[i] = load_u8(data, at) if at >= 0 else np.uint64(0)
+        store_8(block, out + i, np.int64(load_u8(data, at)) if at >= 0 else np.int64(0))
 
 
 @kernel
-def put_16(op: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> None:
+def put_16(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """Into int16: SMALLINT, TINYINT UNSIGNED, YEAR."""
     if op == COPY_2:
         for i in range(count):
             at = starts[i]
-            out[i] = np.int16(load_u16(data, at)) if at >= 0 else np.int16(0)
-    elif op == U8_I16:
-        for i in range(count):
-            at = starts[i]
-            out[i] = np.int16(load_u8(data, at)) if at >= 0 else np.int16(0)
+            store_16(block, out + 2 * i, np.int64(load_u16(data, at)) if at >= 0 else np.int64(0))
     else:
+        epoch = np.int64(1900) if op == YEAR_I16 else np.int64(0)
         for i in range(count):
             at = starts[i]
-            year = np.int16(load_u8(data, at)) if at >= 0 else np.int16(0)
-            out[i] = year + np.int16(1900) if year else year
+            value = np.int64(load_u8(data, at)) if at >= 0 else np.int64(0)
+            store_16(block, out + 2 * i, value + epoch if value else value)
 
 
 @kernel
-def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> None:
+def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """Into int32: INT, MEDIUMINT, SMALLINT UNSIGNED, FLOAT's bits, ENUM indexes."""
     if op == COPY_4:
         for i in range(count):
             at = starts[i]
-            out[i] = np.int32(load_u32(data, at)) if at >= 0 else np.int32(0)
-    elif op == U16_I32 or op == INDEX_2:
-        for i in range(count):
-            at = starts[i]
-            out[i] = np.int32(load_u16(data, at)) if at >= 0 else np.int32(0)
-    elif op == INDEX_1:
-        for i in range(count):
-            at = starts[i]
-            out[i] = np.int32(load_u8(data, at)) if at >= 0 else np.int32(0)
+            store_32(block, out + 4 * i, np.int64(load_u32(data, at)) if at >= 0 else np.int64(0))
     else:
+        mask = np.uint64(0xFFFFFF)
         sign = np.int64(0x800000) if op == I24_I32 else np.int64(0)
+        if op == U16_I32 or op == INDEX_2:
+            mask = np.uint64(0xFFFF)
+        elif op == INDEX_1:
+            mask = np.uint64(0xFF)
         for i in range(count):
             at = starts[i]
-            value = np.int64(load_u32(data, at) & np.uint64(0xFFFFFF)) if at >= 0 else np.int64(0)
-            out[i] = np.int32((value ^ sign) - sign)
+            value = np.int64(load_u32(data, at) & mask) if at >= 0 else np.int64(0)
+            store_32(block, out + 4 * i, (value ^ sign) - sign)
 
 
 @kernel
-def put_64(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> None:
+def put_64(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray,
+           out: int) -> None:  # fmt: skip
     """Into int64: BIGINT, INT UNSIGNED, DOUBLE's bits, BIT up to 63, SET masks."""
     if op == COPY_8:
         for i in range(count):
             at = starts[i]
-            out[i] = np.int64(load_u64(data, at)) if at >= 0 else np.int64(0)
-    elif op == U32_I64:
-        for i in range(count):
-            at = starts[i]
-            out[i] = np.int64(load_u32(data, at)) if at >= 0 else np.int64(0)
+            store_64(block, out + 8 * i, np.int64(load_u64(data, at)) if at >= 0 else np.int64(0))
     else:
-        shift = np.uint64(64 - 8 * width)
+        shift = np.uint64(32) if op == U32_I64 else np.uint64(64 - 8 * width)
         for i in range(count):
             at = starts[i]
             word = load_u64(data, at) if at >= 0 else np.uint64(0)
-            out[i] = np.int64((word << shift) >> shift if op == MASK else swap_bytes(word) >> shift)
+            word = swap_bytes(word) >> shift if op == BITS_I64 else (word << shift) >> shift
+            store_64(block, out + 8 * i, np.int64(word))
 
 
 @kernel
-def put_wide(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Into decimal128 without sign: BIGINT UNSIGNED, BIT(64). ``out`` has two int64 a value, the lower first."""
+def put_wide(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
+    """Into decimal128 without sign: BIGINT UNSIGNED, BIT(64)."""
     for i in range(count):
         at = starts[i]
         word = load_u64(data, at) if at >= 0 else np.uint64(0)
-        out[2 * i] = np.int64(word if op == U64_DECIMAL else swap_bytes(word))
-        out[2 * i + 1] = 0
+        store_64(block, out + 16 * i, np.int64(word if op == U64_DECIMAL else swap_bytes(word)))
+        store_64(block, out + 16 * i + 8, np.int64(0))
 
 
 @kernel
 def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndarray, count: int,
-                   out: np.ndarray) -> int:  # fmt: skip
+                   block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL up to 18 digits into decimal128; the first value with impossible digits, or -1."""
     first_digits = (precision - scale) % 9
     last_digits = scale % 9
@@ -114,8 +118,8 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
     for i in range(count):
         at = starts[i]
         if at < 0:
-            out[2 * i] = 0
-            out[2 * i + 1] = 0
+            store_64(block, out + 16 * i, np.int64(0))
+            store_64(block, out + 16 * i + 8, np.int64(0))
             continue
         flip = np.uint64(0) if data[at] & 0x80 else ~np.uint64(0)
         sign = top  # the sign bit sits in the first group only
@@ -145,14 +149,14 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
             value = value * _POWERS[last_digits] + digits
         if flip:
             value = -value
-        out[2 * i] = value
-        out[2 * i + 1] = value >> 63
+        store_64(block, out + 16 * i, value)
+        store_64(block, out + 16 * i + 8, value >> 63)
     return -1
 
 
 @kernel
 def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.ndarray, count: int,
-                    out: np.ndarray) -> int:  # fmt: skip
+                    block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
     whole = precision - scale
     pieces = np.zeros((12, 2), np.int64)  # digits and bytes of each group
@@ -190,8 +194,8 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
         if flip:
             low = ~low + np.uint64(1)
             high = ~high + (np.uint64(1) if low == 0 else np.uint64(0))
-        out[2 * i] = np.int64(low)
-        out[2 * i + 1] = np.int64(high)
+        store_64(block, out + 16 * i, np.int64(low))
+        store_64(block, out + 16 * i + 8, np.int64(high))
     return -1
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cdc.binlog.kernels import kernel, load_u32, load_u64, swap_bytes
+from cdc.binlog.kernels import kernel, load_u32, load_u64, store_32, store_64, swap_bytes
 from cdc.binlog.numeric import validity_of
 
 DATE_3, DATETIME_2, TIMESTAMP_2, TIME_2, DATETIME_OLD, TIMESTAMP_OLD, TIME_OLD = range(32, 39)
@@ -45,12 +45,12 @@ def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int
 
 
 @kernel
-def put_date(data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> int:
+def put_date(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> int:
     """DATE into date32; a date that does not exist turns into NULL in ``starts``. How many did."""
     bad = 0
     for i in range(count):
         at = starts[i]
-        out[i] = 0
+        value = np.int64(0)
         if at >= 0:
             word = np.int64(load_u32(data, at) & np.uint64(0xFFFFFF))
             days = _days(word >> 9, (word >> 5) & 15, word & 31)
@@ -58,12 +58,14 @@ def put_date(data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) 
                 starts[i] = -1
                 bad += 1
             else:
-                out[i] = days
+                value = days
+        store_32(block, out + 4 * i, value)
     return bad
 
 
 @kernel
-def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: int, out: np.ndarray) -> int:
+def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray,
+               out: int) -> int:  # fmt: skip
     """DATETIME, TIMESTAMP into microseconds, TIME into signed microseconds; as ``put_date``."""
     bad = 0
     fraction_bytes = (fsp + 1) // 2
@@ -82,7 +84,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
     for i in range(count):
         at = starts[i]
         if at < 0:
-            out[i] = 0
+            store_64(block, out + 8 * i, np.int64(0))
             continue
         word = swap_bytes(load_u64(data, at)) >> shift
         value = nothing
@@ -127,7 +129,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
             starts[i] = -1
             bad += 1
             value = np.int64(0)
-        out[i] = value
+        store_64(block, out + 8 * i, value)
     return bad
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cdc.binlog import numeric, temporal
 from cdc.binlog.framing import BITMAPS_AT, COLUMNS, END, KIND, read_pint
-from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64
+from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64, store_32, store_64
 from cdc.binlog.numeric import put_16, put_32, put_64, put_decimal_64, put_decimal_128, put_small, put_wide
 from cdc.binlog.temporal import put_date, put_moment
 
@@ -215,35 +215,35 @@ def _flush(data: np.ndarray, wanted: np.ndarray, starts: np.ndarray, lengths: np
         places = starts[column]
         bad = np.int64(0)
         digits = np.int64(-1)
-        out = block[at : at + count * size]
         if op == PLACES:
-            out.view(np.int64)[:] = places[:count]
-            at = wanted[column, VALUES_AT] + capacity * 8 + row * 4
-            sizes = block[at : at + count * 4].view(np.int32)
-            if first > 0:
-                for i in range(count):
-                    sizes[i] = first if places[i] >= 0 else np.int64(-1)
-            else:
-                sizes[:] = lengths[column, :count]
+            length_at = wanted[column, VALUES_AT] + capacity * 8 + row * 4
+            sizes = lengths[column]
+            for i in range(count):
+                place = places[i]
+                store_64(block, at + 8 * i, place)
+                length = np.int64(sizes[i])
+                if first > 0:
+                    length = first if place >= 0 else np.int64(-1)
+                store_32(block, length_at + 4 * i, length)
         elif op >= temporal.DATE_3:
             if op == temporal.DATE_3:
-                bad = put_date(data, places, count, out.view(np.int32))
+                bad = put_date(data, places, count, block, at)
             else:
-                bad = put_moment(op, first, data, places, count, out.view(np.int64))
+                bad = put_moment(op, first, data, places, count, block, at)
         elif size == 1:
-            put_small(op, data, places, count, out)
+            put_small(data, places, count, block, at)
         elif size == 2:
-            put_16(op, data, places, count, out.view(np.int16))
+            put_16(op, data, places, count, block, at)
         elif size == 4:
-            put_32(op, data, places, count, out.view(np.int32))
+            put_32(op, data, places, count, block, at)
         elif size == 8:
-            put_64(op, first, data, places, count, out.view(np.int64))
+            put_64(op, first, data, places, count, block, at)
         elif op == numeric.DECIMAL_64:
-            digits = put_decimal_64(first, second, data, places, count, out.view(np.int64))
+            digits = put_decimal_64(first, second, data, places, count, block, at)
         elif op == numeric.DECIMAL_128:
-            digits = put_decimal_128(first, second, data, places, count, out.view(np.int64))
+            digits = put_decimal_128(first, second, data, places, count, block, at)
         else:
-            put_wide(op, first, data, places, count, out.view(np.int64))
+            put_wide(op, data, places, count, block, at)
         if digits >= 0:
             control[FAULT] = BAD_DIGITS
             control[FAULT_COLUMN] = column
@@ -270,10 +270,9 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
 
     ALL_DONE; MORE_ROOM: call again with a larger block; FAILED: ``control`` says why and where.
     """
-    nulls = np.ones(wanted.shape[0], np.uint8)
-    nulls[:] = 0
-    key_starts = np.full((max(keys.shape[0], 1), 1), -1, np.int64)
-    key_lengths = np.full((max(keys.shape[0], 1), 1), -1, np.int32)
+    nulls = np.zeros(wanted.shape[0], np.uint8)
+    key_starts = np.zeros((max(keys.shape[0], 1), 1), np.int64)
+    key_lengths = np.zeros((max(keys.shape[0], 1), 1), np.int32)
     key_nulls = np.zeros(max(keys.shape[0], 1), np.uint8)
     count = steps.shape[0]
     bitmap = (count + 7) >> 3
@@ -392,7 +391,8 @@ def number_rows(order: np.ndarray, event_rows: np.ndarray, event_base: np.ndarra
 @kernel
 def group_events(events: np.ndarray, first: int, last: int, slots: int, order: np.ndarray, bounds: np.ndarray) -> None:
     """Sort the events ``first`` to ``last`` by slot, in source order within one: ``order[bounds[s]:bounds[s + 1]]``."""
-    bounds[:] = 0
+    for slot in range(slots + 1):
+        bounds[slot] = 0
     for event in range(first, last):
         bounds[events[event, 0] + 1] += 1
     for slot in range(slots):
