@@ -1,0 +1,60 @@
+"""Fixtures that more than one folder of tests needs: real servers, started once, and a fresh database per test."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import SurroundingsError
+from cdc.local_servers import Kind, LocalServer, obtain
+
+
+def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:
+    try:
+        binaries = obtain(kind)
+    except SurroundingsError as error:
+        unavailable(str(error))
+    with LocalServer.start(binaries, folder, options=options) as server:
+        yield server
+
+
+def unavailable(why: str) -> None:
+    """Skip, saying why; with CDC_TEST_REQUIRE_ALL=1 a skip is a failure."""
+    if os.environ.get("CDC_TEST_REQUIRE_ALL") == "1":
+        pytest.fail(f"required, but not available: {why}")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A real MySQL with full row metadata, shared by the session; GTIDs on."""
+    yield from _server("mysql", tmp_path_factory.mktemp("mysql"), ("--binlog-row-metadata=FULL",))
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A real MariaDB with full row metadata, shared by the session."""
+    yield from _server("mariadb", tmp_path_factory.mktemp("mariadb"), ("--binlog-row-metadata=FULL",))
+
+
+@pytest.fixture
+def database(mysql: LocalServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a fresh, empty database on ``mysql``, dropped afterwards."""
+    yield from _database(mysql, request.node.name)
+
+
+@pytest.fixture
+def mariadb_database(mariadb: LocalServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a fresh, empty database on ``mariadb``, dropped afterwards."""
+    yield from _database(mariadb, request.node.name)
+
+
+def _database(server: LocalServer, test: str) -> Iterator[str]:
+    name = re.sub(r"\W+", "_", test)[:60]
+    server.execute(f"DROP DATABASE IF EXISTS `{name}`", f"CREATE DATABASE `{name}`")
+    yield name
+    server.execute(f"DROP DATABASE `{name}`")
