@@ -6,7 +6,6 @@ sizes in bytes. What is relative is relative to the job file.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from pydantic import (
 
 from cdc.errors import ConfigError
 from cdc.jobfile import Fault, Misfit, Node, explain, read_job_file
+from cdc.status import is_loopback
 
 MYSQL_PORT = 3306
 CANAL_CLIENT_ID = 1001  # Canal's own default; it serves one client a destination
@@ -98,14 +98,6 @@ Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, BeforeValidator(_address)]
 Text = Annotated[str, Field(min_length=1)]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an endpoint at ``host``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 class Model(BaseModel):

@@ -5,6 +5,7 @@ The JSON form is an interface: other programs read it (docs: the status page). T
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -142,3 +143,11 @@ class Controls(Protocol):
 def position_status(position: Position) -> dict[str, Any]:
     """A Position as ``/status`` shows it: the place alone, without the server's identity."""
     return {name: value for name, value in position.to_json().items() if name not in {"kind", "server"}}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an endpoint at ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
