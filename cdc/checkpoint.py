@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batch import PreparedLoad
 from cdc.position import Position, position_from_json
-from cdc.schema import TableSchema
+
+if TYPE_CHECKING:  # it needs pyarrow, and the command line reads jobs without waiting for that
+    from cdc.schema import TableSchema
 
 
 class CheckpointState(Enum):

@@ -22,11 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from cdc.checkpoint import Checkpoint, CheckpointState, JobRecord, JobState
 from cdc.errors import CheckpointError, LeaseLost
-from cdc.schema import TableSchema
+
+if TYPE_CHECKING:
+    from cdc.schema import TableSchema
 
 FORMAT = 1  # of the file, in PRAGMA user_version
 BUSY_TIMEOUT_S = 10.0  # writes take milliseconds; who holds the file longer than this is stuck
@@ -304,6 +306,8 @@ class SqliteStore:
         return rows[0] if rows else None
 
     def _checkpoints(self, where: str, job: str) -> tuple[Checkpoint, ...]:
+        from cdc.schema import TableSchema  # needs pyarrow, which a look at the jobs should not wait for
+
         rows = self._all(
             "SELECT c.body, s.body FROM checkpoints c JOIN schemas s ON s.job = c.job AND s.digest = c.schemas"
             f" WHERE {where}",
