@@ -28,9 +28,8 @@ class Loading:
     source: str
     upserts: int
     deletes: int
-    bytes: int
+    bytes: int  # of its rows in memory, which the receiver's window counts
     last_sequence: int
-    window_bytes: int  # what its rows count for in the receiver's window
     future: Future[tuple[PreparedLoad, ...]]
     taken: bool = False  # the window was told
 
@@ -41,7 +40,7 @@ def take_off_window(loadings: Iterable[Loading]) -> int:
     for loading in loadings:
         if not loading.taken and (loading.future.running() or loading.future.done()):
             loading.taken = True
-            freed += loading.window_bytes
+            freed += loading.bytes
     return freed
 
 
@@ -100,7 +99,7 @@ class Cycle:
         """Whether it may hold no more, and has to wait for the cycle before it."""
         return self.may_close and (self.rows >= limits.max_rows or self.bytes >= STRETCH * limits.max_bytes)
 
-    def add(self, task: Task, future: Future[tuple[PreparedLoad, ...]], window_bytes: int) -> None:
+    def add(self, task: Task, future: Future[tuple[PreparedLoad, ...]]) -> None:
         """``task`` was handed to the runner."""
         self.loading.append(
             Loading(
@@ -109,7 +108,6 @@ class Cycle:
                 task.deletes,
                 task.byte_count,
                 task.last_sequence,
-                window_bytes,
                 future,
             )
         )

@@ -30,7 +30,6 @@ class Gatherer:
         self.sequence = sequence  # highest one handed to a Task
         self.newest_commit_us: int | None = None
         self._handed_out = first
-        self._window_bytes = 0  # of rows that wait in channels, in the receiver's measure
         self._join_all()
 
     def begin(self, first: Position) -> None:
@@ -47,23 +46,20 @@ class Gatherer:
         if batch is None:
             return None
         self.cycle.enter(now)
+        self._handed_out = batch.last
         for changes in batch.changes:
             channel = self.channels.get(changes.schema.name) or self._join(changes.schema)
             if channel is not None:
                 channel.add(changes)
+            else:
+                self._taken(changes.rows.nbytes)
         self.cycle.take(batch)
-        self._window_bytes += batch.bytes
-        self._handed_out = batch.last
         self.newest_commit_us = batch.newest_commit_us or self.newest_commit_us
         return batch
 
     def start_tasks(self, at_least: int) -> None:
         """Rows leave the channels that hold ``at_least`` bytes. Tasks handed over together may share a job."""
-        buffered = sum(channel.buffered_bytes for channel in self.channels.values())
         full = [c for c in self.channels.values() if c.buffered_rows and c.buffered_bytes >= at_least]
-        if not buffered and self._window_bytes:
-            self._taken(self._window_bytes)  # rows that no channel wants
-            self._window_bytes = 0
         if not full:
             return
         checkpoint, tasks = self._opened(), []
@@ -71,20 +67,14 @@ class Gatherer:
             while (task := channel.task_for(self._parts.run, checkpoint.id)) is not None:
                 tasks.append(task)
         for task, future in zip(tasks, self._parts.runner.submit(tasks), strict=True):
-            # the receiver counts source bytes, a channel Arrow's: each Task gets its share, the last one the rest
-            rest = buffered - task.byte_count
-            share = self._window_bytes * task.byte_count // buffered if rest > 0 else self._window_bytes
-            self._window_bytes -= share
-            buffered = rest
             self.sequence = max(self.sequence, task.last_sequence)
-            self.cycle.add(task, future, share)
+            self.cycle.add(task, future)
 
     def make_room(self) -> bool:
         """Start Tasks of everything when the window is full. True: that does not help, only an ack does."""
         if not self._parts.receiver.window_full():
             return False
-        if self._window_bytes:
-            self.start_tasks(at_least=0)
+        self.start_tasks(at_least=0)
         return all(loading.taken for loading in self.cycle.loading)
 
     def watch(self, closed: Iterable[Loading]) -> None:
@@ -109,7 +99,6 @@ class Gatherer:
         wait([loading.future for loading in self.cycle.loading], _CANCEL_S)
         for channel in self.channels.values():
             channel.drop()
-        self._window_bytes = 0
         if self.cycle.checkpoint is not None:
             self.abort(self.cycle.checkpoint)
 

@@ -83,7 +83,7 @@ class Reload:
             self._take(batch, lost)
             arrived = batch.ends_transaction and batch.last.reached(last)
             self._load(checkpoint.id, attempt, at_least=0 if arrived else self._limits.task_bytes)
-            receiver.taken(batch.last, batch.bytes)
+            receiver.taken(batch.last, sum(changes.rows.nbytes for changes in batch.changes))
             if arrived:
                 return
 
