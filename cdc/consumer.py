@@ -129,8 +129,8 @@ class Consumer:
 
     # the run
 
-    def run(self, resolve_start: Callable[[], Position]) -> Ended:
-        """Recover, then carry rows until there is a reason to end.
+    def run(self, resolve_start: Callable[[], Position], recovered: Callable[[], None] = lambda: None) -> Ended:
+        """Recover, call ``recovered``, then carry rows until there is a reason to end.
 
         Raises: what ended it; sink and state are as recovery wants them, whatever it was.
         """
@@ -139,6 +139,7 @@ class Consumer:
             self._committed = recovery.run(resolve_start)
             sequence = max(self.sequence, self._committed.sequence)
             self._gatherer = Gatherer(self._parts, last_of(self._committed), sequence)
+            recovered()
             return self._carry(self._gatherer)
         except GivenUp as error:
             _log.info("stopped %s", error)

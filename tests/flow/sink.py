@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager
+from json import dumps
+from json import loads as from_json
 
 import pyarrow as pa
 
@@ -14,7 +16,6 @@ from cdc.position import position_from_json
 from cdc.schema import DELETED
 from channels.label import label_for, label_prefix
 from channels.sinks.base import CheckpointMark, LoadState
-from json import dumps, loads as from_json
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS loads (label TEXT PRIMARY KEY, state TEXT, payload BLOB);

@@ -75,7 +75,9 @@ class Source:
 class SourceReceiver:
     """Implements Receiver. Packs ``per_batch`` transactions into a Batch, cuts larger ones into ``piece_rows``."""
 
-    def __init__(self, source: Source, selection: Selection, *, per_batch=3, piece_rows=4, endless=False, window=1 << 30):
+    def __init__(
+        self, source: Source, selection: Selection, *, per_batch=3, piece_rows=4, endless=False, window=1 << 30
+    ):
         self.source = source
         self.selection = selection
         self.per_batch = per_batch
