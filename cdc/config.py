@@ -86,6 +86,13 @@ def _address(value: object) -> object:
     return value
 
 
+def _filled(value: object) -> object:
+    # pydantic's own limit would count the entries that have no fault
+    if isinstance(value, list | dict) and not value:
+        raise ValueError("must have at least one entry")
+    return value
+
+
 def _setting(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()  # Spark's spelling
@@ -285,7 +292,7 @@ class ChannelTable(Model):
 class ClusterSink(Model):
     """What the two database clusters have in common."""
 
-    fe: tuple[Address, ...] = Field(min_length=1)
+    fe: Annotated[tuple[Address, ...], BeforeValidator(_filled)]
     sql_port: Port = SQL_PORT
     username: Text
     password: SecretStr = SecretStr("")
@@ -314,8 +321,10 @@ class Channel(Model):
 
     source: str
     target: str
-    key: tuple[Text, ...] | None = Field(None, min_length=1)  # None: the primary key
-    columns: dict[Text, Text] | None = Field(None, min_length=1)  # target column -> Spark SQL; None: all by name
+    key: Annotated[tuple[Text, ...] | None, BeforeValidator(_filled)] = None  # None: the primary key
+    columns: Annotated[dict[Text, Text] | None, BeforeValidator(_filled)] = (
+        None  # target column -> Spark SQL; None: all by name
+    )
     filter: Text | None = None
     tables: ChannelTable | None = None
 
@@ -401,7 +410,7 @@ class Config(Model):
     name: str
     source: BinlogSource | CanalSource | BinlogFilesSource = Field(discriminator="type")
     sink: DeltaSink | DorisSink | StarrocksSink = Field(discriminator="type")
-    channels: tuple[Channel, ...] = Field(min_length=1)
+    channels: Annotated[tuple[Channel, ...], BeforeValidator(_filled)]
     commit: Commit = Commit()
     tasks: Tasks = Tasks()
     memory: Memory = Memory()

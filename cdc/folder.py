@@ -53,24 +53,22 @@ class JobFolder:
                 path=self.path,
             ) from error
 
-    def token(self) -> str:
-        """The token in the folder; drawn if there is none yet."""
-        found = self.known_token()
-        if found is None:
-            self.set_token(secrets.token_urlsafe(32))
-            found = self.known_token()
-        return found or ""
+    def token(self, configured: str | None = None) -> str:
+        """The token that the endpoint wants: the configured one, else the one kept here, drawn if there is none yet.
+
+        Either way it is kept here, for the command line to read. Raises: CheckpointError - it cannot be kept.
+        """
+        token = configured or self.known_token() or secrets.token_urlsafe(32)
+        if token != self.known_token():
+            self._write("token", token)
+        return token
 
     def known_token(self) -> str | None:
         """The token in the folder, None if there is none or this user may not read it."""
         try:
-            return (self.path / "token").read_text(encoding="ascii").strip() or None
+            return (self.path / "token").read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
-
-    def set_token(self, token: str) -> None:
-        """Keep the token that a running driver wants, for the command line to read."""
-        self._write("token", token)
 
     def failure(self) -> Failure | None:
         """The error that ended the newest driver."""

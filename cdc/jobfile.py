@@ -23,11 +23,14 @@ from pydantic_core import PydanticCustomError
 from cdc.errors import ConfigError
 
 FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
-NODES_MOST = 100_000  # aliases of aliases could make any number out of a few lines
+NODES_MOST = 50_000  # aliases of aliases could make any number out of a few lines
 SHOWN_CHARACTERS = 60  # of a wrong value; the rest tells nobody more
 
 Place = tuple[str | int, ...]  # keys and indexes from the top of the file
-_SUBSTITUTE = re.compile(r"\$\{([^}]*)(\}?)")
+# inside {...} YAML takes the braces of ${NAME} for its own, so both ends are other characters while it reads
+_BEGIN, _END = "\ue000", "\ue001"
+_WRITTEN = re.compile(r"\$\{([^{}\n\"']*)\}")
+_SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|\$\{{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -119,7 +122,7 @@ def read_job_file(file: Path) -> tuple[Node | None, list[Fault]]:
         raise ConfigError("This is no job file: it is larger than 1 MiB.", mend="Name a YAML job file.", file=file)
     loader = None
     try:
-        loader = yaml.SafeLoader(data)
+        loader = yaml.SafeLoader(_WRITTEN.sub(rf"{_BEGIN}\1{_END}", data.decode("utf-8-sig")))
         tree = loader.get_single_node()
         if tree is None:
             return None, [Fault(1, (), "is empty; see examples/ for job files to start from")]
@@ -129,6 +132,8 @@ def read_job_file(file: Path) -> tuple[Node | None, list[Fault]]:
         mark = error.problem_mark or error.context_mark
         what = " ".join(filter(None, (error.problem, error.context)))
         return None, [Fault(mark.line + 1 if mark else 1, (), f"is not valid YAML: {what}")]
+    except UnicodeDecodeError as error:
+        return None, [Fault(data[: error.start].count(b"\n") + 1, (), "is not UTF-8 text")]
     except yaml.YAMLError as error:
         return None, [Fault(1, (), f"is not valid YAML: {str(error).splitlines()[0]}")]
     except RecursionError:
@@ -171,6 +176,7 @@ class _Reader:
         for key, _ in tree.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
+            key.value = _SUBSTITUTE.sub(lambda match: f"${{{match[1]}}}" if match[1] else match[0], key.value)
             key_line = key.start_mark.line + 1
             if key.value in first:
                 message = f"is given twice, first in line {first[key.value]}; keep one of them"
@@ -187,29 +193,30 @@ class _Reader:
 
     def _scalar(self, tree: yaml.Node, path: Place, line: int) -> Node:
         value = self._loader.construct_object(tree)
-        if isinstance(value, str) and "${" in value:
+        if isinstance(value, str) and _SUBSTITUTE.search(value):
             return Node(_SUBSTITUTE.sub(lambda match: self._substitute(match, path, line), value), line, {}, True)
         if value is not None and not isinstance(value, str | int | float | bool):
             value = tree.value  # dates and the like: only text is meant
         return Node(value, line)
 
     def _substitute(self, match: re.Match[str], path: Place, line: int) -> str:
-        inside, closed = match.groups()
-        if closed and inside.startswith("file:"):
+        inside = match[1]
+        if inside is not None and inside.startswith("file:"):
             file = self._folder / Path(inside.removeprefix("file:")).expanduser()
             try:
                 return file.read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
                 self.faults.append(Fault(line, path, f"the file of ${{{inside}}} cannot be read: {reason}"))
-        elif closed and _VARIABLE.fullmatch(inside):
+        elif inside is not None and _VARIABLE.fullmatch(inside):
             if inside in os.environ:
                 return os.environ[inside]
             message = f"the environment variable {inside} is not set; run `export {inside}=...` first"
             self.faults.append(Fault(line, path, message))
         else:
-            message = f"{match[0] if closed else '${'} is not known; write ${{NAME}} for a variable of the environment"
-            self.faults.append(Fault(line, path, f"{message} or ${{file:/path}} for a file's text"))
+            form = "${" if inside is None else f"${{{inside}}}"
+            known = "write ${NAME} for a variable of the environment or ${file:/path} for a file's text"
+            self.faults.append(Fault(line, path, f"{form} is not known; {known}"))
         return "?"  # stands in, so that the same place is not told twice
 
 
@@ -291,7 +298,7 @@ def _in_words(found: Mapping[str, Any], path: Place, owner: type[BaseModel] | No
     if kind == "misfit":
         return str(context["message"])
     if kind == "value_error":
-        return f"{context['error']}{got}"
+        return f"{context['error']}{'' if isinstance(found.get('input'), dict | list | tuple) else got}"
     if kind in _WORDS:
         words = _WORDS[kind].format(**context).replace("'", "")
         return words + ("" if kind in _WITHOUT_VALUE else got)
@@ -328,7 +335,6 @@ _WORDS = {
     "greater_than_equal": "must be >= {ge}",
     "less_than": "must be < {lt}",
     "less_than_equal": "must be <= {le}",
-    "too_short": "must have at least {min_length} entry",
     "string_too_short": "must not be empty",
     "tuple_type": "must be a list",
     "list_type": "must be a list",
@@ -336,4 +342,4 @@ _WORDS = {
     "model_type": "must be a mapping (key: value)",
     "model_attributes_type": "must be a mapping (key: value)",
 }
-_WITHOUT_VALUE = {"missing", "union_tag_not_found", "too_short", "string_too_short"}
+_WITHOUT_VALUE = {"missing", "union_tag_not_found", "string_too_short"}

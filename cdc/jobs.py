@@ -1,4 +1,4 @@
-"""Jobs seen from outside their driver: what the state file says, what a running driver answers, what it is asked to do."""
+"""Jobs seen from outside: what the state file says of them, what their drivers answer, what those are asked to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc.checkpoint import JobRecord, JobState
+from cdc.checkpoint import Checkpoint, JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, ConfigError, SurroundingsError
 from cdc.folder import JobFolder
@@ -138,17 +138,20 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         source=source,
         sink=sink,
         position=position_status(checkpoint.last) if checkpoint is not None and checkpoint.last is not None else None,
-        checkpoint=checkpoint
-        and CheckpointStatus(
-            checkpoint.id,
-            checkpoint.state.value,
-            checkpoint.committed_at,
-            checkpoint.closed_by,
-            checkpoint.rows,
-            checkpoint.bytes,
-            checkpoint.seconds,
-        ),
+        checkpoint=_checkpoint_status(checkpoint) if checkpoint is not None else None,
         channels=channels,
+    )
+
+
+def _checkpoint_status(checkpoint: Checkpoint) -> CheckpointStatus:
+    return CheckpointStatus(
+        id=checkpoint.id,
+        state=checkpoint.state.value,
+        committed_at=checkpoint.committed_at,
+        closed_by=checkpoint.closed_by,
+        rows=checkpoint.rows,
+        bytes=checkpoint.bytes,
+        seconds=checkpoint.seconds,
     )
 
 
@@ -190,14 +193,17 @@ def _from_job_file(file: Path) -> tuple[SourceStatus, SinkStatus, dict[str, str]
     def text(section: str, *keys: str) -> str | None:
         node = root and root.get(section)
         found = [node.get(key) for key in keys] if node else []
-        return next((str(one.value) for one in found if one is not None and isinstance(one.value, str | int)), None)
+        plain = [one.plain() for one in found if one is not None]
+        return (
+            ", ".join(map(str, plain[0])) if plain and isinstance(plain[0], list) else str(plain[0]) if plain else None
+        )
 
     kind = text("source", "type") or "unknown"
-    server = text("source", "host", "path", "zookeeper")
+    server = text("source", "host", "servers", "zookeeper", "path")
     if server is not None and kind == "binlog":
         server = f"{server}:{text('source', 'port') or 3306}"
     source = SourceStatus(kind, server, text("source", "destination"))
-    sink = SinkStatus(text("sink", "type") or "unknown", text("sink", "path") or "unknown")
+    sink = SinkStatus(text("sink", "type") or "unknown", text("sink", "path", "fe") or "unknown")
     pairs = [(one.get("source"), one.get("target")) for one in (root.items("channels") if root else ())]
     return source, sink, {str(a.value): str(b.value) for a, b in pairs if a is not None and b is not None}
 

@@ -42,7 +42,7 @@ def launch(folder: JobFolder, command: Sequence[str], *, debug: bool = False) ->
     folder.set_failure(None)
     options = ["--debug"] if debug else []
     with folder.log.open("ab") as log:
-        os.chmod(folder.log, 0o600)
+        folder.log.chmod(0o600)
         return subprocess.Popen(
             [sys.executable, "-m", "cdc.supervisor", folder.job, *options, "--", *command],
             stdin=subprocess.DEVNULL,
