@@ -284,6 +284,12 @@ _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
         "The binlog file ends before our position: it was cut or replaced.",
         _SNAPSHOT,
     ),
+    (
+        "impossible position",
+        PositionLost,
+        "The binlog file ends before our position: it was cut or replaced.",
+        _SNAPSHOT,
+    ),
     ("position < 4", PositionLost, "No binlog position is smaller than 4.", "Correct `source.start.offset`."),
     (
         "exceeded max_allowed_packet",
@@ -305,7 +311,7 @@ def translated(error: Exception, endpoint: Endpoint, position: BinlogPosition | 
     where: dict[str, object] = {"server": endpoint}
     if position is not None:
         where["position"] = position
-    if code == 1236:
+    if code in (1236, 4052):  # MariaDB has a number of its own for a second reader with our server id
         for fragment, kind, message, mend in _DUMP_FAULTS:
             if fragment in text.lower():
                 return kind(f"{message} It says: {text}", mend=mend, **where)
