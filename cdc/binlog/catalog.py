@@ -222,6 +222,14 @@ def writes_beyond(server: Server, name: Name) -> str | None:
     return f"its trigger {triggers[0]['name']} may" if triggers else None
 
 
+def is_sequence(server: Server, name: Name) -> bool:
+    """MariaDB: whether ``name`` is a sequence, which is logged like a table."""
+    rows = server.ask(
+        "SELECT TABLE_TYPE AS kind FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
+    )
+    return bool(rows) and rows[0]["kind"] == "SEQUENCE"
+
+
 def system_versioned(server: Server, maps: Callable[[str, str], bool]) -> tuple[str, ...]:
     """MariaDB: mapped tables that keep their history, whose deletes come as updates."""
     rows = server.ask(
