@@ -51,6 +51,9 @@ def _use_cache() -> bool:
 
 kernel = numba.njit(cache=_use_cache(), nogil=True, error_model="numpy")
 
+# parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's
+part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
 
 def _loader(bits: int) -> Any:
     value = {8: types.uint8, 16: types.uint16, 32: types.uint32, 64: types.uint64}[bits]
