@@ -157,7 +157,7 @@ def _numbers(text: str, base: int) -> list[int]:
     """The numbers of ``1 5-7``."""
     found: list[int] = []
     for piece in text.split():
-        low, _, high = piece.pieceition("-")
+        low, _, high = piece.partition("-")
         found.extend(range(int(low, base), int(high or low, base) + 1))
     return found
 
