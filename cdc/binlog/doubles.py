@@ -8,9 +8,8 @@ an exponent.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from cdc.binlog.memory import multiply_high
+from cdc.binlog.kernels import multiply_high, part
 
 MOST_BYTES = 40  # of any double's text: sign, "0.", 15 zeros, 17 digits
 
@@ -42,7 +41,7 @@ _FORTY = np.uint64(40)
 _FRACTION = np.uint64((1 << 52) - 1)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _scaled(power, factor):  # type: ignore[no-untyped-def]
     """``factor`` times a power of ten, over 2^128, rounded to odd."""
     high, low = _HIGH[power - _LEAST_POWER], _LOW[power - _LEAST_POWER]
@@ -56,7 +55,7 @@ def _scaled(power, factor):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(nogil=True, cache=True)
+@part
 def shortest(bits):  # type: ignore[no-untyped-def]
     """Digits (without trailing zeros) and exponent of a finite, positive double: its value is digits * 10^exponent."""
     fraction = bits & _FRACTION
@@ -99,7 +98,7 @@ def shortest(bits):  # type: ignore[no-untyped-def]
     return digits, decimal
 
 
-@njit(nogil=True, cache=True)
+@part
 def put_unsigned(out, at, value):  # type: ignore[no-untyped-def]
     """Write a word in decimal; answer the place behind it."""
     rest = value
@@ -117,7 +116,7 @@ def put_unsigned(out, at, value):  # type: ignore[no-untyped-def]
     return end
 
 
-@njit(nogil=True, cache=True)
+@part
 def put_double(out, at, bits):  # type: ignore[no-untyped-def]
     """Write a finite double as the server's JSON text has it; answer the place behind, at most MOST_BYTES on."""
     if bits >> np.uint64(63):

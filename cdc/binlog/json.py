@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from cdc.binlog.doubles import put_double, put_unsigned
 from cdc.binlog.gather import LARGEST, NOT_UTF8, assembled, fault, measure, too_large, valid_utf8
-from cdc.binlog.memory import load64, store64
+from cdc.binlog.kernels import kernel, load_u64, part, store_64
 from cdc.errors import DecodeError
 
 _DEEPEST = 128  # the server stops at 100
@@ -39,7 +38,7 @@ for _byte, _letter in ((8, "b"), (9, "t"), (10, "n"), (12, "f"), (13, "r")):
     _SHORT_ESCAPES[_byte] = ord(_letter)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@part
 def _number(data, at, width):  # type: ignore[no-untyped-def]
     """The unsigned little-endian number of 2 or 4 bytes at ``at``."""
     value = np.int64(data[at]) | np.int64(data[at + 1]) << 8
@@ -48,13 +47,7 @@ def _number(data, at, width):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _word(data, at):  # type: ignore[no-untyped-def]
-    """The eight bytes at ``at``, which lie inside ``data``."""
-    return load64(np.uint64(data.ctypes.data) + np.uint64(at))
-
-
-@njit(nogil=True, cache=True)
+@part
 def _put_escaped(out, at, byte):  # type: ignore[no-untyped-def]
     if byte == 0x22 or byte == 0x5C:
         out[at] = 0x5C
@@ -76,7 +69,7 @@ def _put_escaped(out, at, byte):  # type: ignore[no-untyped-def]
     return at + 6
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_string(data, start, length, out, at):  # type: ignore[no-untyped-def]
     """Write ``data[start:start + length]``, which lies inside ``data``, between quotes."""
     end = start + length
@@ -86,10 +79,9 @@ def _put_string(data, start, length, out, at):  # type: ignore[no-untyped-def]
     at += 1
     seen = np.uint64(0)
     place = start
-    target = np.uint64(out.ctypes.data)
     while place < end:
         if place + 8 <= data.size:
-            word = _word(data, place)
+            word = load_u64(data, place)
             left = end - place
             if left < 8:
                 # spaces behind the string's end need no escape and are written over by what follows
@@ -100,7 +92,7 @@ def _put_string(data, start, length, out, at):  # type: ignore[no-untyped-def]
             special |= (quotes - _ONES) & ~quotes
             special |= (slashes - _ONES) & ~slashes
             if not special & _HIGH_BITS:
-                store64(target + np.uint64(at), word)
+                store_64(out, at, word)
                 seen |= word
                 step = min(left, 8)
                 at += step
@@ -119,7 +111,7 @@ def _put_string(data, start, length, out, at):  # type: ignore[no-untyped-def]
     return at + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_padded(out, at, value, width):  # type: ignore[no-untyped-def]
     """Write ``value`` with zeros in front, ``width`` digits."""
     for i in range(width - 1, -1, -1):
@@ -128,7 +120,7 @@ def _put_padded(out, at, value, width):  # type: ignore[no-untyped-def]
     return at + width
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_decimal(data, at, end, out, to):  # type: ignore[no-untyped-def]
     """The opaque decimal in ``data[at:end]``: precision, scale, digits in the column format."""
     if end - at < 3:
@@ -183,7 +175,7 @@ def _put_decimal(data, at, end, out, to):  # type: ignore[no-untyped-def]
     return to
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_clock(out, to, hours, packed, fraction):  # type: ignore[no-untyped-def]
     to = _put_padded(out, to, hours, 3 if hours > 99 else 2)
     out[to] = 0x3A
@@ -194,7 +186,7 @@ def _put_clock(out, to, hours, packed, fraction):  # type: ignore[no-untyped-def
     return _put_padded(out, to + 1, fraction, 6)
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_temporal(kind, packed, out, to):  # type: ignore[no-untyped-def]
     """An opaque DATE (10), TIME (11), DATETIME (12) or TIMESTAMP (7), quoted."""
     out[to] = 0x22
@@ -229,7 +221,7 @@ def _put_temporal(kind, packed, out, to):  # type: ignore[no-untyped-def]
     return to + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_base64(data, at, end, kind, out, to):  # type: ignore[no-untyped-def]
     """Any other opaque value: ``base64:type15:...``, an escaped line feed after every 76 characters."""
     groups = (end - at + 2) // 3
@@ -262,7 +254,7 @@ def _put_base64(data, at, end, kind, out, to):  # type: ignore[no-untyped-def]
     return to + 1
 
 
-@njit(nogil=True, cache=True)
+@part
 def _length_at(data, at, limit):  # type: ignore[no-untyped-def]
     """A length of 7 bits a byte; answer (length or _BAD, the place behind it)."""
     value = np.int64(0)
@@ -277,7 +269,7 @@ def _length_at(data, at, limit):  # type: ignore[no-untyped-def]
     return np.int64(_BAD), at
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_scalar(data, kind, at, limit, out, to):  # type: ignore[no-untyped-def]
     """Write the scalar whose bytes begin at ``at`` and end before ``limit``; answer the place behind, or a fault."""
     if kind == 0x0C:
@@ -306,7 +298,7 @@ def _put_scalar(data, kind, at, limit, out, to):  # type: ignore[no-untyped-def]
         if column == 7 or 10 <= column <= 12:
             if length != 8:
                 return np.int64(_BAD)
-            return _put_temporal(column, np.int64(_word(data, at)), out, to)
+            return _put_temporal(column, np.int64(load_u64(data, at)), out, to)
         return _put_base64(data, at, at + length, column, out, to)
     if kind == 0x05 or kind == 0x06:
         width = 2
@@ -319,7 +311,7 @@ def _put_scalar(data, kind, at, limit, out, to):  # type: ignore[no-untyped-def]
     if limit - at < width:
         return np.int64(_BAD)
     if width == 8:
-        bits = _word(data, at)
+        bits = load_u64(data, at)
         if kind == 0x0B:
             if bits >> np.uint64(52) & np.uint64(0x7FF) == np.uint64(0x7FF):
                 return np.int64(_BAD)
@@ -339,7 +331,7 @@ def _put_scalar(data, kind, at, limit, out, to):  # type: ignore[no-untyped-def]
     return put_unsigned(out, to, np.uint64(signed))
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_document(data, start, end, out, to, stack):  # type: ignore[no-untyped-def]
     """Write the document ``data[start:end]``; answer the place behind its text, or a fault.
 
@@ -425,7 +417,7 @@ def _put_document(data, start, end, out, to, stack):  # type: ignore[no-untyped-
                 return np.int64(_BAD)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _documents(data, starts, lengths, first, offsets, out):  # type: ignore[no-untyped-def]
     """Write documents from row ``first`` on; answer (0 or a fault, the row)."""
     stack = np.empty((_DEEPEST, 6), np.int64)
