@@ -185,7 +185,24 @@ def parse_rotate(body: bytes) -> tuple[str, int]:
     return cursor.take(cursor.left).decode("utf-8", "replace"), offset
 
 
-_STATUS_WIDTHS = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+_STATUS_WIDTHS = {
+    0: 4,
+    1: 8,
+    3: 4,
+    4: 6,
+    7: 2,
+    8: 2,
+    9: 8,
+    10: 4,
+    13: 3,
+    16: 1,
+    17: 8,
+    18: 2,
+    19: 1,
+    20: 1,
+    128: 3,
+    129: 8,
+}
 _ANSI_QUOTES = 4
 
 

@@ -1,0 +1,61 @@
+# Every command of the project. `make` alone lists them.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest
+
+help: ## List the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/ready: requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; $(PYTHON) is older. Name another one: make PYTHON=python3.12 ..."; exit 3; }
+	@command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || { \
+	  echo "Java 17 or newer is needed and was not found. On Debian or Ubuntu: apt-get install openjdk-17-jre-headless"; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(VENV)/ready ## Make the environment in .venv, with what requirements-dev.lock names
+
+demo: setup ## A private MySQL, a shop that is written to, a job that is killed and resumed, and the proof
+	$(BIN)/cdc demo
+
+check: setup ## The quick part: ruff, mypy, import-linter, unit tests
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) tests/unit
+
+test: check ## Everything with a bound, on real servers; what continuous integration runs
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix"
+
+integration: setup ## Tests against real servers alone
+	$(PYTEST) tests/integration
+
+recovery: setup ## Every seam, every fault, with restarts
+	$(PYTEST) tests/recovery
+
+kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
+	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
+stress: setup ## Long random runs: kills under load, checked row by row
+	$(PYTEST) tests -m stress
+
+bench: setup ## Every benchmark; writes benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+bench-decode: setup ## The decoder alone, beside mysql-replication
+	$(BIN)/python -m benchmarks.bench_decode
+
+LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
+lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.lock to develop
+	$(LOCK) --upgrade -o requirements.lock
+	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
+
+clean: ## Remove what the other commands made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
+
+.PHONY: help setup demo check test integration recovery kills stress bench bench-decode lock clean
