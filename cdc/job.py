@@ -19,42 +19,27 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 
+from cdc.assembly import Assembly, assemble
 from cdc.batch import FENCE_STEP
 from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
+from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.commit import delays, utc_now
-from cdc.config import Config
+from cdc.config import Config, load_config
 from cdc.consumer import Consumer, Ended, Progress
+from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkForeign, decide
+from cdc.folder import JobFolder
 from cdc.identity import check_identity, identity_of, sink_status, source_status
 from cdc.parts import Limits, Parts
 from cdc.position import Position
-from cdc.receiver.base import Receiver
 from cdc.recovery import adopt, compare
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
-from channels.mapping import ExpressionTypes, Routes
 from channels.sinks.base import Sink
-from channels.task import RunIdentity, TaskRunner
+from channels.task import RunIdentity
 
 HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """What a job file describes, built. Sink and runner outlive many runs; each run has a Receiver of its own."""
-
-    routes: Routes
-    sink: Sink
-    runner: TaskRunner
-    receiver: Callable[[Resume], Receiver]
-    resolve_start: Callable[[], Position]
-    types: ExpressionTypes | None = None
-
-    def close(self) -> None:
-        """Let threads, sessions and connections go."""
-        self.runner.close()
-        self.sink.close()
 
 
 class Wish(Enum):
@@ -71,7 +56,7 @@ class _Wishes:
     """Notes from other threads to the run loop."""
 
     wish: Wish | None = None
-    resume: Resume = field(default_factory=Resume)
+    resume: Resume | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def note(self, wish: Wish, resume: Resume | None = None) -> None:
@@ -116,8 +101,7 @@ class Job:
         self._adopt = adopt
         self._config = load(self._file)
         self._wishes = _Wishes()
-        self._resume = resume or Resume()
-        self._resumes_at_start = resume is not None
+        self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
         self._assembly: Assembly | None = None
         self._consumer: Consumer | None = None
@@ -127,6 +111,11 @@ class Job:
         self._delays = delays()
         record = store.job(self._config.name)
         self._record = record or JobRecord(self._config.name, "", 0, JobState.PENDING, str(self._file))
+
+    @property
+    def config(self) -> Config:
+        """The job file as it was last read."""
+        return self._config
 
     # asked from other threads
 
@@ -176,8 +165,10 @@ class Job:
 
     # the run
 
-    def run(self, status_url: str | None = None, supervisor_pid: int | None = None) -> int:
+    def run(self, listen: Callable[[], str | None] = lambda: None, supervisor_pid: int | None = None) -> int:
         """Run until the job is cancelled, done, or its process is told to end; the exit code.
+
+        ``listen`` starts the status endpoint, once the job is ours, and gives its address.
 
         Raises: LeaseLost - another process runs the job; ConfigError - the file does not fit the job, or the job was
         cancelled; SinkForeign - the sink knows more than our state.
@@ -185,7 +176,7 @@ class Job:
         self._record = self._store.acquire(self._config.name, str(self._file))
         self._take_signals()
         try:
-            self._begin(status_url, supervisor_pid)
+            self._begin(listen(), supervisor_pid)
             return self._loop()
         finally:
             if self._assembly is not None:
@@ -201,9 +192,9 @@ class Job:
                 f"Job {record.name} is {record.state.value}.",
                 mend=f"`cdc stop {record.name} --forget` drops its state; then it can start anew.",
             )
-        check_identity(record.identity, self._config, accept_server=self._resume.accept_server)
+        check_identity(record.identity, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
-        stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and not self._resumes_at_start
+        stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
         state = JobState.PAUSED if stays_paused else JobState.PENDING
         self._save(
             replace(
@@ -249,7 +240,7 @@ class Job:
             if self._wishes.wish is not None:
                 return Ended.STOPPED  # it came before there was anybody to pass it to
             try:
-                return consumer.run(self._assembled().resolve_start, self._recovered)
+                return consumer.run(self._resolve_start, self._recovered)
             finally:
                 self._end_of_run(consumer)
         except Exception as error:  # noqa: BLE001 - the one place that decides
@@ -283,11 +274,12 @@ class Job:
         if not self._is_compared:
             self._compare(parts.sink)
         record, config = self._record, self._config
+        run = RunIdentity(record.name, record.incarnation, record.fence)
         last = self._consumer.sequence if self._consumer else 0
         return Consumer(
             Parts(
-                RunIdentity(record.name, record.incarnation, record.fence),
-                parts.receiver(self._resume),
+                run,
+                parts.receiver(run, self._resume),
                 parts.routes,
                 parts.runner,
                 parts.sink,
@@ -319,6 +311,10 @@ class Job:
             self._assembly = self._assemble(self._config)
         return self._assembly
 
+    def _resolve_start(self) -> Position:
+        record = self._record
+        return self._assembled().resolve_start(RunIdentity(record.name, record.incarnation, record.fence))
+
     def _recovered(self) -> None:
         if self._record.state is not JobState.RUNNING:
             _log.info("running from %s", self._last_position())
@@ -327,7 +323,7 @@ class Job:
     def _end_of_run(self, consumer: Consumer) -> None:
         self._last = consumer.progress() or self._last
         if self._last and self._last.position != self._resumed_at:
-            self._delays, self._resume = delays(), Resume()
+            self._delays, self._resume = delays(), None
             self._resumed_at = self._last.position
 
     def _take_up_again(self) -> None:
@@ -335,7 +331,7 @@ class Job:
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         try:
             config = self._load(self._file)
-            check_identity(self._record.identity, config, accept_server=self._resume.accept_server)
+            check_identity(self._record.identity, config, accept_server=self._accepts_server)
         except ConfigError as error:
             self._save(_paused(self._record, error, "manual"))
             return
@@ -347,6 +343,10 @@ class Job:
         self._settle(JobState.PENDING)
 
     # states
+
+    @property
+    def _accepts_server(self) -> bool:
+        return self._resume is not None and self._resume.accept_server
 
     @property
     def _is_paused_by_hand(self) -> bool:
@@ -433,3 +433,24 @@ def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelSt
             channel.buffered_rows,
             counts.last_committed_at,
         )
+
+
+def run_job(
+    job_file: Path, *, adopt: bool = False, resume: Resume | None = None, supervisor_pid: int | None = None
+) -> int:
+    """Be the driver of a job: state file, status endpoint and Job; returns the exit code.
+
+    Raises: CdcError - the start is refused.
+    """
+    store = SqliteStore(state_folder())
+    endpoint = None
+    try:
+        job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
+        address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
+        token = folder.token(address.token.get_secret_value() if address.token else None)
+        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=token)
+        return job.run(endpoint.start, supervisor_pid)
+    finally:
+        if endpoint is not None:
+            endpoint.close()
+        store.close()
