@@ -13,8 +13,10 @@ from sqlglot import exp
 
 from cdc.batch import Reads
 from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
-from cdc.schema import DELETED, SEQUENCE, Column, TableSchema
+from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.sinks.base import TargetColumn, TargetTable
+from spark.frames import expression_types
+from spark.session import SessionHolder
 
 
 class ExpressionTypes(Protocol):
@@ -132,7 +134,7 @@ class Mapping:
         for name in expressions:
             if name in copies:
                 column = copies[name]
-                nullable = column.nullable and name not in key
+                nullable = can_be_null(column) and name not in key
                 columns.append(TargetColumn(name, column.arrow, nullable, column.type, column.comment))
             else:
                 arrow, nullable = found[name]
@@ -173,6 +175,23 @@ class Mapping:
     def _key_error(self, problem: str, schema: TableSchema) -> TargetMismatch:
         mend = "Set `key:` of the channel to target columns that hold a NOT NULL unique key of the source."
         return TargetMismatch(problem, mend=mend, table=schema.name, target=self.target)
+
+
+class SparkExpressionTypes:
+    """See ``ExpressionTypes``; asks Spark's analyzer. No session is built before an expression comes."""
+
+    def __init__(self, sessions: SessionHolder) -> None:
+        """``sessions`` gives the session when it is first needed."""
+        self._sessions = sessions
+
+    def __call__(self, schema: TableSchema, expressions: abc.Mapping[str, str]) -> dict[str, tuple[pa.DataType, bool]]:
+        """See ``ExpressionTypes``."""
+        source = pa.schema([pa.field(column.name, column.arrow, can_be_null(column)) for column in schema.columns])
+        try:
+            return expression_types(self._sessions.get(), source, expressions)
+        except ValueError as error:
+            mend = "Correct the expression in `columns:` of the channel."
+            raise SchemaMismatch(f"Spark refuses {error}.", mend=mend, table=schema.name) from error
 
 
 class Routes:
@@ -221,6 +240,11 @@ class Routes:
         if mapping is None:
             raise KeyError(schema.name)
         return mapping.reads(schema)
+
+
+def can_be_null(column: Column) -> bool:
+    """Whether values of ``column`` may be NULL in Arrow: dates that are none (0000-00-00) come as NULL."""
+    return column.nullable or column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
 
 
 def quoted(name: str) -> str:

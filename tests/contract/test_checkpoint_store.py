@@ -160,7 +160,8 @@ def test_a_job_that_is_held_is_refused_with_the_pid_of_its_holder(store, tmp_pat
 def test_the_lock_goes_with_a_process_that_is_killed(tmp_path):
     code = (
         "import sys, pathlib, time; from cdc.checkpoint_sqlite import SqliteStore;"
-        f"store = SqliteStore(pathlib.Path({str(tmp_path)!r})); store.acquire('shop', 'f'); print('held', flush=True); time.sleep(60)"
+        f"store = SqliteStore(pathlib.Path({str(tmp_path)!r})); store.acquire('shop', 'f');"
+        "print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
