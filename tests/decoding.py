@@ -1,4 +1,4 @@
-"""What tests of the decoder share: binlog files of a real server through BinlogDecoder, and tables built from its rows."""
+"""What tests of the decoder share: binlog files through BinlogDecoder, and tables built from its rows."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
 """The walk over row images: from the row events of one table to the places of its values, and on into Arrow buffers.
 
-``decode_rows`` takes up to CHUNK rows at a time: first it notes where each wanted value begins, row by row, then it turns
-these places into values, column by column, while they are in the cache. Values of fixed size land in their final
+``decode_rows`` takes up to CHUNK rows at a time: first it notes where each wanted value begins, row by row, then it
+turns these places into values, column by column, while they are in the cache. Values of fixed size land in their final
 buffers; of variable ones, start and length are left for the bulk conversions of ``text`` and ``json``.
 
 Never: reads outside the buffer. Every length is checked against the event's end before anything behind it is touched;
 loads of a whole word may reach into the slack behind the buffer's last byte.
 """
+
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
 
 from __future__ import annotations
 
@@ -332,11 +335,7 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
                 else:
                     at = _walk_sparse(data, at, end, after_at, steps, json_columns, partial_at, documents, control,
                                       starts, lengths, taken, nulls)  # fmt: skip
-            if (
-                at >= 0
-                and update
-                and _differs(data, steps, keys, key_starts, key_lengths, starts, lengths, taken)
-            ):
+            if at >= 0 and update and _differs(data, steps, keys, key_starts, key_lengths, starts, lengths, taken):
                 # the row moves: the after image goes one down, the whole before image takes its place
                 for column in range(wanted.shape[0]):
                     starts[column, taken + 1] = starts[column, taken]

@@ -22,15 +22,19 @@ COLUMNS = """
     vb VARBINARY(20), bl BLOB, e ENUM('a','b','c'), s SET('x','y','z')
 """
 ROWS = [
-    "(1, -128, 255, -32768, 65535, -8388608, 16777215, -2147483648, 4294967295, -9223372036854775808, "
-    "18446744073709551615, 1.5, -2.25e100, -9999999999.99, -1234567890123456789012345678.0123456789, -0.000000001, "
-    "-12345678901234567890123456789012345.123456789012345678901234567890, b'101010101010', ~0, 1901, '2024-02-29', "
-    "'9999-12-31 23:59:59.999', '-838:59:59', '-00:00:00.000001', '2038-01-19 03:14:07.499999', 'ä', REPEAT('ü', 200), "
-    "REPEAT('long', 5000), 'ab', 'q\\0', '\\0\\xff', 'c', 'x,z')",
+    (
+        "(1, -128, 255, -32768, 65535, -8388608, 16777215, -2147483648, 4294967295, -9223372036854775808, "
+        "18446744073709551615, 1.5, -2.25e100, -9999999999.99, -1234567890123456789012345678.0123456789, -0.000000001, "
+        "-12345678901234567890123456789012345.123456789012345678901234567890, b'101010101010', ~0, 1901, '2024-02-29', "
+        "'9999-12-31 23:59:59.999', '-838:59:59', '-00:00:00.000001', '2038-01-19 03:14:07.499999', 'ä', REPEAT('ü', 200), "  # noqa: E501
+        "REPEAT('long', 5000), 'ab', 'q\\0', '\\0\\xff', 'c', 'x,z')"
+    ),
     "(2" + ", NULL" * 32 + ")",
-    "(3, 127, 0, 32767, 0, 8388607, 0, 2147483647, 0, 9223372036854775807, 0, -0.0, 0.1, 0.05, 0, 0.999999999, 0.5, 0, "
-    "1, 2155, '0001-01-01', '0001-01-01 00:00:00', '12:34:56', '838:59:59', '1970-01-01 00:00:01', '', '', '', '', '', "
-    "'', 'a', '')",
+    (
+        "(3, 127, 0, 32767, 0, 8388607, 0, 2147483647, 0, 9223372036854775807, 0, -0.0, 0.1, 0.05, 0, 0.999999999, 0.5, 0, "  # noqa: E501
+        "1, 2155, '0001-01-01', '0001-01-01 00:00:00', '12:34:56', '838:59:59', '1970-01-01 00:00:01', '', '', '', '', '', "  # noqa: E501
+        "'', 'a', '')"
+    ),
 ]
 CHANGES = [
     "UPDATE t SET ti = ti - 1, v = CONCAT(v, 'x') WHERE id <> 2 AND ti > 0",
@@ -52,8 +56,8 @@ def selected(server, database, key=1):
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(
-            "SELECT id, ti, tu, si, su, mi, mu, i, iu, b, bu, f, d, de, dw, dn, CAST(dx AS CHAR), bi + 0, bw + 0, y, da, dt, "
-            "CAST(t0 AS CHAR), CAST(t6 AS CHAR), ts, c, v, tx, bn, vb, bl, e, s FROM t"
+            "SELECT id, ti, tu, si, su, mi, mu, i, iu, b, bu, f, d, de, dw, dn, CAST(dx AS CHAR), bi + 0, bw + 0, y, da, "  # noqa: E501
+            "dt, CAST(t0 AS CHAR), CAST(t6 AS CHAR), ts, c, v, tx, bn, vb, bl, e, s FROM t"
         )
         return {row[:key]: row for row in cursor.fetchall()}
 
@@ -126,7 +130,8 @@ def test_minimal_metadata_takes_the_schema_from_elsewhere(mysql, database):
     prepare(mysql, database)
     mysql.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
     try:
-        data = binlog_of(mysql, "SET time_zone = '+00:00'", f"INSERT INTO t VALUES {', '.join(ROWS)}", database=database)
+        insert = f"INSERT INTO t VALUES {', '.join(ROWS)}"
+        data = binlog_of(mysql, "SET time_zone = '+00:00'", insert, database=database)
     finally:
         mysql.execute("SET GLOBAL binlog_row_metadata = FULL")
     with Server(endpoint(mysql)) as asked:
@@ -268,7 +273,7 @@ def test_images_that_lack_columns_stop_by_name(mysql, database, image):
         decode_into(outcome, data, Everything(database))
     assert [row["v"] for row in outcome.rows()] == [1]  # what came before was handed out
     assert caught.value.where["table"] == f"{database}.t"
-    assert caught.value.where["column"] == ("v" if image == "MINIMAL" and False else caught.value.where["column"])
+    assert caught.value.where["column"] in ("id", "v", "b")
 
 
 def test_impossible_dates_are_null_and_counted_but_not_in_a_key(mysql, database):
