@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from tests.decoding import (
+from tests.answers import (
     Everything,
     NoTables,
     comparable,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.decoding import (
+from tests.answers import (
     CatalogTables,
     Everything,
     NoTables,
@@ -224,6 +224,9 @@ def _statements(columns: dict[str, list]) -> tuple[str, list[str], list[str]]:
 
 
 def _check(server, database, columns, shape):
+    full = not shape.get("global", {}).get("binlog_row_metadata") and "mariadb" not in str(server.data)
+    if not full:  # information_schema shows labels in utf8mb3 and puts ? for what lies beyond it
+        columns = {kind.replace("😀", ""): values for kind, values in columns.items()}
     create, inserts, updates = _statements(columns)
     seen = {}
     with (
@@ -249,7 +252,6 @@ def _check(server, database, columns, shape):
             cursor.execute("DELETE FROM t ORDER BY id")
 
         data = recorded(server, write)
-    full = not shape.get("global", {}).get("binlog_row_metadata") and "mariadb" not in str(server.data)
     tables = NoTables() if full else CatalogTables(server)
     rows = decode_bytes(data, tables=tables, selection=Everything(database)).rows("t")
     count = len(inserts)
