@@ -6,6 +6,9 @@ offset ``out`` on.
 Source: MySQL source, strings/decimal.cc (decimal2bin), for the form of DECIMAL.
 """
 
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
+
 from __future__ import annotations
 
 import numpy as np
@@ -69,7 +72,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
     else:
         mask = np.uint64(0xFFFFFF)
         sign = np.int64(0x800000) if op == I24_I32 else np.int64(0)
-        if op == U16_I32 or op == INDEX_2:
+        if op == U16_I32 or op == INDEX_2:  # noqa: SIM109 (a tuple costs the kernel)
             mask = np.uint64(0xFFFF)
         elif op == INDEX_1:
             mask = np.uint64(0xFF)
@@ -126,9 +129,7 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
         sign = top  # the sign bit sits in the first group only
         value = np.int64(0)
         if first_bytes:
-            digits = np.int64(
-                (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * first_bytes)
-            )
+            digits = np.int64((swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * first_bytes))
             if digits >= _POWERS[first_digits]:
                 return i
             sign = np.uint64(0)
@@ -142,9 +143,7 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
             value = value * 1000000000 + digits
             at += 4
         if last_bytes:
-            digits = np.int64(
-                (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * last_bytes)
-            )
+            digits = np.int64((swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * last_bytes))
             if digits >= _POWERS[last_digits]:
                 return i
             value = value * _POWERS[last_digits] + digits
