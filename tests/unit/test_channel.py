@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.batch import Changes, LoadName
@@ -89,6 +89,7 @@ def test_labels_are_repeatable_different_and_within_every_sinks_pattern() -> Non
     assert all(label.startswith(prefix) for label, prefix in zip(labels, prefixes, strict=True))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["a", "b", ""]), st.booleans()), max_size=40))
 def test_the_newest_row_of_each_key_stays(rows: list[tuple[int, str, bool]]) -> None:
     numbers = list(range(len(rows)))
