@@ -284,6 +284,7 @@ class Consumer:
                 break
             except LoadLost as again:
                 error = again
+        reload.tidy(committed)
         # the last Batch read may have ended behind the range
         self._receiver.ack(last_of(committed))
         self._receiver.rollback(last_of(committed))
