@@ -447,8 +447,9 @@ def run_job(
     try:
         job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
         address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
-        token = folder.token(address.token.get_secret_value() if address.token else None)
-        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=token)
+        if address.token is not None:
+            folder.set_token(address.token.get_secret_value())
+        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
         return job.run(endpoint.start, supervisor_pid)
     finally:
         if endpoint is not None:
