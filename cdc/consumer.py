@@ -159,7 +159,7 @@ class Consumer:
                 _log.warning("gathering again: %s", error)
                 self._abort_open()
                 continue
-            except CdcError as error:
+            except Exception as error:
                 self._save_what_is_whole(error)
                 raise
             if batch is None and self._receiver.finished():
@@ -284,6 +284,7 @@ class Consumer:
                 break
             except LoadLost as again:
                 error = again
+        reload.tidy(committed)
         # the last Batch read may have ended behind the range
         self._receiver.ack(last_of(committed))
         self._receiver.rollback(last_of(committed))
@@ -299,7 +300,7 @@ class Consumer:
 
     # stopping
 
-    def _save_what_is_whole(self, error: CdcError) -> None:
+    def _save_what_is_whole(self, error: Exception) -> None:
         """The source cannot go on: what lies before that place is committed, alone."""
         cycle = self._gathering.cycle
         boundary, has_whole = cycle.last, cycle.last != cycle.first

@@ -53,15 +53,18 @@ class JobFolder:
                 path=self.path,
             ) from error
 
-    def token(self, configured: str | None = None) -> str:
-        """The token that the endpoint wants: the configured one, else the one kept here, drawn if there is none yet.
+    def token(self) -> str:
+        """The token in the folder; drawn if there is none yet. Raises: CheckpointError - it cannot be kept."""
+        token = self.known_token()
+        if token is None:
+            token = secrets.token_urlsafe(32)
+            self.set_token(token)
+        return token
 
-        Either way it is kept here, for the command line to read. Raises: CheckpointError - it cannot be kept.
-        """
-        token = configured or self.known_token() or secrets.token_urlsafe(32)
+    def set_token(self, token: str) -> None:
+        """Keep the token that a running driver wants, for the command line to read. Raises: CheckpointError."""
         if token != self.known_token():
             self._write("token", token)
-        return token
 
     def known_token(self) -> str | None:
         """The token in the folder, None if there is none or this user may not read it."""

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 
-from cdc.assembly import Assembly, assemble
+from cdc.assembly import Assembly, assemble, ddl_of
 from cdc.batch import FENCE_STEP
 from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
@@ -447,10 +447,16 @@ def run_job(
     try:
         job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
         address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
-        token = folder.token(address.token.get_secret_value() if address.token else None)
-        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=token)
+        if address.token is not None:
+            folder.set_token(address.token.get_secret_value())
+        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
         return job.run(endpoint.start, supervisor_pid)
     finally:
         if endpoint is not None:
             endpoint.close()
         store.close()
+
+
+def ddl_of_job(job_file: Path) -> Iterator[str]:
+    """The CREATE TABLE statements of a job file's targets. Raises: CdcError."""
+    return ddl_of(load_config(job_file))

@@ -128,6 +128,8 @@ class Recovery:
             checkpoint, was_reloaded = reload.run(checkpoint, lost), True
         if self._is_open and not was_reloaded:
             reload.skip(committed)
+        if any(load.name.attempt for load in checkpoint.loads):
+            reload.tidy(committed)
         if self._is_open:
             self._parts.receiver.ack(last_of(committed))
         return committed

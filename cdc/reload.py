@@ -12,7 +12,7 @@ from cdc.batch import Batch, PreparedLoad
 from cdc.checkpoint import Checkpoint
 from cdc.commit import last_of
 from cdc.cycle import GivenUp
-from cdc.errors import LoadLost, PositionLost
+from cdc.errors import LoadLost, PositionLost, SinkError
 from cdc.parts import Limits, Parts
 from channels.channel import Channel
 from channels.label import label_for
@@ -68,6 +68,15 @@ class Reload:
         reloaded = replace(checkpoint, loads=tuple(loads))
         self._parts.store.save(reloaded)
         return reloaded
+
+    def tidy(self, committed: Checkpoint) -> None:
+        """Drop what attempts before the one that was committed have left at the sink."""
+        run = self._parts.run
+        try:
+            for fence in range(committed.fence, run.fence + 1):
+                self._parts.sink.abort(run.job, run.incarnation, fence, committed.id)
+        except SinkError as error:
+            _log.warning("leftovers of checkpoint %d stay at the sink: %s", committed.id, error)
 
     def skip(self, checkpoint: Checkpoint) -> None:
         """Read the range of a checkpoint that is COMMITTED, and throw its rows away."""

@@ -14,10 +14,11 @@ from channels.mapping import Mapping, Routes
 from channels.task import RunIdentity
 from tests.flow.runner import ThreadRunner
 from tests.flow.sink import FileSink
-from tests.flow.source import Source, SourceReceiver, place
+from tests.flow.source import Source, SourceReceiver, place, schema_of
 
 JOB = "shop"
 MAPPINGS = (Mapping("shop.*", "ods.*"),)
+MAPPINGS[0].resolved("shop.orders").target_table(schema_of("shop.orders"))  # loads the SQL parser before any fork
 SMALL = Limits(interval_s=0.01, min_rows=2, min_bytes=1, max_bytes=100, max_rows=10, task_bytes=1)
 
 

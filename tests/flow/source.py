@@ -16,6 +16,7 @@ from cdc.receiver.base import Selection
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 
 FILE = "bin.000001"
+pa.array([1])  # pyarrow imports pandas at its first conversion, which takes seconds: once, and not in every fork
 
 
 def schema_of(name):
