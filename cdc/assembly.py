@@ -90,7 +90,7 @@ def _source(
         )
     if not isinstance(source, BinlogSource):
         raise _not_yet("source", source.type, "binlog or binlog_files")
-    endpoint, start = _endpoint(source), _start(source)
+    endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
         return ReaderIdentity.of(run.job, run.incarnation, source.host, source.server_id)
@@ -118,7 +118,8 @@ def _resumption(resume: Resume | None) -> Resumption:
     return Resumption(behind_ddl=resume is not None, past_ddl=resume is not None and resume.past_ddl)
 
 
-def _endpoint(source: BinlogSource) -> Endpoint:
+def endpoint_of(source: BinlogSource) -> Endpoint:
+    """Where and how the source server is reached."""
     tls = Tls(source.tls.mode, source.tls.ca_file)
     return Endpoint(source.host, source.port, source.username, source.password.get_secret_value(), tls)
 

@@ -111,6 +111,8 @@ class DeltaSink:
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
         found = self._open(table.name)
+        if found is None and self._create_tables:
+            return ()  # it is made when its first rows come
         if found is None:
             return (
                 Finding(
