@@ -62,7 +62,7 @@ def test_new_keys_become_files_of_the_table_without_being_rewritten(tmp_path: Pa
     load = stage(sink, 2, range(100, 200))
     staged = (tmp_path / load.detail["file"]).stat().st_ino
     before = files(tmp_path)
-    commit(sink, 2, range(100, 200))
+    sink.commit([load], CheckpointMark("shop", "0badcafe", 1, 2, BinlogPosition("b.000001", 2), 2))
     (added,) = files(tmp_path) - before
     assert before < files(tmp_path)
     assert (tmp_path / "ods/orders" / added).stat().st_ino == staged
