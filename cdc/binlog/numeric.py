@@ -6,6 +6,9 @@ offset ``out`` on.
 Source: MySQL source, strings/decimal.cc (decimal2bin), for the form of DECIMAL.
 """
 
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
+
 from __future__ import annotations
 
 import numpy as np
@@ -69,7 +72,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
     else:
         mask = np.uint64(0xFFFFFF)
         sign = np.int64(0x800000) if op == I24_I32 else np.int64(0)
-        if op == U16_I32 or op == INDEX_2:
+        if op == U16_I32 or op == INDEX_2:  # noqa: SIM109 (a tuple costs the kernel)
             mask = np.uint64(0xFFFF)
         elif op == INDEX_1:
             mask = np.uint64(0xFF)

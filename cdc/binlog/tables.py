@@ -6,6 +6,7 @@ Source: MySQL source, libs/mysql/binlog/event/rows_event.h (Table_map_event, opt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -205,8 +206,8 @@ def _pints(data: bytes) -> list[int]:
     return numbers
 
 
-def _details(columns: list[tuple[int, int]], told: dict[int, bytes], *, mariadb: bool) -> list[dict[str, object]]:
-    details: list[dict[str, object]] = [{} for _ in columns]
+def _details(columns: list[tuple[int, int]], told: dict[int, bytes], *, mariadb: bool) -> list[dict[str, Any]]:
+    details: list[dict[str, Any]] = [{} for _ in columns]
 
     def of(*types: int) -> list[int]:
         return [i for i, (code, _) in enumerate(columns) if code in types]
