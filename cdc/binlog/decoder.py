@@ -380,9 +380,7 @@ class BinlogDecoder:
                     return made
                 plain, documents = made
                 documents = documents + np.array([self._buffer.put_inner(plain), 0])
-            return row_events.decode(
-                slot, self._buffer.data, self._events, mine, event_rows, documents, self._scratch
-            )
+            return row_events.decode(slot, self._buffer.data, self._events, mine, event_rows, documents, self._scratch)
         except DecodeError as error:
             row = int(error.where.get("row", 0))  # type: ignore[call-overload]
             behind = np.cumsum(event_rows[mine])

@@ -126,9 +126,7 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
         sign = top  # the sign bit sits in the first group only
         value = np.int64(0)
         if first_bytes:
-            digits = np.int64(
-                (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * first_bytes)
-            )
+            digits = np.int64((swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * first_bytes))
             if digits >= _POWERS[first_digits]:
                 return i
             sign = np.uint64(0)
@@ -142,9 +140,7 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
             value = value * 1000000000 + digits
             at += 4
         if last_bytes:
-            digits = np.int64(
-                (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * last_bytes)
-            )
+            digits = np.int64((swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * last_bytes))
             if digits >= _POWERS[last_digits]:
                 return i
             value = value * _POWERS[last_digits] + digits

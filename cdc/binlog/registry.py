@@ -37,7 +37,11 @@ class Registry:
     @classmethod
     def empty(cls, selection: Selection, tables: TableSource) -> Registry:
         """Nothing known yet."""
-        index, known, arena = np.zeros(256, np.int64), np.zeros((128, KNOWN_FIELDS), np.int64), np.zeros(1 << 16, np.uint8)
+        index, known, arena = (
+            np.zeros(256, np.int64),
+            np.zeros((128, KNOWN_FIELDS), np.int64),
+            np.zeros(1 << 16, np.uint8),
+        )
         return cls(selection, tables, [], index, known, arena, 0, 0, {})
 
     def add(self, content: bytes, hashed: int, *, mariadb: bool, since: Position) -> None:

@@ -280,9 +280,7 @@ class Decoded:
         sequence = np.empty(self.rows, np.int64)
         walk.number_rows(self.order, event_rows, event_base, sequence)
         numbers = pa.Array.from_buffers(pa.int64(), self.rows, [None, pa.py_buffer(sequence)], 0)
-        return Changes(
-            self.slot.schema, pa.RecordBatch.from_arrays([*self.arrays, numbers], schema=self.slot.arrow)
-        )
+        return Changes(self.slot.schema, pa.RecordBatch.from_arrays([*self.arrays, numbers], schema=self.slot.arrow))
 
 
 def decode(
@@ -384,9 +382,7 @@ def _arrays(
             arrays.append(plan.post(values, valid))
         else:
             validity = buffer.slice(validity_at, bits) if nulls else None
-            arrays.append(
-                pa.Array.from_buffers(plan.arrow, rows, [validity, buffer.slice(at, size * rows)], nulls)
-            )
+            arrays.append(pa.Array.from_buffers(plan.arrow, rows, [validity, buffer.slice(at, size * rows)], nulls))
     if control[walk.DELETES]:
         deleted = int(control[walk.DELETED_AT])
         flags = np.packbits(block[deleted : deleted + rows], bitorder="little")
@@ -445,6 +441,4 @@ def json_documents(
             break
         found = np.zeros((count, 4), np.int64)
     found = np.ascontiguousarray(found[:count].T)
-    return json_diff.apply_diffs(
-        data, found[0], found[1].astype(np.int32), data, found[2], found[3].astype(np.int32)
-    )
+    return json_diff.apply_diffs(data, found[0], found[1].astype(np.int32), data, found[2], found[3].astype(np.int32))

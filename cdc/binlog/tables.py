@@ -269,9 +269,7 @@ def decimal_bytes(precision: int, scale: int) -> int:
 
 def schema_of(table_map: TableMap, since: Position | None) -> TableSchema:
     """The schema that a complete TABLE_MAP tells. Types are composed as SHOW COLUMNS would print them."""
-    columns = tuple(
-        _schema_column(column, "mariadb" if table_map.mariadb else "mysql") for column in table_map.columns
-    )
+    columns = tuple(_schema_column(column, "mariadb" if table_map.mariadb else "mysql") for column in table_map.columns)
     key = tuple(columns[i].name for i in table_map.key or ())
     return TableSchema(table_map.database, table_map.table, columns, key, since=since)
 

@@ -332,11 +332,7 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
                 else:
                     at = _walk_sparse(data, at, end, after_at, steps, json_columns, partial_at, documents, control,
                                       starts, lengths, taken, nulls)  # fmt: skip
-            if (
-                at >= 0
-                and update
-                and _differs(data, steps, keys, key_starts, key_lengths, starts, lengths, taken)
-            ):
+            if at >= 0 and update and _differs(data, steps, keys, key_starts, key_lengths, starts, lengths, taken):
                 # the row moves: the after image goes one down, the whole before image takes its place
                 for column in range(wanted.shape[0]):
                     starts[column, taken + 1] = starts[column, taken]

@@ -52,7 +52,7 @@ class Window:
             self._changed.notify_all()
 
     def get(self, timeout_s: float) -> Batch | None:
-        """The next Batch, or None if none came in time or the window is closed. Raises: what ``stop`` was given, each time."""
+        """The next Batch; None if none came in time or the window is closed. Raises: what ``stop`` was given, again."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._error or self._closed, timeout_s)
             if self._closed:
