@@ -144,4 +144,4 @@ def _tell(prepared: Checkpoint, commit_s: float) -> None:
             "seconds": round(commit_s, 3),
             "position": str(prepared.last),
         }
-        _log.info("committed %s", " ".join(f"{key}={value}" for key, value in words.items()), extra=words)
+        _log.info("committed", extra=words)
