@@ -76,9 +76,12 @@ def check(job_file: Path) -> None:
 
     config = load_config(job_file)
     from cdc.inspection import check_job
+    from cdc.jobs import opened_store
 
     with _console(stderr=True).status("Looking at source, sink and tables"):
-        findings = check_job(config)
+        with opened_store() as store:
+            record = store.job(config.name)
+        findings = check_job(config, record.incarnation if record else "")
     console = _console()
     for finding in findings:
         kind = "[bold red]refused[/]" if finding.fatal else "[yellow]warning[/]"

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from cdc.assembly import Assembly, assemble, endpoint_of
+from cdc.assembly import Assembly, assemble, endpoint_of, reader_of
+from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.server import Server
-from cdc.config import BinlogSource, Config
-from cdc.errors import ConfigError
-from cdc.preflight import mapped_schemas, settings_findings, table_findings, target_of
-from channels.sinks.base import Finding
+from cdc.config import BinlogFilesSource, BinlogSource, Config
+from cdc.errors import CdcError, ConfigError
+from cdc.preflight import check_files, check_source, run_checks
+from cdc.schema import TableSchema
+from channels.sinks.base import Finding, TargetTable
 
 
-def check_job(config: Config) -> tuple[Finding, ...]:
+def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
     """Everything about source, tables and targets that would stop the job.
 
-    Raises: ConfigError - a part is not in this version; SourceUnavailable - the server cannot be asked.
+    ``incarnation``: of the job that exists already, so that its own reader is not taken for a stranger.
+    Raises: ConfigError - a part is not in this version.
     """
     with _assembled(config) as parts:
+        if isinstance(config.source, BinlogFilesSource):
+            return check_files(config.source.location)
         if not isinstance(config.source, BinlogSource):
-            return ()  # files are looked at when they are read; their tables are told in them
-        with Server(endpoint_of(config.source)) as server:
-            return (*settings_findings(server), *table_findings(server, parts.routes, parts.sink, parts.types))
+            return ()
+        endpoint, identity = endpoint_of(config.source), reader_of(config.source, config.name, incarnation)
+        sources = [channel.source for channel in config.channels]
+        findings = check_source(endpoint, identity, parts.routes, sources)
+        try:
+            schemas = _schemas(config.source, parts)
+        except CdcError:
+            return findings  # the server cannot be asked, which is a finding already
+        checks = (partial(_described, schema, parts) for schema in schemas)
+        return tuple(dict.fromkeys([*findings, *run_checks(checks)]))
 
 
 def ddl_of_job(config: Config) -> tuple[str, ...]:
@@ -35,9 +48,25 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
             "A source of files has no server that could be asked for its tables.",
             mend="Set `create_tables: true`: the tables are then made as their rows come.",
         )
-    with _assembled(config) as parts, Server(endpoint_of(config.source)) as server:
-        schemas = mapped_schemas(server, parts.routes)
-        return tuple(parts.sink.ddl(target_of(schema, parts.routes, parts.types)) for schema in schemas)
+    with _assembled(config) as parts:
+        return tuple(parts.sink.ddl(_target(schema, parts)) for schema in _schemas(config.source, parts))
+
+
+def _schemas(source: BinlogSource, parts: Assembly) -> list[TableSchema]:
+    """The mapped tables as they are now, by name."""
+    with Server(endpoint_of(source)) as server:
+        schemas = table_schemas(server, mapped_tables(server, parts.routes.maps))
+    return [schema for _, schema in sorted(schemas.items())]
+
+
+def _described(schema: TableSchema, parts: Assembly) -> tuple[Finding, ...]:
+    return parts.sink.describe(_target(schema, parts))
+
+
+def _target(schema: TableSchema, parts: Assembly) -> TargetTable:
+    mapping = parts.routes.mapping_for(schema.database, schema.table)
+    assert mapping is not None  # only mapped tables were asked for
+    return mapping.target_table(schema, parts.types)
 
 
 @contextmanager
