@@ -121,7 +121,9 @@ def memory_bytes() -> int:
 
 def mark(checkpoint: int) -> CheckpointMark:
     """A mark for a checkpoint of the benchmark."""
-    return CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, BinlogPosition("b.1", 4), checkpoint)
+    return CheckpointMark(
+        RUN.job, RUN.incarnation, RUN.fence, checkpoint, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), checkpoint
+    )
 
 
 class Bench:

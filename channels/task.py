@@ -110,6 +110,9 @@ class SparkTaskRunner:
         self._sessions.close()
 
     def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
+        running = [future.set_running_or_notify_cancel() for future in futures]
+        if not all(running):
+            return  # given up before it began
         try:
             outcomes: list[Outcome] = self._written(tasks, number)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows

@@ -35,7 +35,15 @@ def stage(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnat
 
 def commit(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnation: str = "0badcafe") -> None:
     load = stage(sink, checkpoint, ids, value, incarnation)
-    mark = CheckpointMark("shop", incarnation, 1, checkpoint, BinlogPosition("b.000001", checkpoint), checkpoint)
+    mark = CheckpointMark(
+        "shop",
+        incarnation,
+        1,
+        checkpoint,
+        BinlogPosition("b.000001", 4),
+        BinlogPosition("b.000001", checkpoint),
+        checkpoint,
+    )
     sink.commit([load], mark)
 
 
@@ -62,7 +70,10 @@ def test_new_keys_become_files_of_the_table_without_being_rewritten(tmp_path: Pa
     load = stage(sink, 2, range(100, 200))
     staged = (tmp_path / load.detail["file"]).stat().st_ino
     before = files(tmp_path)
-    sink.commit([load], CheckpointMark("shop", "0badcafe", 1, 2, BinlogPosition("b.000001", 2), 2))
+    sink.commit(
+        [load],
+        CheckpointMark("shop", "0badcafe", 1, 2, BinlogPosition("b.000001", 1), BinlogPosition("b.000001", 2), 2),
+    )
     (added,) = files(tmp_path) - before
     assert before < files(tmp_path)
     assert (tmp_path / "ods/orders" / added).stat().st_ino == staged

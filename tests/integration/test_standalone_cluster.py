@@ -97,7 +97,9 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
         sink.ensure_table(channel.target)
     try:
         loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
-        sink.commit(loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), 2))
+        sink.commit(
+            loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
+        )
         assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
 
         next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()
