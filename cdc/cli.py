@@ -108,12 +108,28 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
     debug = debug or context.obj
     job_file = job_file.expanduser().absolute()
     config = load_config(job_file)
-    if foreground:
-        sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
     with opened_store() as store:
+        record = store.job(config.name)
+        if foreground:
+            if record is None:
+                _refuse_source(config, "")
+            sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         _refuse_start(store, config)
+        _refuse_source(config, record.incarnation if record else "")
         options = ["--adopt"] if adopt else []
         _start_detached(store, config.name, job_file, options, debug=debug)
+
+
+def _refuse_source(config: Config, incarnation: str) -> None:
+    """What a server is set to cannot mend itself: say all of it before anything starts."""
+    from cdc.inspection import check_source_of
+
+    fatal = [finding for finding in check_source_of(config, incarnation) if finding.fatal]
+    if fatal:
+        told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
+        raise SurroundingsError(
+            f"The source is not ready for the job {config.name}:\n{told}\n", mend="Nothing was started."
+        )
 
 
 def _refuse_start(store: SqliteStore, config: Config) -> None:

@@ -23,19 +23,31 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
     Raises: ConfigError - a part is not in this version.
     """
     with _assembled(config) as parts:
-        if isinstance(config.source, BinlogFilesSource):
-            return check_files(config.source.location)
+        findings = _source_findings(config, incarnation, parts)
         if not isinstance(config.source, BinlogSource):
-            return ()
-        endpoint, identity = endpoint_of(config.source), reader_of(config.source, config.name, incarnation)
-        sources = [channel.source for channel in config.channels]
-        findings = check_source(endpoint, identity, parts.routes, sources)
+            return findings
         try:
             schemas = _schemas(config.source, parts)
         except CdcError:
             return findings  # the server cannot be asked, which is a finding already
         checks = (partial(_described, schema, parts) for schema in schemas)
         return tuple(dict.fromkeys([*findings, *run_checks(checks)]))
+
+
+def check_source_of(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
+    """The part of ``check_job`` that looks at the source alone: what a start looks at."""
+    with _assembled(config) as parts:
+        return _source_findings(config, incarnation, parts)
+
+
+def _source_findings(config: Config, incarnation: str, parts: Assembly) -> tuple[Finding, ...]:
+    source = config.source
+    if isinstance(source, BinlogFilesSource):
+        return check_files(source.location)
+    if not isinstance(source, BinlogSource):
+        return ()
+    sources = [channel.source for channel in config.channels]
+    return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), parts.routes, sources)
 
 
 def ddl_of_job(config: Config) -> tuple[str, ...]:

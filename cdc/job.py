@@ -309,6 +309,7 @@ class Job:
     def _assembled(self) -> Assembly:
         if self._assembly is None:
             self._assembly = self._assemble(self._config)
+            self._assembly.runner.warm_up()
         return self._assembly
 
     def _resolve_start(self) -> Position:

@@ -58,6 +58,9 @@ class Task:
 class TaskRunner(Protocol):
     """Prepares Tasks at the sink, in the background."""
 
+    def warm_up(self) -> None:
+        """Get ready in the background, so that the first Task need not wait for what starts slowly."""
+
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
 
@@ -82,6 +85,10 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+
+    def warm_up(self) -> None:
+        """See ``TaskRunner``: session and Python workers."""
+        self._sessions.warm_up()
 
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
