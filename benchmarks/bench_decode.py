@@ -84,7 +84,7 @@ def _decode(data: bytes, selection: _Columns, repeats: int = 1) -> int:
         sequence=0,
         framed=False,
     )
-    rows = 0
+    rows, view = 0, memoryview(data)
     for number in range(repeats):
         if number:
             decoder.begin_file(f"binlog.{number + 1:06}")
@@ -92,7 +92,7 @@ def _decode(data: bytes, selection: _Columns, repeats: int = 1) -> int:
         while at < len(data):
             room = decoder.room()
             count = min(len(room), len(data) - at)
-            room[:count] = data[at : at + count]
+            room[:count] = view[at : at + count]
             decoder.feed(count)
             at += count
             while (batch := decoder.next()) is not None:
