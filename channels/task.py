@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -104,9 +104,10 @@ class SparkTaskRunner:
         """See ``TaskRunner``."""
         with self._lock:
             self._round += 1
-            dead, self._open = self._open, set()
-        for future in dead:
-            future.cancel()
+            for future in self._open:
+                # whoever waits is told at once; Future.cancel does not do that for one that runs
+                future.set_exception(CancelledError())
+            self._open.clear()
         if self._sessions.alive():
             self._sessions.get().interruptAll()
 
@@ -117,9 +118,11 @@ class SparkTaskRunner:
         self._sessions.close()
 
     def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
-        running = [future.set_running_or_notify_cancel() for future in futures]
-        if not all(running):
-            return  # given up before it began
+        with self._lock:
+            if self._round != number:
+                return  # given up before it began
+            for future in futures:
+                future.set_running_or_notify_cancel()
         try:
             outcomes: list[Outcome] = self._written(tasks, number)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows

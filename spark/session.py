@@ -130,8 +130,6 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
 
 
 def _passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from channels.sinks import delta_files  # noqa: F401 - imported ahead of the first Task
-
     yield from batches
 
 
@@ -172,7 +170,7 @@ class SessionHolder:
         try:
             spark_session = self.get()
             cores = self.core_count()
-            # workers import pyarrow and our packages at their first rows, which takes seconds
+            # workers import pyarrow at their first rows, which takes a second
             spark_session.range(cores, numPartitions=cores).mapInArrow(_passed_on, "id long").collect()
         except Exception as error:  # noqa: BLE001 - it is told where a Task meets it
             logger.debug("Spark could not be started ahead: %s", error)

@@ -162,8 +162,12 @@ def _catch_up(job: JobProcess, server: LocalServer, say: Console) -> None:
     file, offset = _binlog_end(server)
 
     def caught_up(status: dict[str, Any]) -> bool:
-        place = (status["position"]["file"], status["position"]["offset"])
-        return place >= (file, offset) and status["lag_seconds"] == 0
+        position = status["position"]  # null while the job starts
+        return (
+            position is not None
+            and (position["file"], position["offset"]) >= (file, offset)
+            and status["lag_seconds"] == 0
+        )
 
     with say.status("[bold]7[/] Waiting for the job to catch up"):
         job.wait_for(f"caught up with {file}:{offset}", caught_up, 120)

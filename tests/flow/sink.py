@@ -98,6 +98,7 @@ class FileSink:
                     "incarnation": checkpoint.incarnation,
                     "fence": checkpoint.fence,
                     "checkpoint": checkpoint.checkpoint,
+                    "first": checkpoint.first.to_json(),
                     "position": checkpoint.position.to_json(),
                     "sequence": checkpoint.sequence,
                 }
