@@ -1,4 +1,5 @@
 """Bytes of variable-length columns to Arrow text and binary."""
+# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_what_python_refuses_as_utf8_is_refused_with_its_row(values):
 
 
 def test_a_lone_surrogate_is_an_error_that_shows_its_bytes():
-    with pytest.raises(DecodeError, match="not UTF-8.*row 1.*ed a0 80"):
+    with pytest.raises(DecodeError, match=r"not UTF-8.*row 1.*ed a0 80"):
         text.utf8_array(*scattered([b"ok", b"\xed\xa0\x80"]))
 
 
