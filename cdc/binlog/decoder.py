@@ -373,6 +373,7 @@ class BinlogDecoder:
         self, slot: row_events.Slot, mine: np.ndarray, event_rows: np.ndarray
     ) -> row_events.Decoded | row_events.Fault:
         documents = _NO_DOCUMENTS
+        unpacked = self._buffer.inner_used
         try:
             if (self._events[mine, fr.KIND] == ev.PARTIAL_UPDATE).any():
                 made = row_events.json_documents(slot, self._buffer.data, self._events, mine)
@@ -388,6 +389,9 @@ class BinlogDecoder:
             return row_events.Fault(DecodeError, error.message, error.mend, event, str(error.where.get("column", "")))
         except Malformed as error:
             return row_events.Fault(DecodeError, str(error).capitalize(), _DAMAGED, int(mine[0]))
+        finally:
+            # the rows are copies; left behind a payload's bytes, documents would be scanned as events
+            self._buffer.inner_used = unpacked
 
     def _dropped(self, event_rows: np.ndarray, transactions: int) -> int:
         """Rows that were handed out before a reconnect."""
@@ -673,6 +677,13 @@ class BinlogDecoder:
             self._step(size)
         return None
 
+    def _xa_gtid(self, event: bytes, size: int) -> Batch | None:
+        """MariaDB has no XA START: a flag of the GTID tells that what follows will be prepared."""
+        started_us = struct.unpack_from("<I", event)[0] * 1_000_000
+        self._xa = OpenXa(self._position(int(self._state[fr.FILE_AT])), started_us)
+        self._state[fr.XA_ANNOUNCED] = 1
+        return None
+
     def _xa_prepare(self, event: bytes, size: int) -> Batch | None:
         state = self._state
         one_phase, xid = ev.parse_xa_prepare(event[ev.HEADER_BYTES :])
@@ -780,6 +791,7 @@ _HANDLERS: dict[int, _Handler] = {
     ev.QUERY_COMPRESSED: BinlogDecoder._query,
     ev.EXECUTE_LOAD_QUERY: BinlogDecoder._query,
     ev.XA_PREPARE: BinlogDecoder._xa_prepare,
+    ev.MARIADB_GTID: BinlogDecoder._xa_gtid,
     **dict.fromkeys(ev.COMPRESSED_ROWS, BinlogDecoder._compressed_rows),
 }
 # these go on in the same Batch, or see to it themselves that ended transactions go out first

@@ -318,7 +318,7 @@ def decode(
         _move(slot, wanted, block, capacity, int(done[walk.DELETED_AT]), larger, new_block, new_capacity, control)
         wanted, block, capacity = larger, new_block, new_capacity
     if answer == walk.FAILED:
-        return _fault(slot, control, order)
+        return _fault(slot, control, order, event_rows)
     rows = int(control[walk.ROWS])
     slot.row_bytes = max(source_bytes / max(rows, 1), 1.0)
     fault = _impossible_key(slot, wanted, order)
@@ -412,9 +412,13 @@ def _impossible_key(slot: Slot, wanted: np.ndarray, order: np.ndarray) -> Fault 
     return None
 
 
-def _fault(slot: Slot, control: np.ndarray, order: np.ndarray) -> Fault:
-    event = int(order[control[walk.EVENT]])
+def _fault(slot: Slot, control: np.ndarray, order: np.ndarray, event_rows: np.ndarray | None = None) -> Fault:
     code, column = int(control[walk.FAULT]), int(control[walk.FAULT_COLUMN])
+    place = int(control[walk.EVENT])
+    if code == walk.BAD_DIGITS and event_rows is not None:  # found behind the walk, which is events further by then
+        behind = np.cumsum(event_rows[order])
+        place = min(int(np.searchsorted(behind, control[walk.FAULT_ROW], "right")), len(order) - 1)
+    event = int(order[place])
     if code == walk.BAD_DIGITS:
         return Fault(DecodeError, "A DECIMAL with impossible digits", _RESYNC, event, slot.columns[column].column.name)
     name = slot.schema.columns[column].name if column < len(slot.schema.columns) else ""

@@ -2,6 +2,7 @@
 
 The JSON holds the tables' schemas and what SELECT answers at the end; the test replays the decoded rows and compares.
 """
+# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from tests.answers import expected, recorded, schema_now
 FOLDER = Path(__file__).parent
 
 _COMMON = [
-    "CREATE TABLE numbers (id INT PRIMARY KEY, t TINYINT, tu TINYINT UNSIGNED, s SMALLINT, m MEDIUMINT, mu MEDIUMINT UNSIGNED, "
+    ("CREATE TABLE numbers (id INT PRIMARY KEY, t TINYINT, tu TINYINT UNSIGNED, s SMALLINT, m MEDIUMINT, mu MEDIUMINT UNSIGNED, "
     "b BIGINT, bu BIGINT UNSIGNED, f FLOAT, d DOUBLE, dec1 DECIMAL(12,2), dec2 DECIMAL(38,10), dec3 DECIMAL(65,0), bit1 BIT(12), "
-    "bit2 BIT(64), y YEAR)",
-    "INSERT INTO numbers VALUES (1, -128, 255, -32768, -8388608, 16777215, -9223372036854775808, 18446744073709551615, 1.5, 0.1, "
-    "-1234567890.12, 1.0000000001, REPEAT('9', 65), 0xabc, 18446744073709551615, 2155)",
+    "bit2 BIT(64), y YEAR)"),
+    ("INSERT INTO numbers VALUES (1, -128, 255, -32768, -8388608, 16777215, -9223372036854775808, 18446744073709551615, 1.5, 0.1, "
+    "-1234567890.12, 1.0000000001, REPEAT('9', 65), 0xabc, 18446744073709551615, 2155)"),
     "INSERT INTO numbers (id) VALUES (2)",
     "INSERT INTO numbers VALUES (3, 127, 0, 32767, 8388607, 0, 9223372036854775807, 0, -0.25, -1e300, 0.05, -0.0000000001, 0, 0, 0, 0)",
     "UPDATE numbers SET t = 5, dec1 = dec1 + 1, y = 1901 WHERE id IN (1, 3)",
     "CREATE TABLE times (id INT PRIMARY KEY, d DATE, dt DATETIME(6), dt0 DATETIME, ts TIMESTAMP(3) NULL, ti TIME(6), ti0 TIME)",
-    "INSERT INTO times VALUES (1, '2024-02-29', '2024-02-29 13:14:15.123456', '1000-01-01', '2038-01-19 03:14:07.499', "
+    ("INSERT INTO times VALUES (1, '2024-02-29', '2024-02-29 13:14:15.123456', '1000-01-01', '2038-01-19 03:14:07.499', "
     "'-838:59:59', '838:59:59'), (2, NULL, NULL, NULL, NULL, NULL, NULL), "
-    "(3, '0000-00-00', '0000-00-00', '2024-00-10', '0000-00-00', '-00:00:00.000001', '-01:02:03')",
+    "(3, '0000-00-00', '0000-00-00', '2024-00-10', '0000-00-00', '-00:00:00.000001', '-01:02:03')"),
     "UPDATE times SET id = 30, ti0 = '00:00:01' WHERE id = 3",
-    "CREATE TABLE words (id INT PRIMARY KEY, c CHAR(10), v VARCHAR(300), l1 VARCHAR(20) CHARACTER SET latin1, "
+    ("CREATE TABLE words (id INT PRIMARY KEY, c CHAR(10), v VARCHAR(300), l1 VARCHAR(20) CHARACTER SET latin1, "
     "g VARCHAR(20) CHARACTER SET gbk, u VARCHAR(20) CHARACTER SET utf16, t TEXT, bi BINARY(5), vb VARBINARY(5), bl BLOB, "
-    "e ENUM('a','é','c'), s SET('x','y','é'))",
+    "e ENUM('a','é','c'), s SET('x','y','é'))"),
     "INSERT INTO words VALUES (1, 'ab  ', 'é漢😀', 'é€', '漢字', 'aé漢😀', REPEAT('x', 300), 'a', 0x6100, 0xff00, 'é', 'x,é')",
-    "INSERT INTO words VALUES (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), "
-    "(3, '', '', '', '', '', '', '', '', '', 'nothing', '')",
+    ("INSERT INTO words VALUES (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), "
+    "(3, '', '', '', '', '', '', '', '', '', 'nothing', '')"),
     "UPDATE words SET v = CONCAT(v, '!'), e = 'c' WHERE id < 3",
     "DELETE FROM words WHERE id = 3",
     "CREATE TABLE moved (a INT, b VARCHAR(10), n INT, PRIMARY KEY (b, a))",
@@ -47,8 +48,8 @@ _SCRIPTS = {
     "mysql": [
         *_COMMON,
         "CREATE TABLE special (id INT PRIMARY KEY, j JSON, g GEOMETRY, v VECTOR(3), hidden INT INVISIBLE DEFAULT 7)",
-        "INSERT INTO special VALUES (1, '{\"a\": 1, \"b\": [1, 2.5, \"x\", null, true], \"big\": \"0123456789012345678901234567890123456789\"}', "
-        "ST_GEOMFROMTEXT('POINT(1 2)'), STRING_TO_VECTOR('[1,2,3]')), (2, NULL, NULL, NULL), (3, 'null', NULL, NULL)",
+        ("INSERT INTO special VALUES (1, '{\"a\": 1, \"b\": [1, 2.5, \"x\", null, true], \"big\": \"0123456789012345678901234567890123456789\"}', "
+        "ST_GEOMFROMTEXT('POINT(1 2)'), STRING_TO_VECTOR('[1,2,3]')), (2, NULL, NULL, NULL), (3, 'null', NULL, NULL)"),
         "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
         "UPDATE special SET j = JSON_SET(j, '$.a', 2, '$.b[1]', 'two') WHERE id = 1",
         "SET SESSION binlog_row_value_options = ''",
@@ -62,9 +63,9 @@ _SCRIPTS = {
     "mariadb": [
         *_COMMON,
         "CREATE TABLE special (id INT PRIMARY KEY, j JSON, u UUID, i4 INET4, i6 INET6, c TEXT COMPRESSED, vc VARBINARY(500) COMPRESSED)",
-        "INSERT INTO special VALUES (1, '{\"a\":  1}', '123e4567-e89b-12d3-a456-426655440000', '1.2.3.0', '::ffff:1.2.3.4', "
+        ("INSERT INTO special VALUES (1, '{\"a\":  1}', '123e4567-e89b-12d3-a456-426655440000', '1.2.3.0', '::ffff:1.2.3.4', "
         "REPEAT('abc', 500), 0x00), (2, NULL, NULL, NULL, NULL, NULL, NULL), (3, '[]', '00000000-0000-0000-0000-000000000000', "
-        "'0.0.0.0', '::', '', '')",
+        "'0.0.0.0', '::', '', '')"),
         "SET GLOBAL log_bin_compress = ON",
         "INSERT INTO special (id, c) SELECT id + 10, REPEAT('0123456789', 100) FROM special",
         "SET GLOBAL log_bin_compress = OFF",
