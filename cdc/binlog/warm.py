@@ -22,15 +22,16 @@ def warm_up() -> None:
     fr.end_transaction(state, transactions, 0)
     crc32(data, 0, 8)
     steps, wanted = np.zeros((1, walk.STEP_FIELDS), np.int64), np.zeros((1, walk.WANTED_FIELDS), np.int64)
-    places, sizes = np.zeros((1, 16), np.int64), np.zeros((1, 16), np.int32)
-    wanted[0, walk.OP] = walk.PLACES
     bits, control = np.zeros(1, np.uint8), np.zeros(walk.CONTROL_SIZE, np.int64)
+    block = np.zeros(4096, np.uint8)
+    walk.lay_out(wanted, 0, 0, control)
     walk.decode_rows(
-        data, events, nothing, steps, steps, nothing, bits, np.zeros((0, 2), np.int64), wanted, places, sizes, data, 0,
-        nothing, control,
+        data, events, nothing, steps, nothing, nothing, nothing, bits, np.zeros((0, 2), np.int64), wanted, nothing,
+        nothing, nothing, 0, block, block, 0, nothing, control,
     )  # fmt: skip
+    walk.describe(wanted, 0, 0, block, 0, 0, 0, 0, control)
     walk.group_events(events, 0, 0, 0, nothing, numbers)
-    walk.number_rows(nothing, nothing, nothing, nothing)
+    walk.number_rows(nothing, nothing, nothing, block, 0)
     starts, lengths, valid = np.zeros(1, np.int64), np.zeros(1, np.int32), np.ones(1, np.bool_)
     for made in (text.utf8_array, text.binary_array, json.text_array, numeric.vector_array):
         made(data, starts, lengths)
