@@ -111,14 +111,15 @@ def _walk(data: np.ndarray, at: int, end: int, steps: np.ndarray, widths: np.nda
         if absent:
             at -= _missing(absent, widths, loaded)
         prefix = steps[step, PREFIX]
-        if at + prefix > end:
-            return np.int64(-1 - (steps[step, LAST] if at <= end else steps[step, COLUMN]))
+        if at > end:
+            return np.int64(-1 - steps[step, COLUMN])
         if prefix:
             own = steps[step, VARIABLE_PLACE] + row
             if word & np.uint64(steps[step, BIT]):
                 poke(places, own, np.int64(-1))
                 poke(sizes, own, np.int64(-1))
             else:
+                # up to 4 bytes of the slack behind the buffer; a length cut off by the end leads beyond it
                 length = np.int64(load_u32(data, at)) & ((np.int64(1) << (8 * prefix)) - 1)
                 at += prefix
                 poke(places, own, at)
