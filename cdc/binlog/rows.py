@@ -193,7 +193,7 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The head of an Arrow IPC message for one schema, and where its numbers stand: all arrays of a block in one call."""
+    """The head of an Arrow IPC message for one schema, and where its numbers stand: one call makes all arrays."""
 
     schema: pa.Schema
     head: np.ndarray
@@ -211,7 +211,9 @@ class Message:
         root = 8 + struct.unpack_from("<I", raw, 8)[0]
         batch_at = _member(raw, root, 2)
         batch = batch_at + struct.unpack_from("<I", raw, batch_at)[0]
-        nodes, buffers = (at + struct.unpack_from("<I", raw, at)[0] + 4 for at in (_member(raw, batch, k) for k in (1, 2)))
+        nodes, buffers = (
+            at + struct.unpack_from("<I", raw, at)[0] + 4 for at in (_member(raw, batch, k) for k in (1, 2))
+        )
         head = np.frombuffer(raw[: 8 + size], np.uint8)
         return cls(schema, head, _member(raw, batch, 0), _member(raw, root, 3), nodes, buffers)
 
@@ -382,7 +384,7 @@ class Decoded:
         rows = message.arrays(block)
         if self.made:
             direct, made = iter(rows.columns), iter(self.made)
-            held = self.wanted[:, walk.HELD].tolist() + [0, 0]
+            held = [*self.wanted[:, walk.HELD].tolist(), 0, 0]
             rows = pa.RecordBatch.from_arrays([next(made if h else direct) for h in held], schema=slot.arrow)
         return Changes(slot.schema, rows)
 
@@ -511,9 +513,7 @@ def json_documents(
     control = np.zeros(walk.CONTROL_SIZE, np.int64)
     found = np.zeros((1024, 4), np.int64)
     while True:
-        count = walk.find_differences(
-            data, events, order, slot.reads, slot.widths, slot.json_columns, found, control
-        )
+        count = walk.find_differences(data, events, order, slot.reads, slot.widths, slot.json_columns, found, control)
         if count < 0:
             return _fault(slot, control, order)
         if count <= len(found):

@@ -655,7 +655,8 @@ def group_events(events: np.ndarray, first: int, last: int, slots: int, order: n
 
 @kernel
 def find_differences(data: np.ndarray, events: np.ndarray, order: np.ndarray, reads: np.ndarray,
-                     widths: np.ndarray, json_columns: np.ndarray, found: np.ndarray, control: np.ndarray) -> int:  # fmt: skip
+                     widths: np.ndarray, json_columns: np.ndarray, found: np.ndarray,
+                     control: np.ndarray) -> int:  # fmt: skip
     """List the wanted JSON differences of partial updates: start and length of the document before, and of the diffs.
 
     How many there are, also beyond the room in ``found``; -1: an image overruns or lacks its base (``control``).
