@@ -49,10 +49,17 @@ def _use_cache() -> bool:
     return True
 
 
-kernel = numba.njit(cache=_use_cache(), nogil=True, error_model="numpy")
+CACHED = _use_cache()
+
+kernel = numba.njit(cache=CACHED, nogil=True, error_model="numpy")
 
 # parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's
 part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def nothing_compiled() -> bool:
+    """Whether this is the first start: there is a cache, and nothing in it."""
+    return CACHED and next(_cache_folder().rglob("*.nbi"), None) is None
 
 
 def _loader(bits: int) -> Any:

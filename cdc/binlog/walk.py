@@ -481,7 +481,7 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
     limit = np.int64(width - SPARE - 2)
     spare = np.int64(width - SPARE)
     taken = np.int64(0)  # rows in the chunk
-    explicit = False  # the chunk has the place of every value, not of stretches
+    explicit = count < 0  # the chunk has the place of every value, not of stretches; a constant would compile twice
     turn = np.int64(0)
     event = np.int64(0)
     at = np.int64(0)
