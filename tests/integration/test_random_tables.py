@@ -1,5 +1,4 @@
 """Random tables and rows through a real server: the decoder against SELECT, and mysql-replication as a second opinion."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 
