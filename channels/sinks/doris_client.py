@@ -71,7 +71,9 @@ class DorisHttp:
         reply = self._frontends(lambda host: self._client.request("PUT", host, path, headers=headers))
         return (split_location(reply.headers["location"])[0],) if reply.status == 307 else ()
 
-    def load(self, host: str, path: str, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]) -> dict[str, Any]:
+    def load(
+        self, host: str, path: str, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]
+    ) -> dict[str, Any]:
         """A Stream Load's answer. Raises: Unreachable."""
         answer = self._client.request("PUT", host, path, headers=headers, body=body).json()
         if not isinstance(answer, dict) or "Status" not in answer:
@@ -147,7 +149,10 @@ class DorisSql:
         """Rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
         with self._lock:
             last: Exception | None = None
-            for host in (*self._access.fe, *self._access.fe):  # a connection that the FE closed while idle is made again
+            for host in (
+                *self._access.fe,
+                *self._access.fe,
+            ):  # a connection that the FE closed while idle is made again
                 try:
                     connection = self._connected(host)
                     with connection.cursor(pymysql.cursors.DictCursor) as cursor:

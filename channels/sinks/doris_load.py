@@ -160,7 +160,9 @@ class _Load:
         if state == "PREPARE":
             self._http.cancel(self._database, self.label)
         if state in ("PRECOMMITTED", "COMMITTED", "VISIBLE"):
-            return None, unavailable(f"the load is {state.lower()}, though it was answered by: {message}", **self._where())
+            return None, unavailable(
+                f"the load is {state.lower()}, though it was answered by: {message}", **self._where()
+            )
         raise_refused(message, lambda: self._bad_rows(answer), self._http.access.username, self._where())
         return None, unavailable(message, **self._where())
 
@@ -232,7 +234,9 @@ def raise_refused(
         )
     if says("sequence column", "has no default value", "batch delete", "only supported in unique", "unknown column"):
         raise TargetMismatch(
-            f"The target table does not fit: {message}", mend="`cdc check JOB.yaml` names the ALTER that mends it.", **where
+            f"The target table does not fit: {message}",
+            mend="`cdc check JOB.yaml` names the ALTER that mends it.",
+            **where,
         )
     if says("unsupported for mow table"):
         raise SinkSetting(

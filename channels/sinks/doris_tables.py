@@ -121,9 +121,7 @@ def _model(
         yield Finding(f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", again)
 
 
-def _column(
-    table: TargetTable, target: str, column: TargetColumn, row: Mapping[str, Any] | None
-) -> Iterator[Finding]:
+def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[str, Any] | None) -> Iterator[Finding]:
     key = column.name in table.key
     wanted = doris_type(column, key=key)
     if row is None:

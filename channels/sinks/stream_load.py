@@ -105,7 +105,9 @@ class HttpClient:
             )
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Unreachable(f"{method} http://{host}{path.partition('?')[0]}: {error or type(error).__name__}") from error
+            raise Unreachable(
+                f"{method} http://{host}{path.partition('?')[0]}: {error or type(error).__name__}"
+            ) from error
         except BaseException:
             connection.close()
             raise
@@ -120,7 +122,13 @@ class HttpClient:
         return reply
 
     def redirected(
-        self, method: str, host: str, path: str, *, headers: Mapping[str, str] | None = None, timeout_s: float | None = None
+        self,
+        method: str,
+        host: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
     ) -> Reply:
         """A request without body that follows redirects with its credentials. Raises: Unreachable."""
         for _ in range(_REDIRECTS):
@@ -150,6 +158,7 @@ class HttpClient:
     def _connect(self, connection: http.client.HTTPConnection, answer_timeout_s: float) -> None:
         if connection.sock is None:
             connection.connect()
+            assert connection.sock is not None
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(answer_timeout_s)
 

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 from mysql_mimic import IdentityProvider, MysqlServer, NativePasswordAuthPlugin, ResultColumn, ResultSet, Session, User
@@ -38,7 +38,7 @@ class Dialect(Doris):
     """Doris's, with LARGEINT, which sqlglot's own does not know."""
 
     class Tokenizer(Doris.Tokenizer):
-        KEYWORDS = {**Doris.Tokenizer.KEYWORDS, "LARGEINT": TokenType.INT128}
+        KEYWORDS: ClassVar = {**Doris.Tokenizer.KEYWORDS, "LARGEINT": TokenType.INT128}
 
 
 @dataclass(slots=True)

@@ -219,7 +219,7 @@ class Storage:
             return
 
         def place(side: str) -> str:  # NULL is lowest
-            return f'COALESCE({side}"{SEQUENCE}", -170141183460469231731687303715884105727)'
+            return f'COALESCE({side}"{SEQUENCE}", -99999999999999999999999999999999999999)'
 
         keys = ", ".join(f'"{name}"' for name in table.key)
         same = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
@@ -256,21 +256,20 @@ def _cast(column: StoredColumn, zone_hours: float) -> str:
 
 
 def _refusals(column: StoredColumn, value: str, *, strict: bool, string_limit: int) -> Iterable[tuple[str, str]]:
+    """Tests in SQL, each with the message (in SQL) of the rows that it refuses."""
     name = f'"{column.name}"'
     if strict or not column.nullable:
-        yield (
-            f"{name} IS NOT NULL AND {value} IS NULL",
-            f"'column({column.name}) value is incorrect while strict mode is {str(strict).lower()}, src value is ' || {name}",
-        )
+        mode = f"value is incorrect while strict mode is {str(strict).lower()}"
+        yield f"{name} IS NOT NULL AND {value} IS NULL", f"'column({column.name}) {mode}, src value is ' || {name}"
     if not column.nullable:
         yield f"{value} IS NULL", f"'column({column.name}) values is null while columns is not nullable.'"
     if column.base in ("VARCHAR", "CHAR"):
         limit = (column.parameters or (1,))[0]
-        text = f"the length of input is too long than schema. column_name: {column.name}; schema length: {limit}; actual length: "
-        yield f"strlen({name}) > {limit}", f"'{text}' || strlen({name}) || ';'"
+        text = f"the length of input is too long than schema. column_name: {column.name}; schema length: {limit};"
+        yield f"strlen({name}) > {limit}", f"'{text} actual length: ' || strlen({name}) || ';'"
     if column.base in ("STRING", "TEXT"):
-        text = f"the length of input string is too long than vec schema. column_name: {column.name}; limit length: {string_limit};"
-        yield f"strlen({name}) > {string_limit}", f"'{text}'"
+        text = f"the length of input string is too long than vec schema. column_name: {column.name};"
+        yield f"strlen({name}) > {string_limit}", f"'{text} limit length: {string_limit};'"
     if column.base in ("JSON", "JSONB"):
         yield f"{name} = ''", "'jsonb with size 0 is invalid'"
         yield f"{name} IS NOT NULL AND NOT json_valid({name})", f"'parse json value failed for column {column.name}'"

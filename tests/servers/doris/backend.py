@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _JOB_STATUS = {Status.PREPARE: "RUNNING", Status.PRECOMMITTED: "PRECOMMITTED"}
 
+_VISIBLE_LATER = "[PUBLISH_TIMEOUT]TStatus: transaction commit successfully, BUT data will be visible later"
+_TOO_MANY_VERSIONS = (
+    "TStatus: tablet error: [E-235]failed to init rowset builder. version count: 2001, exceed limit: 2000, tablet: "
+    "10017. Please reduce the frequency of loading data or adjust the max_tablet_version_num in be.conf"
+)
+
 
 class LoadError(Exception):
     """A load's refusal: ``[CODE]text``."""
@@ -80,13 +86,14 @@ class Backend(Server):
             result["TxnId"] = transaction.id
             plan = Plan(request, target)
             if order is not None and order.fault is Fault.ERROR:
-                raise LoadError("INTERNAL_ERROR", order.text or "TStatus: tablet error: [E-235]failed to init rowset "
-                                f"builder. version count: 2001, exceed limit: 2000, tablet: 10{transaction.id}. "
-                                "Please reduce the frequency of loading data or adjust the max_tablet_version_num")  # fmt: skip
+                raise LoadError("INTERNAL_ERROR", order.text or _TOO_MANY_VERSIONS)
             self._work(request, result, transaction, plan, order)
         except LabelUsed as error:
-            result |= {"Status": "Label Already Exists", "ExistingJobStatus": _JOB_STATUS.get(error.existing.status, "FINISHED"),
-                       "Message": f"[LABEL_ALREADY_EXISTS]TStatus: errCode = 2, detailMessage = {error}"}  # fmt: skip
+            result |= {
+                "Status": "Label Already Exists",
+                "ExistingJobStatus": _JOB_STATUS.get(error.existing.status, "FINISHED"),
+                "Message": f"[LABEL_ALREADY_EXISTS]TStatus: errCode = 2, detailMessage = {error}",
+            }
         except (LoadError, Refused, BadBody, BadFormat) as error:
             text = str(error)
             if isinstance(error, Refused):
@@ -146,7 +153,7 @@ class Backend(Server):
             case Fault.PUBLISH_TIMEOUT if not transaction.two_phase:
                 result |= {
                     "Status": "Publish Timeout",
-                    "Message": "[PUBLISH_TIMEOUT]TStatus: transaction commit successfully, BUT data will be visible later",
+                    "Message": _VISIBLE_LATER,
                 }
 
     def _read(self, request: Handler, transaction: Transaction, order: Order | None) -> bytes:

@@ -19,6 +19,9 @@ _TRANSACTION = (
     "TransactionId", "Label", "Coordinator", "TransactionStatus", "LoadJobSourceType", "PrepareTime", "PreCommitTime",
     "CommitTime", "PublishTime", "FinishTime", "Reason", "ErrorReplicasCount", "ListenerId", "TimeoutMs", "ErrMsg",
 )  # fmt: skip
+_FEATURE = re.compile(
+    r'ALTER\s+TABLE\s+(\S+)\s+ENABLE\s+FEATURE\s+"(\w+)"(?:.*sequence_type"\s*=\s*"(\w+)")?', re.IGNORECASE
+)
 _SEQUENCE_TYPES = {"TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "DATE", "DATETIME"}
 _NO_KEY = {"STRING", "TEXT", "FLOAT", "DOUBLE", "JSON", "JSONB", "ARRAY"}
 
@@ -45,8 +48,7 @@ class DorisStatements(SqlStatements):
             return self._config(match[1])
         if re.match(r"SHOW\s+ALTER\s+TABLE\s+COLUMN", sql, re.IGNORECASE):
             return ["JobId", "TableName", "State", "Msg"], []
-        if match := re.match(r'ALTER\s+TABLE\s+(\S+)\s+ENABLE\s+FEATURE\s+"(\w+)"(?:.*sequence_type"\s*=\s*"(\w+)")?', sql,
-                             re.IGNORECASE):  # fmt: skip
+        if match := _FEATURE.match(sql):
             table = self._named(match[1].replace("`", ""), context)
             if match[2] == "BATCH_DELETE":
                 table.delete_sign = True
@@ -68,7 +70,7 @@ class DorisStatements(SqlStatements):
         schema = tree.this
         table = self.table(schema.this if isinstance(schema, exp.Schema) else schema, context)
         named = {node.name for node in schema.expressions} if isinstance(schema, exp.Schema) else set()
-        if table.sequence_type and SEQUENCE not in named or named and table.sequence_column not in {None, *named}:
+        if (table.sequence_type and SEQUENCE not in named) or (named and table.sequence_column not in {None, *named}):
             raise SqlRefused(f"Table {table.name} has sequence column, need to specify the sequence column")
         return super().insert(tree, context)
 
@@ -139,8 +141,10 @@ class DorisStatements(SqlStatements):
         )
         alive = sum(backend.alive for backend in self.cluster.backends)
         if replicas > alive:
-            raise SqlRefused(f"Failed to find enough backend, please check the replication num,replication tag and storage "
-                             f"medium. Create failed replications: replication num：{replicas}, alive {alive}")  # fmt: skip
+            raise SqlRefused(
+                "Failed to find enough backend, please check the replication num,replication tag and storage medium. "
+                f"Create failed replications: replication num: {replicas}, alive {alive}"
+            )
         if model == "UNIQUE":
             default = str(settings.has("merge_on_write_by_default")).lower()
             properties.setdefault("enable_unique_key_merge_on_write", default)
