@@ -73,6 +73,9 @@ class HttpClient:
     def __reduce__(self) -> tuple[type[HttpClient], tuple[Access]]:
         return HttpClient, (self.access,)
 
+    def __del__(self) -> None:
+        self.close()  # a writer that an executor unpickled goes without being closed
+
     def least_busy(self, hosts: Sequence[str], turn: int = 0) -> list[str]:
         """``hosts``, those with the fewest requests of ours under way first; ``turn`` decides among equals."""
         with self._lock:

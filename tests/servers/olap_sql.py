@@ -172,7 +172,7 @@ class SqlStatements:
             case exp.Create(kind="DATABASE" | "SCHEMA"):
                 return self._create_database(tree)
             case exp.Drop(kind="DATABASE" | "SCHEMA"):
-                self.storage.drop_database(tree.this.name)
+                self.storage.drop_database(tree.find(exp.Table).name)
                 return [], []
             case exp.Create(kind="TABLE"):
                 return self._create_table(tree, context)
@@ -227,7 +227,7 @@ class SqlStatements:
 
     def _drop_table(self, tree: exp.Drop, context: Context) -> Rows:
         try:
-            self.storage.drop(self.table(tree.this, context))
+            self.storage.drop(self.table(tree.find(exp.Table), context))
         except SqlRefused:
             if not tree.args.get("exists"):
                 raise
