@@ -16,7 +16,8 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ FIELD_END, ROW_END, NULL = "\x01", "\x02", "\\N"
 _PIECE_ROWS = 1 << 15  # rows encoded at a time: a few MiB, which stay in a core's cache
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
 _CONTROLS = {bytes([code]): json.dumps(chr(code))[1:-1] for code in range(32)}
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLAIN_FROM = 6  # Arrow prints decimals with more digits behind the point in scientific form where they are small
 
 
@@ -85,24 +87,31 @@ def fits_csv(batch: pa.RecordBatch) -> bool:
     return True
 
 
-def csv_body(rows: Iterable[pa.RecordBatch], compression: str | None) -> Iterator[bytes]:
-    """CSV in pieces; ``compression`` is "lz4" (one frame) or None."""
-    return _compressed((csv_lines(batch) for batch in _pieces(rows)), compression)
+def csv_body(
+    rows: Iterable[pa.RecordBatch], compression: str | None = None, instead: Mapping[str, str] = _NOTHING
+) -> Iterator[bytes]:
+    """CSV in pieces; ``compression`` is "lz4" (one frame) or None. ``instead``: see ``csv_lines``."""
+    return _compressed((csv_lines(batch, instead) for batch in _pieces(rows)), compression)
 
 
-def json_body(rows: Iterable[pa.RecordBatch], names: list[str]) -> Iterator[bytes]:
+def json_body(
+    rows: Iterable[pa.RecordBatch], names: Sequence[str], instead: Mapping[str, str] = _NOTHING
+) -> Iterator[bytes]:
     """JSON lines in pieces; ``names`` are the keys."""
-    return (json_lines(batch, names) for batch in _pieces(rows))
+    return (json_lines(batch, names, instead) for batch in _pieces(rows))
 
 
-def csv_lines(batch: pa.RecordBatch) -> bytes:
-    """One row a line, fields in the order of the columns."""
-    columns = [_filled(text_of(column), NULL) for column in batch.columns]
+def csv_lines(batch: pa.RecordBatch, instead: Mapping[str, str] = _NOTHING) -> bytes:
+    """One row a line, fields in the order of the columns; ``instead`` of NULL some columns send a text."""
+    columns = [
+        _filled(text_of(column), instead.get(name, NULL))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     columns[-1] = pc.binary_join_element_wise(columns[-1], "", ROW_END)
     return _characters(pc.binary_join_element_wise(*columns, FIELD_END))
 
 
-def json_lines(batch: pa.RecordBatch, names: list[str]) -> bytes:
+def json_lines(batch: pa.RecordBatch, names: Sequence[str], instead: Mapping[str, str] = _NOTHING) -> bytes:
     """One object a line; every value is a string or null."""
     parts: list[pa.Array | pa.Scalar] = []
     for number, (name, column) in enumerate(zip(names, batch.columns, strict=True)):
@@ -111,7 +120,8 @@ def json_lines(batch: pa.RecordBatch, names: list[str]) -> bytes:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             text = _escaped(text)
         quoted = pc.binary_join_element_wise(f'{key}"', text, '"', "")
-        parts.append(_filled(quoted, f"{key}null"))
+        filler = instead.get(batch.schema.names[number])
+        parts.append(_filled(quoted, key + ("null" if filler is None else json.dumps(filler))))
     return _characters(pc.binary_join_element_wise(*parts, "}\n", ""))
 
 

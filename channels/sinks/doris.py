@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import CdcError, LoadLost, SinkError, SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
-from channels.label import label_prefix
+from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
 from channels.sinks.doris_client import DorisHttp, DorisSql, SqlError, unavailable
@@ -193,22 +193,22 @@ class DorisSink:
             self._record(database, checkpoint)
 
     def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
-        lost = [load.detail["label"] for load in loads if not self._commit_load(load)]
+        lost = [label_for(load.name) for load in loads if not self._commit_load(load)]
         if lost:
             raise _lost(lost)
         self._await_visible(loads[-1])
 
     def _commit_load(self, load: PreparedLoad) -> bool:
         """Whether the load is committed now; False: Doris no longer has it. Raises: SinkUnavailable, SinkBusy, ..."""
-        detail = load.detail
-        where = {"table": load.table, "label": detail["label"]}
+        database, label = load.table.partition(".")[0], label_for(load.name)
+        where = {"table": load.table, "label": label}
         reason: object = "no answer"
         for number, pause in zip(range(self._settings.tries), waits(self._settings.pause_s, 2.0), strict=False):
             if number:
                 time.sleep(pause)
                 self._http.backends(fresh=True)
             try:
-                answer = self._http.finish("commit", detail["database"], detail["transaction"])
+                answer = self._http.finish("commit", database, load.detail["transaction"])
             except Unreachable as error:
                 reason = error
                 continue
@@ -216,7 +216,7 @@ class DorisSink:
                 return True
             reason = answer.message
             self._http.refuse_denied(answer.message)
-            state = self._http.state(detail["database"], detail["label"])
+            state = self._http.state(database, label)
             if state in ("COMMITTED", "VISIBLE"):
                 return True
             if state != "PRECOMMITTED":
@@ -228,11 +228,11 @@ class DorisSink:
         """Wait for the newest load of a table; versions follow the order of commits, so the others are visible too."""
         deadline = time.monotonic() + self._visible_timeout_s
         for pause in waits(0.02, 0.5):
-            if self._http.state(load.detail["database"], load.detail["label"]) != "COMMITTED":
+            if self._label_state(load) != "COMMITTED":
                 return
             if time.monotonic() > deadline:
                 logger.warning(
-                    "%s is committed and not visible yet; Doris publishes it by itself", load.detail["label"]
+                    "%s is committed and not visible yet; Doris publishes it by itself", label_for(load.name)
                 )
                 return
             time.sleep(pause)
@@ -275,12 +275,15 @@ class DorisSink:
 
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
-        found = _STATES.get(self._http.state(load.detail["database"], load.detail["label"]), LoadState.UNKNOWN)
+        found = _STATES.get(self._label_state(load), LoadState.UNKNOWN)
         if found is LoadState.UNKNOWN:
             mark = self.last_checkpoint(load.name.job)
             if mark and mark.incarnation == load.name.incarnation and mark.checkpoint >= load.name.checkpoint:
                 return LoadState.COMMITTED  # the label was cleaned, our own record was not
         return found
+
+    def _label_state(self, load: PreparedLoad) -> str:
+        return self._http.state(load.table.partition(".")[0], label_for(load.name))
 
     # ---- checkpoints
 

@@ -18,12 +18,14 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadRejected, SinkBusy, SinkSetting, SinkUnavailable, TargetMismatch
+from cdc.errors import CdcError, LoadRejected, SinkBusy, SinkSetting, TargetMismatch
 from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for
 from channels.sinks import bodies
 from channels.sinks.base import TargetTable
+from channels.sinks.delta_files import check_nulls
 from channels.sinks.doris_client import DorisHttp, transaction_number, unavailable
+from channels.sinks.doris_types import doris_type
 from channels.sinks.stream_load import Unreachable, waits
 
 DELETE_SIGN = "__DORIS_DELETE_SIGN__"
@@ -32,6 +34,13 @@ _TRIES = 6
 _BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a load of ours that nobody answers for may stay under way before it is cancelled
 _BAD_ROWS = 5  # shown of a refused load
+_FILLERS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN"), "0"),
+    **dict.fromkeys(("VARCHAR", "STRING"), ""),
+    "JSON": "{}",
+    "DATE": "1970-01-01",
+    "DATETIME": "1970-01-01 00:00:00",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +65,28 @@ class DorisPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See PartWriter."""
         columns = [*(column.name for column in self.table.columns), DELETED, SEQUENCE]
-        kept = bodies.Rows((batch.select(columns) for batch in rows if batch.num_rows), limit_bytes=_MEMORY_BYTES)
+        kept = bodies.Rows(self._checked(rows, columns), limit_bytes=_MEMORY_BYTES)
         try:
             if not kept.row_count:
                 return None
             return _Load(self, name, kept).settled()
         finally:
             kept.close()
+
+    def _checked(self, rows: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if batch.num_rows:
+                check_nulls(self.table, pa.Table.from_batches([batch]))
+                yield batch.select(columns)
+
+
+def fillers(table: TargetTable) -> dict[str, str]:
+    """What deletes send where they carry no value: Doris refuses NULL in a NOT NULL column even of a row that goes."""
+    return {
+        column.name: _FILLERS.get(doris_type(column, key=False).base, "[]")
+        for column in table.columns
+        if not column.nullable and column.name not in table.key
+    }
 
 
 class _Load:
@@ -119,9 +143,10 @@ class _Load:
         return [*(column.name for column in self._table.columns), DELETE_SIGN, SEQUENCE]
 
     def _body(self) -> Callable[[], Iterable[bytes]]:
+        instead = fillers(self._table)
         if self._rows.fits_csv:
-            return lambda: bodies.csv_body(self._rows, self._settings.compression)
-        return lambda: bodies.json_body(self._rows, self._columns())
+            return lambda: bodies.csv_body(self._rows, self._settings.compression, instead)
+        return lambda: bodies.json_body(self._rows, self._columns(), instead)
 
     def _understood(self, answer: Mapping[str, Any]) -> tuple[PreparedLoad | None, CdcError | None]:
         """The load when it stands where it should; else why to try again. Raises: what no try can mend."""
@@ -177,7 +202,7 @@ class _Load:
         raise AssertionError("unreachable")
 
     def _prepared(self, number: int) -> PreparedLoad:
-        detail = {"database": self._database, "label": self.label, "transaction": number}
+        detail = {"label": self.label, "transaction": number}
         return PreparedLoad(self._name, self._table.name, self._rows.row_count, self._rows.byte_count, detail)
 
     def _bad_rows(self, answer: Mapping[str, Any]) -> dict[str, object]:
@@ -248,6 +273,3 @@ def raise_refused(
         raise SinkSetting(
             f"The load outgrows a limit: {message}", mend="Raise the limit named, or lower tasks.max_bytes.", **where
         )
-
-
-__all__ = ["DELETE_SIGN", "DorisPartWriter", "LoadSettings", "SinkUnavailable", "raise_refused"]

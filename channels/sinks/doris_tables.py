@@ -134,10 +134,10 @@ def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[
     null = "NOT NULL" if row["Null"] == "NO" else "NULL"
     if not there.holds(wanted):
         unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
-        yield Finding(
-            f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}",
-            f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {wanted} {'KEY ' if key else ''}{null}",
-        )
+        mend = f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {wanted} {'KEY ' if key else ''}{null}"
+        if there.is_text and not wanted.is_text:
+            mend = f"Set columns: {{{column.name}: cast(... as string)}} to keep text, or make the table again."
+        yield Finding(f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}", mend)
     if null == "NOT NULL" and column.nullable and not key:
         yield Finding(
             f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",

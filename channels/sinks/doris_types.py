@@ -44,13 +44,17 @@ class DorisType:
     def __str__(self) -> str:
         return self.base + (f"({', '.join(map(str, self.parameters))})" if self.parameters else "")
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it takes any text."""
+        return self.base in ("CHAR", "VARCHAR", "STRING")
+
     def holds(self, other: DorisType) -> bool:
-        """Whether every value of ``other`` has its place here, exactly."""
+        """Whether every value of ``other`` has its place here, exactly, and means the same."""
         if self.base == "STRING":
-            return True
+            return other.is_text or other.base == "JSON"
         if self.base in ("VARCHAR", "CHAR"):
-            longest = (self.parameters or (1,))[0]
-            return longest >= (_text_length(other) or LONGEST_VARCHAR + 1)
+            return other.base in ("VARCHAR", "CHAR") and (self.parameters or (1,))[0] >= (other.parameters or (1,))[0]
         if self.base in _INTEGERS and other.base in _INTEGERS:
             return _INTEGERS.index(self.base) >= _INTEGERS.index(other.base)
         if self.base == "DECIMAL" and (other.base in _INTEGERS or other.base == "DECIMAL"):
@@ -144,14 +148,3 @@ def _decimal(found: DorisType) -> tuple[int, int]:
         return _DIGITS[found.base], 0
     precision, scale = (*found.parameters, 9, 0)[:2] if len(found.parameters) != 1 else (found.parameters[0], 0)
     return precision - scale, scale
-
-
-def _text_length(found: DorisType) -> int | None:
-    """Bytes of the longest text of a value; None: without limit."""
-    if found.base in ("VARCHAR", "CHAR"):
-        return (found.parameters or (1,))[0]
-    if found.base in _INTEGERS:
-        return _DIGITS[found.base] + 1
-    if found.base == "DECIMAL":
-        return sum(_decimal(found)) + 3
-    return {"DATE": 10, "DATETIME": 26, "BOOLEAN": 5, "FLOAT": 24, "DOUBLE": 24}.get(found.base)

@@ -1,4 +1,4 @@
-"""Every fault that Doris knows, at every moment of a load and a commit: each label once, nothing lost.
+"""Every fault that Doris knows, at every moment of a load and a commit: each label once, nothing lost."""
 
 from __future__ import annotations
 

@@ -64,6 +64,7 @@ class SqlPort:
 
     def _run(self, port: int, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(lambda *_: None)  # of connections that stop() cancels
         self._loop.run_until_complete(self._serve(port, started))
 
     async def _serve(self, port: int, started: threading.Event) -> None:
