@@ -8,6 +8,7 @@ Source: Doris manual, "Stream Load" and "Transaction"; ``stream_load_2pc.cpp``, 
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import re
@@ -105,7 +106,12 @@ class DorisSink:
                     "Set sink.create_tables: true, or create it: `cdc ddl JOB.yaml` prints the statement.",
                 ),
             )
-        return tuple(doris_tables.findings(table, *shown))
+        found = [*doris_tables.findings(table, *shown)]
+        if "PARTITION BY" in shown[1].upper():
+            partitions = self._rows(f"SHOW PARTITIONS FROM {_target(table)}")
+            today = datetime.datetime.now(datetime.UTC).date()
+            found += doris_tables.partition_findings(table, shown[1], partitions, today)
+        return tuple(found)
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``."""
@@ -141,9 +147,8 @@ class DorisSink:
             )
 
     def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
-        """SHOW FULL COLUMNS, hidden ones too, and SHOW CREATE TABLE; None when there is no such table."""
+        """DESC, hidden columns too, and SHOW CREATE TABLE; None when there is no such table."""
         database, _, name = table.name.partition(".")
-        target = f"{quoted(database)}.{quoted(name)}"
         there = self._rows(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
             (database, name),
@@ -152,10 +157,10 @@ class DorisSink:
             return None
         self._rows("SET show_hidden_columns = true")
         try:
-            columns = self._rows(f"SHOW FULL COLUMNS FROM {target}")
+            columns = self._rows(f"DESC {_target(table)}")
         finally:
             self._rows("SET show_hidden_columns = false")
-        return columns, str(self._rows(f"SHOW CREATE TABLE {target}")[0]["Create Table"])
+        return columns, str(self._rows(f"SHOW CREATE TABLE {_target(table)}")[0]["Create Table"])
 
     def _replication(self) -> int:
         return min(3, len(self._http.backends(fresh=True)))
@@ -364,6 +369,10 @@ class DorisSink:
                     table=table,
                 ) from error
             raise _refused(error, table=table) from error
+
+
+def _target(table: TargetTable) -> str:
+    return ".".join(quoted(part) for part in table.name.split(".", 1))
 
 
 def _lost(labels: list[str]) -> LoadLost:

@@ -5,6 +5,7 @@ Source: Doris manual, "CREATE TABLE" and "ALTER TABLE COLUMN"; ``CreateTableStmt
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,16 +26,17 @@ def ordered(table: TargetTable) -> list[TargetColumn]:
 
 def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
     """The statement. ``options``: buckets, replication, partition, properties; the table's own go before them."""
-    options = {**options, **table.options}
+    properties = {**(options.get("properties") or {}), **(table.options.get("properties") or {})}
+    options = {**options, **{name: value for name, value in table.options.items() if value is not None}}
     database, _, name = table.name.partition(".")
     columns = ",\n".join(f"  {_definition(table, column)}" for column in ordered(table))
     keys = ", ".join(quoted(key) for key in table.key)
-    properties = {
+    given = {
         "enable_unique_key_merge_on_write": "true",
         "light_schema_change": "true",
         "function_column.sequence_type": "bigint",
         **({"replication_num": str(options["replication"])} if options.get("replication") else {}),
-        **{str(key): str(value) for key, value in (options.get("properties") or {}).items()},
+        **{str(key): str(value) for key, value in properties.items()},
     }
     lines = [
         f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(name)} (\n{columns}\n)",
@@ -43,7 +45,7 @@ def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
         *([f"COMMENT {text(table.comment)}"] if table.comment else []),
         *([str(options["partition"])] if options.get("partition") else []),
         f"DISTRIBUTED BY HASH ({keys}) BUCKETS {str(options.get('buckets') or 'auto').upper()}",
-        "PROPERTIES (\n" + ",\n".join(f'  "{key}" = "{value}"' for key, value in properties.items()) + "\n)",
+        "PROPERTIES (\n" + ",\n".join(f'  "{key}" = "{value}"' for key, value in given.items()) + "\n)",
     ]
     return "\n".join(lines)
 
@@ -69,7 +71,7 @@ def _definition(table: TargetTable, column: TargetColumn) -> str:
 
 
 def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
-    """How the table that Doris has differs from ``table``. ``shown``: SHOW FULL COLUMNS, hidden ones included."""
+    """How the table that Doris has differs from ``table``. ``shown``: DESC, hidden columns included."""
     target = ".".join(quoted(part) for part in table.name.split("."))
     existing = {str(row["Field"]): row for row in shown}
     yield from _model(table, target, existing, statement)
@@ -77,7 +79,7 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
         yield from _column(table, target, column, existing.get(column.name))
     wanted = {column.name for column in table.columns}
     for name, row in existing.items():
-        if name in wanted or name.startswith("__DORIS_") or row["Null"] != "NO" or row["Default"] is not None:
+        if name in wanted or name.startswith("__DORIS_") or _nullable(row) or row["Default"] is not None:
             continue
         yield Finding(
             f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
@@ -131,7 +133,7 @@ def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[
         )
         return
     there = parsed(str(row["Type"]))
-    null = "NOT NULL" if row["Null"] == "NO" else "NULL"
+    null = "NULL" if _nullable(row) else "NOT NULL"
     if not there.holds(wanted):
         unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
         mend = f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {wanted} {'KEY ' if key else ''}{null}"
@@ -143,6 +145,32 @@ def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[
             f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
             f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
         )
+
+
+def _nullable(row: Mapping[str, Any]) -> bool:
+    return str(row["Null"]).upper() != "NO"
+
+
+def partition_findings(
+    table: TargetTable, statement: str, partitions: Sequence[Mapping[str, Any]], today: datetime.date
+) -> Iterator[Finding]:
+    """A table partitioned by date whose last partition ends before ``today``: every new row would be refused.
+
+    ``partitions``: SHOW PARTITIONS.
+    """
+    made_by_itself = re.search(r'AUTO\s+PARTITION|"dynamic_partition\.enable"\s*=\s*"true"', statement, re.IGNORECASE)
+    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", statement, re.IGNORECASE):
+        return
+    ends = [re.findall(r"keys: \[(\d{4}-\d{2}-\d{2})", str(row["Range"]).rpartition("..")[2]) for row in partitions]
+    last = max((datetime.date.fromisoformat(found[0]) for found in ends if found), default=None)
+    if last is None or len([found for found in ends if found]) < len(ends) or last > today:
+        return  # not by date, or one without an end
+    target = ".".join(quoted(part) for part in table.name.split("."))
+    tomorrow = today + datetime.timedelta(days=1)
+    yield Finding(
+        f"{table.name}: the last partition ends at {last}, and rows of today have none",
+        f'ALTER TABLE {target} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
+    )
 
 
 def quoted(name: str) -> str:

@@ -255,6 +255,28 @@ def test_a_type_holds_what_it_can_keep_exactly(there: str, wanted: str, holds: b
     assert parsed(there).holds(parsed(wanted)) is holds
 
 
+def test_a_table_without_a_partition_for_today_is_found_and_mended(doris: DorisStandIn, sink: DorisSink) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    table = TargetTable(
+        "ods.daily",
+        (TargetColumn("day", pa.date32(), False, "date"), TargetColumn("id", pa.int64(), False, "bigint")),
+        ("day", "id"),
+        options={"partition": 'PARTITION BY RANGE(`day`) (PARTITION p1 VALUES LESS THAN ("2024-02-01"))'},
+    )
+    with pytest.raises(TargetMismatch, match="the last partition ends at 2024-02-01"):
+        sink.ensure_table(table)
+    batch = pa.record_batch({"day": pa.array([today]), "id": [1], DELETED: [False], SEQUENCE: [1]})
+    with pytest.raises(LoadRejected, match="no partition for this tuple"):
+        sink.part_writer(table)(name_of(channel="ods.daily"), iter([batch]))
+    (finding,) = sink.describe(table)
+    doris.execute(finding.mend)
+    assert sink.describe(table) == ()
+    load = sink.part_writer(table)(name_of(channel="ods.daily"), iter([batch]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    assert doris.rows("SELECT * FROM ods.daily") == [(today, 1)]
+
+
 def test_a_missing_table_that_is_not_ours_to_make(doris: DorisStandIn) -> None:
     sink = sink_on(doris, create_tables=False)
     with pytest.raises(TargetMismatch, match=r"no table ods\.orders"):

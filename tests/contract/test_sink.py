@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from channels.sinks.base import CheckpointMark, LoadState, Sink, TargetColumn, T
 from channels.sinks.delta import DeltaSink
 from channels.sinks.doris import DorisSink
 from channels.sinks.memory import MemorySink
-from tests.servers.doris.cases import sink_on, stand_in
+from tests.servers.doris.cases import RealDoris, any_doris, sink_on
 from tests.servers.doris.stand_in import DorisStandIn
 
 ORDERS = TargetTable(
@@ -87,12 +88,14 @@ def read_delta(folder: Path) -> pa.Table:
     return pa.table(QueryBuilder().register("t", DeltaTable(str(folder))).execute("select * from t").read_all())
 
 
-def _doris(doris: DorisStandIn, *, two_phase: bool) -> Subject:
+def _doris(doris: DorisStandIn | RealDoris, *, two_phase: bool) -> Subject:
     """Bytes come as hexadecimal digits, and TIMESTAMP as UTC without a zone: a reader of Doris knows."""
 
     def value(column: str, found: Any) -> Any:
         if column == "bytes" and found is not None:
             return bytes.fromhex(found)
+        if column == "vector" and isinstance(found, str):
+            return json.loads(found)
         return found.replace(tzinfo=datetime.UTC) if column == "timestamp" and found is not None else found
 
     def read(table: str) -> list[dict[str, Any]]:
@@ -118,7 +121,7 @@ DORIS = {"doris": True, "doris plain": False}
 @pytest.fixture(params=[*SINKS, *DORIS])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param in DORIS:
-        with stand_in() as doris:
+        with any_doris() as doris:
             yield from _with_orders(_doris(doris, two_phase=DORIS[request.param]))
     else:
         yield from _with_orders(SINKS[request.param](tmp_path))

@@ -285,7 +285,18 @@ class SqlStatements:
         if upper[:3] == ["SHOW", "CREATE", "TABLE"]:
             table = self._named(words[3], context)
             return ["Table", "Create Table"], [(table.name, self.create_text(table))]
-        if upper[:2] == ["SHOW", "FULL"] or upper[0] in ("DESC", "DESCRIBE"):
+        if upper[:3] == ["SHOW", "PARTITIONS", "FROM"]:
+            table = self._named(words[3], context)
+            return ["PartitionName", "PartitionKey", "Range"], [
+                (part.name, table.partition_column, part.range) for part in table.partitions
+            ]
+        if upper[0] in ("DESC", "DESCRIBE"):
+            table = self._named(words[-1], context)
+            return ["Field", "Type", "Null", "Key", "Default", "Extra"], [
+                (c.name, shown(c.type), "Yes" if c.nullable else "No", str(c.name in table.key).lower(), c.default, "")
+                for c in (*table.columns, *self.hidden(table, context))
+            ]
+        if upper[:2] == ["SHOW", "FULL"]:
             table = self._named(words[-1], context)
             return ["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"], [
                 (c.name, shown(c.type), None, "YES" if c.nullable else "NO", "YES" if c.name in table.key else "",

@@ -53,6 +53,20 @@ class StoredColumn:
         return _PLAIN.get(self.base, "VARCHAR")
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """A range of the partition column: from ``low`` on, below ``high``; None: without an end."""
+
+    name: str
+    low: str | None
+    high: str | None
+
+    @property
+    def range(self) -> str:
+        """As SHOW PARTITIONS prints it."""
+        return f"[types: [DATEV2]; keys: [{self.low or '0000-01-01'}]; ..types: [DATEV2]; keys: [{self.high}]; )"
+
+
 @dataclass(slots=True)
 class StoredTable:
     """A table and what its loads may do."""
@@ -68,6 +82,8 @@ class StoredTable:
     properties: dict[str, str] = field(default_factory=dict)
     comment: str = ""
     tail: str = ""  # PARTITION BY ..., DISTRIBUTED BY ..., as given
+    partition_column: str | None = None
+    partitions: list[StoredPartition] = field(default_factory=list)
     version: int = 1
 
     @property
@@ -183,6 +199,12 @@ class Storage:
             value = _cast(column, zone_hours)
             values.append(f'{value} AS "{column.name}"')
             refusals += list(_refusals(column, value, strict=strict, string_limit=self.string_limit))
+        if table.partition_column is not None:
+            value = _cast(table.column(table.partition_column), zone_hours)
+            within = " OR ".join(
+                f"({value} >= '{part.low or '0001-01-01'}' AND {value} < '{part.high}')" for part in table.partitions
+            )
+            refusals.append((f"NOT ({within or 'false'})", "'no partition for this tuple. tuple='"))
         for column in table.columns:
             if column.name not in given:
                 default = "NULL" if column.default is None else f"CAST('{column.default}' AS {column.stored})"

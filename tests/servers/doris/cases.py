@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
+import pymysql
 
 from cdc.batch import FENCE_STEP, LoadName, PreparedLoad
 from cdc.position import BinlogPosition
@@ -28,8 +31,44 @@ def stand_in(**settings: Any) -> DorisStandIn:
     return DorisStandIn(DorisSettings(users={"root": "", USER[0]: USER[1]}, **settings))
 
 
-def sink_on(doris: DorisStandIn, **arguments: Any) -> DorisSink:
-    given = {"username": USER[0], "password": USER[1], "sql_port": doris.sql_port, "pause_s": 0.01, **arguments}
+class RealDoris:
+    """A cluster that CDC_TEST_DORIS names, ``http://user:password@fe:8030``, SQL at port 9030 or ?sql_port=N.
+
+    Its database ``ods`` is dropped first: labels go with it.
+    """
+
+    def __init__(self, address: str) -> None:
+        url = urlsplit(address)
+        self.user = (unquote(url.username or "root"), unquote(url.password or ""))
+        self.fe = [f"{url.hostname}:{url.port or 8030}"]
+        self.sql_port = int(parse_qs(url.query).get("sql_port", ["9030"])[0])
+        self._host = url.hostname or ""
+
+    def __enter__(self) -> RealDoris:
+        self.execute("DROP DATABASE IF EXISTS ods FORCE")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.execute("DROP DATABASE IF EXISTS ods FORCE")
+
+    def execute(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Names and rows."""
+        name, password = self.user
+        with pymysql.connect(host=self._host, port=self.sql_port, user=name, password=password) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return [entry[0] for entry in cursor.description or ()], list(cursor.fetchall())
+
+
+def any_doris() -> DorisStandIn | RealDoris:
+    """The real cluster where the environment names one, else the stand-in."""
+    address = os.environ.get("CDC_TEST_DORIS")
+    return RealDoris(address) if address else stand_in()
+
+
+def sink_on(doris: DorisStandIn | RealDoris, **arguments: Any) -> DorisSink:
+    name, password = doris.user if isinstance(doris, RealDoris) else USER
+    given = {"username": name, "password": password, "sql_port": doris.sql_port, "pause_s": 0.01, **arguments}
     return DorisSink(doris.fe, **given)
 
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tests.servers.doris.transactions import Status
 from tests.servers.olap_faults import Fault
 from tests.servers.olap_sql import Context, Dialect, Rows, SqlRefused, SqlStatements, column_of
-from tests.servers.olap_storage import SEQUENCE, SIGN, StoredColumn, StoredTable
+from tests.servers.olap_storage import SEQUENCE, SIGN, StoredColumn, StoredPartition, StoredTable
 
 if TYPE_CHECKING:
     from tests.servers.doris.stand_in import DorisStandIn
@@ -21,6 +21,9 @@ _TRANSACTION = (
 )  # fmt: skip
 _FEATURE = re.compile(
     r'ALTER\s+TABLE\s+(\S+)\s+ENABLE\s+FEATURE\s+"(\w+)"(?:.*sequence_type"\s*=\s*"(\w+)")?', re.IGNORECASE
+)
+_ADD_PARTITION = re.compile(
+    r'ALTER\s+TABLE\s+(\S+)\s+ADD\s+PARTITION\s+`?(\w+)`?\s+VALUES\s*\[\("([^"]*)"\),\s*\("([^"]*)"\)\)', re.IGNORECASE
 )
 _SEQUENCE_TYPES = {"TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "DATE", "DATETIME"}
 _NO_KEY = {"STRING", "TEXT", "FLOAT", "DOUBLE", "JSON", "JSONB", "ARRAY"}
@@ -46,6 +49,10 @@ class DorisStatements(SqlStatements):
             return ["@@version_comment"], [(f"Doris version {name}-0000000",)]
         if match := re.match(r"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG\s+LIKE\s+'(\w+)'", sql, re.IGNORECASE):
             return self._config(match[1])
+        if match := _ADD_PARTITION.match(sql):
+            table = self._named(match[1].replace("`", ""), context)
+            table.partitions.append(StoredPartition(match[2], match[3], match[4]))
+            return [], []
         if re.match(r"SHOW\s+ALTER\s+TABLE\s+COLUMN", sql, re.IGNORECASE):
             return ["JobId", "TableName", "State", "Msg"], []
         if match := _FEATURE.match(sql):
@@ -154,5 +161,18 @@ class DorisStatements(SqlStatements):
         tail += [each.sql(Dialect) for each in given if isinstance(each, exp.DistributedByProperty)]
         return StoredTable(
             database, name, columns, key, model, sequence, properties.get("function_column.sequence_col"),
-            model == "UNIQUE", properties, comment, "\n".join(tail),
+            model == "UNIQUE", properties, comment, "\n".join(tail), *_partitions(given),
         )  # fmt: skip
+
+
+def _partitions(properties: list[exp.Expression]) -> tuple[str | None, list[StoredPartition]]:
+    """Column and ranges of PARTITION BY RANGE with one column and VALUES LESS THAN."""
+    for each in properties:
+        if isinstance(each, exp.PartitionByRangeProperty):
+            parts: list[StoredPartition] = []
+            for part in each.args["create_expressions"]:
+                (span,) = part.expressions
+                low = parts[-1].high if parts else None
+                parts.append(StoredPartition(span.this.name, low, span.expressions[0].name))
+            return each.args["partition_expressions"][0].name, parts
+    return None, []
