@@ -124,7 +124,7 @@ class DorisSink:
         """
         try:
             self._sql.rows("SELECT 1")
-            self._http.backends(fresh=True)
+            self._http.ask_backends()
         except SinkError as error:
             return (Finding(str(error), error.mend),)
         found = [*self._limits()]
@@ -163,7 +163,7 @@ class DorisSink:
         return columns, str(self._rows(f"SHOW CREATE TABLE {_target(table)}")[0]["Create Table"])
 
     def _replication(self) -> int:
-        return min(3, len(self._http.backends(fresh=True)))
+        return min(3, self._http.ask_backends())
 
     # ---- loads
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from cdc.errors import SinkUnavailable, TargetMismatch
 from channels.sinks.stream_load import Access, HttpClient, Reply, Unreachable, each_host, split_location
 
 _DENIED = ("Access denied", "Unauthorized", "NOT_AUTHORIZED", "no valid Basic authorization")
+_BACKENDS_KEPT_S = 10.0  # a list of this age may lack a new BE, or have one that is gone
 _AUTH_CODES = (1044, 1045, 1227)
 
 
@@ -35,25 +37,38 @@ class DorisHttp:
     def __init__(self, access: Access, hosts: tuple[str, ...] = ()) -> None:
         self._client = HttpClient(access)
         self.access = access
-        self._hosts = hosts or access.backends
+        self._hosts = hosts
+        self._asked_at = time.monotonic()
 
     def __reduce__(self) -> tuple[type[DorisHttp], tuple[Access, tuple[str, ...]]]:
         return DorisHttp, (self.access, self._hosts)
 
     def backends(self, *, fresh: bool = False, via: str = "") -> tuple[str, ...]:
-        """Hosts of the BEs alive. ``via`` is a path whose redirect names one where the list is forbidden.
+        """Hosts of the BEs alive, asked for again now and then, or at once if ``fresh``.
 
-        Raises: SinkUnavailable - no FE answers, or no BE is alive; TargetMismatch - the credentials are refused.
+        ``via`` is a path whose redirect names one where the list is forbidden. While no FE answers, those known go on.
+
+        Raises: SinkUnavailable - none is known, or none is alive; TargetMismatch - the credentials are refused.
         """
         if self.access.backends:
             return self.access.backends
-        if fresh or not self._hosts:
-            self._hosts = self._listed() or self._redirected(via)
-        if not self._hosts:
+        if fresh or not self._hosts or time.monotonic() - self._asked_at > _BACKENDS_KEPT_S:
+            try:
+                self.ask_backends(via)
+            except SinkUnavailable:
+                if not self._hosts:
+                    raise
+        return self._hosts
+
+    def ask_backends(self, via: str = "") -> int:
+        """How many BEs are alive. Raises: see ``backends``; and SinkUnavailable - no FE answers."""
+        hosts = self._listed() or self._redirected(via)
+        self._hosts, self._asked_at = hosts, time.monotonic()
+        if not hosts:
             raise SinkUnavailable(
                 "Doris has no backend alive.", mend="See SHOW BACKENDS on the FE.", fe=", ".join(self.access.fe)
             )
-        return self._hosts
+        return len(hosts)
 
     def _listed(self) -> tuple[str, ...]:
         reply = self.frontend("GET", "/api/backends?is_alive=true")

@@ -12,7 +12,7 @@ from cdc.batch import PreparedLoad
 from cdc.errors import LoadLost, SinkBusy, SinkUnavailable
 from channels.sinks.base import LoadState
 from channels.sinks.doris import DorisSink
-from tests.servers.doris.cases import TABLE, committed_once, mark_of, name_of, sink_on, stand_in, write
+from tests.servers.doris.cases import TABLE, committed_once, mark_of, name_of, rows_of, sink_on, stand_in, write
 from tests.servers.doris.stand_in import DorisStandIn
 from tests.servers.olap_faults import Fault
 
@@ -90,6 +90,17 @@ def test_questions_without_an_answer_are_asked_again(doris: DorisStandIn, sink: 
     committed_once(doris, labels(load))
 
 
+def test_a_load_that_hangs_is_found_by_its_label(doris: DorisStandIn) -> None:
+    sink = sink_on(doris, answer_timeout_s=0.3)
+    sink.ensure_table(TABLE)
+    doris.faults.order("load", Fault.SLOW, seconds=1.0, match="cdc-")
+    load = write(sink, *ROWS)
+    sink.commit([load], mark_of())
+    committed_once(doris, labels(load))
+    assert len(doris.loads()) == 1
+    sink.close()
+
+
 def test_too_many_versions_ask_for_patience(doris: DorisStandIn, sink: DorisSink) -> None:
     doris.faults.order("load", Fault.ERROR)
     with pytest.raises(SinkBusy):
@@ -161,6 +172,31 @@ def test_a_frontend_s_restart_between_prepare_and_commit_loses_nothing(doris: Do
     sink.commit([load], mark_of())
     assert doris.rows("SELECT * FROM ods.orders") == SEEN
     assert sink.last_checkpoint("shop") == mark_of()
+
+
+def test_loads_go_on_while_no_frontend_answers(doris: DorisStandIn, sink: DorisSink) -> None:
+    writer = sink.part_writer(TABLE)
+    doris.frontends[0].stop()
+    load = writer(name_of(), iter([rows_of(*ROWS)]))
+    assert load is not None
+    doris.frontends[0] = type(doris.frontends[0])(doris, master=True, port=doris.frontends[0].port)
+    sink.commit([load], mark_of())
+    committed_once(doris, labels(load))
+
+
+def test_a_follower_that_is_asked_first_leads_to_the_master() -> None:
+    with stand_in(followers=1) as doris:
+        doris.frontends.reverse()
+        sink = sink_on(doris)
+        sink.ensure_table(TABLE)
+        doris.faults.order("load", Fault.ERROR_DONE)
+        load = write(sink, *ROWS)
+        sink.commit([load], mark_of())
+        assert sink.state(load) is LoadState.COMMITTED
+        doris.frontends[1].stop()  # the master
+        with pytest.raises(SinkUnavailable):
+            sink.state(load)
+        sink.close()
 
 
 def test_a_load_of_ours_that_still_runs_is_waited_for(

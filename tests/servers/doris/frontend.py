@@ -87,7 +87,8 @@ class Frontend(Server):
     def _to_master(self, request: Handler) -> bool:
         if self.master:
             return False
-        request.reply(b"", 307, {"Location": f"http://127.0.0.1:{self.cluster.frontends[0].port}{request.path}"})
+        master = next(each for each in self.cluster.frontends if each.master)
+        request.reply(b"", 307, {"Location": f"http://127.0.0.1:{master.port}{request.path}"})
         return True
 
     def _backends(self, request: Handler) -> None:
