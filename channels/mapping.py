@@ -254,16 +254,17 @@ def quoted(name: str) -> str:
 
 def _parsed(text: str, source: str) -> exp.Expr:
     try:
-        parsed = sqlglot.parse_one(text, dialect="spark")
+        statements = sqlglot.parse(text, dialect="spark")
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"{text!r} is no Spark SQL expression: {reason}", mend="Correct the job file.", table=source
         ) from error
-    if parsed.find(exp.Query) is not None:
+    parsed = statements[0] if len(statements) == 1 else None
+    if not isinstance(parsed, exp.Condition) or parsed.find(exp.Query, exp.Star) is not None:
         raise ConfigError(
-            f"{text!r} holds a query.",
-            mend="Use an expression over the columns of the row alone.",
+            f"{text!r} is not one expression over the columns of a row.",
+            mend="Use column names, literals and functions of Spark SQL, without queries.",
             table=source,
         )
     return parsed

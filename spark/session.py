@@ -9,6 +9,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,8 +73,7 @@ def _static(master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_driver_memory() // _MIB}m",
         # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xss4m",
-        "spark.driver.extraClassPath": "",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:TieredStopAtLevel=1 {_quiet_logs()}",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
@@ -89,6 +89,24 @@ def _static(master: str) -> dict[str, str]:
     else:
         settings |= {"spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0")}  # noqa: S104 - executors call back
     return settings
+
+
+def _quiet_logs() -> str:
+    """A Java option that keeps Spark's warnings out of our log from the JVM's first line on."""
+    path = Path(tempfile.gettempdir()) / f"cdc-log4j2-{os.getuid()}.properties"
+    path.write_text(_LOG4J, encoding="ascii")
+    return f"-Dlog4j2.configurationFile={path.as_uri()}"
+
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 
 def _driver_memory() -> int:
@@ -175,9 +193,16 @@ class SessionHolder:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        self._session = None
-        if self._build[3] is not None:
+        spark_session, self._session = self._session, None
+        if self._build[3] is not None or spark_session is None:
             return
+        context = spark_session.sparkContext
+        with suppress(Exception):  # the other end is gone; what counts is that our ends are closed
+            context._accumulatorServer.shutdown()
+        with suppress(Exception):
+            context._gateway.shutdown()  # type: ignore[union-attr]
+        with suppress(Exception):
+            context._gateway.proc.stdin.close()  # type: ignore[union-attr]
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None

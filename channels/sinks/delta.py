@@ -231,7 +231,8 @@ class DeltaSink:
             done = found.transaction_version(_application(mark.job, mark.incarnation))
             if done is not None and done >= mark.checkpoint:
                 return
-            self._refuse_foreign(found, table, mark)
+            if done is None:
+                self._refuse_foreign(found, table, mark)
             lost = [label_for(load.name) for load in loads if not self._is_staged(load)]
             if lost:
                 raise LoadLost("Staged files are gone.", mend="They are loaded again by themselves.", labels=lost)
@@ -277,12 +278,11 @@ class DeltaSink:
         )
         sync_folder(folder)  # adopted files are there for good before the log names them
         found.create_write_transaction(actions, "append", found.schema(), commit_properties=properties)
-        found.update_incremental()
-        self._sync_log(found, folder)
+        # without retries a commit is the version behind its snapshot, or fails
+        self._sync_log(folder / "_delta_log", found.version() + 1)
 
-    def _sync_log(self, found: DeltaTable, folder: Path) -> None:
-        log = folder / "_delta_log"
-        handle = os.open(log / f"{found.version():020}.json", os.O_RDONLY)
+    def _sync_log(self, log: Path, version: int) -> None:
+        handle = os.open(log / f"{version:020}.json", os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -291,8 +291,6 @@ class DeltaSink:
 
     def _refuse_foreign(self, found: DeltaTable, table: str, mark: CheckpointMark) -> None:
         """A job of the same name and another life must have been adopted, and then goes on above the old one."""
-        if found.transaction_version(_application(mark.job, mark.incarnation)) is not None:
-            return
         other = _newest_mark(found, mark.job)
         if other is not None and other.incarnation != mark.incarnation and other.checkpoint >= mark.checkpoint:
             raise SinkForeign(

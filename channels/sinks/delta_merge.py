@@ -7,13 +7,14 @@ files of the table as they are. Nothing larger than one leaf and the load's keys
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ LEAF_ROWS = 200_000
 _ROUTED_ROWS = LEAF_ROWS  # a load up to this size is held in memory, and its rows go to the leaves that they belong to
 
 Action = AddAction | RemoveAction
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,12 @@ class Merge:
         Raises: SinkUnavailable - disk full, no permission.
         """
         candidates = [file for file in self._files if self._load.overlaps(file)]
-        touched = [found for found in threads.map(self._touch, candidates) if found is not None]
+        touched = [found for found in _side_by_side(threads, self._touch, candidates) if found is not None]
         if self._load.row_count <= _ROUTED_ROWS and touched:
             return self._route(touched, threads)
-        jobs = [threads.submit(self._rewrite, one, None, f"{number}") for number, one in enumerate(touched)]
-        jobs += [threads.submit(self._adopt, file, mask) for file, mask in self._load.upserts()]
-        return [action for job in jobs for action in job.result()]
+        written = _side_by_side(threads, self._rewrite, touched, itertools.repeat(None), itertools.count())
+        adopted = _side_by_side(threads, self._adopt, *zip(*self._load.upserts(), strict=True))
+        return list(itertools.chain(*written, *adopted))
 
     def _touch(self, file: TableFile) -> _Touched | None:
         index, places = self._load.index_for(file)
@@ -229,10 +231,9 @@ class Merge:
             homeless[mine] = False
             routed.append(mine)
         self._settle(touched, routed, homeless)
-        jobs = []
-        for number, (one, mine) in enumerate(zip(touched, routed, strict=True)):
-            jobs.append(threads.submit(self._rewrite, one, rows.take(pa.array(row_of[mine])), f"{number}"))
-        actions = [action for job in jobs for action in job.result()]
+        arrived = [rows.take(pa.array(row_of[mine])) for mine in routed]
+        written = _side_by_side(threads, self._rewrite, touched, arrived, itertools.count())
+        actions = list(itertools.chain(*written))
         if homeless.any():
             rest = rows.take(pa.array(row_of[np.flatnonzero(homeless)]))
             actions += self._write(iter([rest]), "new")
@@ -263,7 +264,7 @@ class Merge:
             tables.append(table if mask is None else table.filter(mask))
         return pa.concat_tables(tables).cast(self._schema)
 
-    def _rewrite(self, touched: _Touched, rows: pa.Table | None, name: str) -> list[Action]:
+    def _rewrite(self, touched: _Touched, rows: pa.Table | None, number: int) -> list[Action]:
         """``touched`` without the rows that the load replaces, and with ``rows``."""
 
         def tables() -> Iterator[pa.Table]:
@@ -282,7 +283,7 @@ class Merge:
         if rows is not None and touched.stays.sum() + rows.num_rows > LEAF_ROWS + LEAF_ROWS // 2:
             # the leaf falls into two: by key, so that their ranges stay apart
             written = iter([pa.concat_tables(written).sort_by([(part, "ascending") for part in self._load.key])])
-        return [touched.file.removal(), *self._write(written, name)]
+        return [touched.file.removal(), *self._write(written, f"leaf-{number}")]
 
     def _adopt(self, file: StagedFile, mask: pa.Array | None) -> list[Action]:
         """The upserts of a staged file, as a file of the table: the very same file where all its rows are wanted."""
@@ -312,6 +313,14 @@ class Merge:
     def _write(self, tables: Iterator[pa.Table], name: str) -> list[Action]:
         """Write ``tables`` as leaves; none where there is no row."""
         return write_leaves(tables, self._folder, f"{self._name}-{name}", self._schema, self._load.key)
+
+
+def _side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:
+    """``map``, on ``threads`` where there is more than one thing to do: a hop between threads costs a small merge."""
+    arguments = list(zip(first, *more))  # noqa: B905 - the others may be endless
+    if len(arguments) == 1:
+        return [work(*arguments[0])]
+    return list(threads.map(work, *zip(*arguments, strict=True))) if arguments else []
 
 
 def write_leaves(
