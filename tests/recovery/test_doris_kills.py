@@ -41,6 +41,14 @@ def is_behind(status: dict[str, Any], end: tuple[str, int]) -> bool:
     return bool(position) and (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0
 
 
+def wait_for_loads(doris: DorisStandIn, begun: int) -> None:
+    """Until the job loads: a driver that is killed while Spark starts proves nothing."""
+    deadline = time.monotonic() + 240
+    while len(doris.transactions.history) == begun:
+        assert time.monotonic() < deadline, "the job loads nothing"
+        time.sleep(0.05)
+
+
 def compare(server: LocalServer, doris: DorisStandIn) -> int:
     rows = 0
     for name, key in shop.KEYS.items():
@@ -52,7 +60,7 @@ def compare(server: LocalServer, doris: DorisStandIn) -> int:
     return rows
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "plain"])
 def test_kills_and_faults_together_leave_source_and_target_equal(tmp_path: Path, two_phase: bool) -> None:
     seed = random.SystemRandom().randrange(10**6)
@@ -78,8 +86,10 @@ def test_kills_and_faults_together_leave_source_and_target_equal(tmp_path: Path,
             writer = shopper(server, seed, 1)
             writer.start()
             for _ in range(3):
+                begun = len(doris.transactions.history)
                 job.start()
-                time.sleep(draw.uniform(8, 30))
+                wait_for_loads(doris, begun)
+                time.sleep(draw.uniform(0, 2.5))  # within the first cycles: a load, a commit, a save
                 job.kill()
             writer.stop()
             with server.connect() as connection, connection.cursor() as cursor:
@@ -89,5 +99,6 @@ def test_kills_and_faults_together_leave_source_and_target_equal(tmp_path: Path,
             job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 180)
             assert job.stop() in (0, 130, 143)
         assert compare(server, doris) > 1000
+        assert len({load["label"].split("-")[3] for load in doris.loads() if load["label"].startswith("cdc-")}) > 3
         visible = [load["label"] for load in doris.loads() if load["status"] == "VISIBLE"]
         assert len(visible) == len(set(visible)), "a label was committed twice"
