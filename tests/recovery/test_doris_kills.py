@@ -96,7 +96,7 @@ def test_kills_and_faults_together_leave_source_and_target_equal(tmp_path: Path,
                 cursor.execute("SHOW BINARY LOG STATUS")
                 end = cursor.fetchone()[:2]
             job.start()
-            job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 180)
+            job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
             assert job.stop() in (0, 130, 143)
         assert compare(server, doris) > 1000
         assert len({load["label"].split("-")[3] for load in doris.loads() if load["label"].startswith("cdc-")}) > 3
