@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,19 +111,19 @@ class Usage:
 
 
 def memory_bytes() -> int:
-    """Memory of this process and its children; shared pages counted once as far as the system tells."""
+    """Resident memory of this process and its children; shared pages are counted in each."""
     found = 0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            found += process.memory_full_info().pss
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error):
+            found += process.memory_info().rss
     return found
 
 
 def mark(checkpoint: int) -> CheckpointMark:
     """A mark for a checkpoint of the benchmark."""
-    return CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, BinlogPosition("b.1", 4), checkpoint)
+    return CheckpointMark(
+        RUN.job, RUN.incarnation, RUN.fence, checkpoint, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), checkpoint
+    )
 
 
 class Bench:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
 from cdc.binlog.server import Server
 from cdc.config import BinlogFilesSource, BinlogSource, Channel, Config, DeltaSink, DorisSink, StartAtFile, StartAtGtids
@@ -100,10 +99,10 @@ def _source(
         )
     if not isinstance(source, BinlogSource):
         raise _not_yet("source", source.type, "binlog or binlog_files")
-    endpoint, start = _endpoint(source), _start(source)
+    endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
-        return ReaderIdentity.of(run.job, run.incarnation, source.host, source.server_id)
+        return reader_of(source, run.job, run.incarnation)
 
     def receiver(run: RunIdentity, resume: Resume | None) -> Receiver:
         agreed = resume or Resume()
@@ -128,9 +127,15 @@ def _resumption(resume: Resume | None) -> Resumption:
     return Resumption(behind_ddl=resume is not None, past_ddl=resume is not None and resume.past_ddl)
 
 
-def _endpoint(source: BinlogSource) -> Endpoint:
+def endpoint_of(source: BinlogSource) -> Endpoint:
+    """Where and how the source server is reached."""
     tls = Tls(source.tls.mode, source.tls.ca_file)
     return Endpoint(source.host, source.port, source.username, source.password.get_secret_value(), tls)
+
+
+def reader_of(source: BinlogSource, job: str, incarnation: str) -> ReaderIdentity:
+    """Who we are among the server's replicas."""
+    return ReaderIdentity.of(job, incarnation, source.host, source.server_id)
 
 
 def _start(source: BinlogSource) -> str | dict[str, object]:
@@ -149,25 +154,3 @@ def _start(source: BinlogSource) -> str | dict[str, object]:
 
 def _not_yet(what: str, kind: str, known: str) -> ConfigError:
     return ConfigError(f"`{what}.type: {kind}` is not in this version.", mend=f"Set it to {known}.")
-
-
-def ddl_of(config: Config) -> Iterator[str]:
-    """The CREATE TABLE statement of every target, as source and mapping make it now.
-
-    Raises: ConfigError, SourceUnavailable, SchemaMismatch, TargetMismatch.
-    """
-    if not isinstance(config.source, BinlogSource):
-        raise ConfigError(
-            "Binlog files do not tell the tables of their server.",
-            mend="Run this for a job file whose source is the server that wrote them.",
-        )
-    assembly = assemble(config)
-    try:
-        with Server(_endpoint(config.source)) as server:
-            schemas = table_schemas(server, mapped_tables(server, assembly.routes.maps))
-        for _, schema in sorted(schemas.items()):
-            mapping = assembly.routes.mapping_for(schema.database, schema.table)
-            if mapping is not None:
-                yield assembly.sink.ddl(mapping.target_table(schema, assembly.types))
-    finally:
-        assembly.close()

@@ -48,9 +48,20 @@ output_option = click.option(
 )
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"cdc {version('spark-binlog-load')}")
+        except PackageNotFoundError:
+            click.echo("cdc, from a checkout that is not installed")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @debug_option
-@click.version_option(package_name="spark-binlog-load", message="cdc %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say which.")
 @click.pass_context
 def app(context: click.Context, debug: bool) -> None:
     """Change data capture from MySQL into Unique-key tables, on Spark: nothing lost, nothing doubled."""
@@ -64,10 +75,13 @@ def check(job_file: Path) -> None:
     from cdc.config import load_config
 
     config = load_config(job_file)
-    from cdc.job import check_job
+    from cdc.inspection import check_job
+    from cdc.jobs import opened_store
 
     with _console(stderr=True).status("Looking at source, sink and tables"):
-        findings = check_job(job_file.absolute())
+        with opened_store() as store:
+            record = store.job(config.name)
+        findings = check_job(config, record.incarnation if record else "")
     console = _console()
     for finding in findings:
         kind = "[bold red]refused[/]" if finding.fatal else "[yellow]warning[/]"
@@ -94,12 +108,28 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
     debug = debug or context.obj
     job_file = job_file.expanduser().absolute()
     config = load_config(job_file)
-    if foreground:
-        sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
     with opened_store() as store:
+        record = store.job(config.name)
+        if foreground:
+            if record is None:
+                _refuse_source(config, "")
+            sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         _refuse_start(store, config)
+        _refuse_source(config, record.incarnation if record else "")
         options = ["--adopt"] if adopt else []
         _start_detached(store, config.name, job_file, options, debug=debug)
+
+
+def _refuse_source(config: Config, incarnation: str) -> None:
+    """What a server is set to cannot mend itself: say all of it before anything starts."""
+    from cdc.inspection import check_source_of
+
+    fatal = [finding for finding in check_source_of(config, incarnation) if finding.fatal]
+    if fatal:
+        told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
+        raise SurroundingsError(
+            f"The source is not ready for the job {config.name}:\n{told}\n", mend="Nothing was started."
+        )
 
 
 def _refuse_start(store: SqliteStore, config: Config) -> None:
@@ -419,10 +449,10 @@ def ddl(job_file: Path) -> None:
     """Print the target's CREATE TABLE statements."""
     from cdc.config import load_config
 
-    load_config(job_file)
-    from cdc.job import ddl_of_job
+    config = load_config(job_file)
+    from cdc.inspection import ddl_of_job
 
-    for statement in ddl_of_job(job_file.absolute()):
+    for statement in ddl_of_job(config):
         click.echo(statement.rstrip().rstrip(";") + ";\n")
 
 
@@ -522,9 +552,13 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     try:
         with _signals():
-            app(prog_name="cdc")
+            # not standalone: click would make an exit code 1 of Ctrl-C
+            app(prog_name="cdc", standalone_mode=False)
         sys.exit(0)
-    except KeyboardInterrupt:
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
         # the reader has gone (`cdc logs shop | head`); nothing is to be flushed to it at exit either

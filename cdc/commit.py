@@ -96,7 +96,9 @@ class Committer:
 
     def _commit(self, prepared: Checkpoint) -> None:
         run, is_unknown = self._run, False
-        mark = CheckpointMark(run.job, run.incarnation, run.fence, prepared.id, last_of(prepared), prepared.sequence)
+        mark = CheckpointMark(
+            run.job, run.incarnation, run.fence, prepared.id, prepared.first, last_of(prepared), prepared.sequence
+        )
         for delay in delays():
             try:
                 self._store.check_fence()

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 
-from cdc.assembly import Assembly, assemble, ddl_of
+from cdc.assembly import Assembly, assemble
 from cdc.batch import FENCE_STEP
 from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
@@ -309,6 +309,7 @@ class Job:
     def _assembled(self) -> Assembly:
         if self._assembly is None:
             self._assembly = self._assemble(self._config)
+            self._assembly.runner.warm_up()
         return self._assembly
 
     def _resolve_start(self) -> Position:
@@ -455,8 +456,3 @@ def run_job(
         if endpoint is not None:
             endpoint.close()
         store.close()
-
-
-def ddl_of_job(job_file: Path) -> Iterator[str]:
-    """The CREATE TABLE statements of a job file's targets. Raises: CdcError."""
-    return ddl_of(load_config(job_file))

@@ -132,7 +132,9 @@ def parse_gtid_set(text: str) -> AnyGtidSet | None:
     """The GTID set that ``text`` spells, of the kind its form shows; None for an empty text."""
     if not text.strip():
         return None
-    return MariadbGtidSet.parse(text) if _MARIADB_GTID.match(text.strip()) else GtidSet.parse(text)
+    # a MySQL uuid may begin with three groups of nothing but decimal digits
+    mariadb = _MARIADB_GTID.fullmatch(text.partition(",")[0].strip())
+    return MariadbGtidSet.parse(text) if mariadb else GtidSet.parse(text)
 
 
 class Position(Protocol):

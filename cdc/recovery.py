@@ -46,7 +46,8 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     """Go on above what the sink holds, as a new incarnation so that no label can meet an older one.
 
     With a state of our own the stream goes on behind its last checkpoint: repeated rows do no harm, and a checkpoint
-    that the sink has committed in part is made whole. Without, it goes on at the sink's position.
+    that the sink has committed in part is made whole. Without, the sink's newest checkpoint is read again: it may be
+    in some tables only.
     """
     mark = sink.last_checkpoint(record.name)
     if mark is None:
@@ -62,7 +63,7 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     )
     store.save_job(adopted)
     own = store.last_committed(record.name)
-    position = last_of(own) if own else mark.position
+    position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
     store.save(replace(start, schemas=own.schemas, counts=own.counts) if own else start)
     _log.warning("adopted: %s goes on at %s as incarnation %s", record.name, position, adopted.incarnation)

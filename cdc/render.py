@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import inf
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -91,11 +92,10 @@ def seconds(value: float) -> str:
     whole = round(value)
     if whole < 120:
         return f"{whole} s"
-    for size_s, unit, below_s, below in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
-        if whole < 120 * size_s or unit == "d":
-            rest = whole % size_s // below_s
-            return f"{whole // size_s} {unit}" + (f" {rest} {below}" if rest else "")
-    raise AssertionError(value)
+    steps = ((7200, 60, "min", 1, "s"), (172_800, 3600, "h", 60, "min"), (inf, 86400, "d", 3600, "h"))
+    _, size_s, unit, below_s, below = next(step for step in steps if whole < step[0])
+    rest = whole % size_s // below_s
+    return f"{whole // size_s} {unit}" + (f" {rest} {below}" if rest else "")
 
 
 def age(moment: str | None, now: datetime) -> str:

@@ -58,6 +58,9 @@ class Task:
 class TaskRunner(Protocol):
     """Prepares Tasks at the sink, in the background."""
 
+    def warm_up(self) -> None:
+        """Get ready in the background, so that the first Task need not wait for what starts slowly."""
+
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
 
@@ -82,6 +85,10 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+
+    def warm_up(self) -> None:
+        """See ``TaskRunner``: session and Python workers."""
+        self._sessions.warm_up()
 
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
@@ -110,6 +117,9 @@ class SparkTaskRunner:
         self._sessions.close()
 
     def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
+        running = [future.set_running_or_notify_cancel() for future in futures]
+        if not all(running):
+            return  # given up before it began
         try:
             outcomes: list[Outcome] = self._written(tasks, number)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows

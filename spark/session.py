@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _PACKAGES = ("cdc", "channels", "spark")
@@ -128,6 +129,12 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
         spark_session.addArtifacts(str(archive), pyfile=True)
 
 
+def _passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from channels.sinks import delta_files  # noqa: F401 - imported ahead of the first Task
+
+    yield from batches
+
+
 class SessionHolder:
     """Keeps one session, and builds it when it is first wanted or when its JVM has died.
 
@@ -156,6 +163,19 @@ class SessionHolder:
                 app_name, master, conf, remote = self._build
                 self._session = build_session(app_name, master, conf, remote)
             return self._session
+
+    def warm_up(self) -> None:
+        """Begin to build the session and its Python workers; returns at once. What fails shows at the next ``get``."""
+        threading.Thread(target=self._warm_up, name="spark-start", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            spark_session = self.get()
+            cores = self.core_count()
+            # workers import pyarrow and our packages at their first rows, which takes seconds
+            spark_session.range(cores, numPartitions=cores).mapInArrow(_passed_on, "id long").collect()
+        except Exception as error:  # noqa: BLE001 - it is told where a Task meets it
+            logger.debug("Spark could not be started ahead: %s", error)
 
     def core_count(self) -> int:
         """How many partitions run at once."""

@@ -42,7 +42,7 @@ class StreamBuffer:
             self._resize(self.filled + max(wanted, self._base // 4), self.inner_size)
         elif self.filled == 0 and self.outer_size > 4 * self._base and not pinned and self.inner_used == 0:
             self._resize(self._base, 0)  # the huge event that needed it is gone
-        return memoryview(self.data)[self.filled : self.outer_size]
+        return self.data.data[self.filled : self.outer_size]
 
     def _kept_from(self) -> int:
         count = int(self._state[EVENT_COUNT])
@@ -94,7 +94,7 @@ class StreamBuffer:
 
     def inner_room(self) -> memoryview:
         """Free place behind the unpacked bytes."""
-        return memoryview(self.data)[self.inner_end : self.outer_size + self.inner_size]
+        return self.data.data[self.inner_end : self.outer_size + self.inner_size]
 
     def put_inner(self, plain: np.ndarray) -> int:
         """Append unpacked bytes, growing as needed; their offset."""

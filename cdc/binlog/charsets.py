@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.charset_tables import CODEC_DIFFERENCES, SWE7, UPPER_HALVES
-from cdc.binlog.gather import LARGEST, SLACK, assembled, copy_bytes, fault, gathered, measure, too_large
+from cdc.binlog.gather import LARGEST, SLACK, assembled, copy_bytes, fault, measure, too_large
 from cdc.binlog.kernels import kernel, part
 from cdc.errors import DecodeError
 
@@ -115,12 +115,6 @@ class Charset:
     def is_utf8(self) -> bool:
         """Whether its bytes are UTF-8 as they stand; binary text is taken for it."""
         return self.name in ("utf8mb4", "utf8mb3", "utf8", "binary")
-
-    def decode(self, value: bytes) -> str:
-        """One value as Python text: names, labels, statements. Raises: DecodeError - not well-formed."""
-        data, start, length = np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int32)
-        gather = gathered(pa.string(), data, start, length) if self.is_utf8 else transcoded(data, start, length, self)
-        return str(gather[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ Source: Intel, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Ins
 Generation with the Intel Slicing-by-8 Algorithm" (here with 16 tables).
 """
 
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
+
 from __future__ import annotations
 
 from typing import Any

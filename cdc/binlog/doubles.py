@@ -1,8 +1,8 @@
 """The shortest decimal digits that read back as the same double, and the server's way of writing them.
 
 Source: Raffaello Giulietti, "The Schubfach way to render doubles"; the form follows what MySQL 9.7 prints for JSON:
-positional while the decimal point lies within 15 places of the digits, with an exponent beyond, always a ``.0`` or
-an exponent.
+positional while the decimal point lies within 15 places of the first digit or between the digits, with an exponent
+beyond, always a fraction or an exponent.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def put_double(out, at, bits):  # type: ignore[no-untyped-def]
     end = put_unsigned(out, at, digits)
     count = end - at
     point = count + exponent  # the decimal point's place behind the first digit's left
-    if point > 15 or point < -14:
+    if point < -14 or (point > 15 and exponent >= 0):
         if count > 1:
             for i in range(end, at + 1, -1):
                 out[i] = out[i - 1]

@@ -50,7 +50,7 @@ def name_of(event_type: int) -> str:
 
 
 class Malformed(Exception):
-    """Bytes of one event that do not follow the format. The decoder adds file, offset and event and raises DecodeError."""
+    """Bytes of one event that do not follow the format. The decoder adds the place and raises DecodeError."""
 
 
 class ServerError(Exception):
@@ -331,7 +331,7 @@ def parse_gtid_set(body: bytes) -> GtidSet:
 
 
 def encode_gtid_set(gtid_set: GtidSet) -> bytes:
-    """Write a GTID set for the dump command; the form with tags only where one has a tag, as servers before 8.3 want."""
+    """Write a GTID set for the dump command; with tags only where there are some, as servers before 8.3 want."""
     tagged = any(tag for _, tag in gtid_set.intervals)
     count = len(gtid_set.intervals)
     parts = [struct.pack("<Q", 1 | count << 8 | 1 << 56 if tagged else count)]

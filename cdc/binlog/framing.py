@@ -1,11 +1,14 @@
 """Bytes to events, in bulk: the kernel that finds packets and events and keeps track of transactions.
 
 ``scan`` walks a buffer and does by itself all that a busy stream is made of: packet framing, checksums, GTIDs, BEGIN,
-table maps seen before, row events, commits. It lists the row events of mapped tables and the transactions that ended, and
-returns to Python with anything rarer. So Python works per buffer and per distinct thing, never per event.
+table maps seen before, row events, commits. It lists the row events of mapped tables and the transactions that ended,
+and returns to Python with anything rarer. So Python works per buffer and per distinct thing, never per event.
 
 Source: MySQL manual, "Binary Log Event"; MySQL source, libs/mysql/binlog/event; MariaDB source, sql/log_event.h.
 """
+
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
 
 from __future__ import annotations
 

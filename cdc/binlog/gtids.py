@@ -70,7 +70,7 @@ class Gtids:
             domain, server = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")
             return known.add(domain, server, int(numbers[-1]))
         known_set = executed if isinstance(executed, GtidSet) else GtidSet.empty()
-        numbers = np.unique(numbers)
+        numbers = np.sort(numbers)
         breaks = np.flatnonzero(np.diff(numbers) != 1)
         first = numbers[np.concatenate(([0], breaks + 1))]
         last = numbers[np.concatenate((breaks, [len(numbers) - 1]))]

@@ -21,6 +21,8 @@ _DEEPEST = 128  # the server stops at 100
 _ROOM = 128  # free bytes that every small write may count on
 _GROWTH = 8  # the most text that a byte of an honest document becomes: 6 for a control character, and punctuation
 
+_MOST_DIGITS = 81  # of a decimal as the server computes; a column has 65 at most, a literal may say 72
+
 _FULL = -10  # kernel answers: the output is full; the document is damaged
 _BAD = -11
 
@@ -127,7 +129,7 @@ def _put_decimal(data, at, end, out, to):  # type: ignore[no-untyped-def]
         return np.int64(_BAD)
     precision, scale = np.int64(data[at]), np.int64(data[at + 1])
     whole = precision - scale
-    if precision < 1 or precision > 65 or scale > 30 or whole < 0:
+    if precision < 1 or precision > _MOST_DIGITS or whole < 0:
         return np.int64(_BAD)
     head, tail = whole % 9, scale % 9
     size = _DECIMAL_BYTES[head] + whole // 9 * 4 + scale // 9 * 4 + _DECIMAL_BYTES[tail]

@@ -6,6 +6,9 @@ offset ``out`` on.
 Source: MySQL source, strings/decimal.cc (decimal2bin), for the form of DECIMAL.
 """
 
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
+
 from __future__ import annotations
 
 import numpy as np
@@ -69,7 +72,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
     else:
         mask = np.uint64(0xFFFFFF)
         sign = np.int64(0x800000) if op == I24_I32 else np.int64(0)
-        if op == U16_I32 or op == INDEX_2:
+        if op == U16_I32 or op == INDEX_2:  # noqa: SIM109 (a tuple costs the kernel)
             mask = np.uint64(0xFFFF)
         elif op == INDEX_1:
             mask = np.uint64(0xFF)
@@ -156,19 +159,8 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
                     block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
     whole = precision - scale
-    pieces = np.zeros((12, 2), np.int64)  # digits and bytes of each group
-    groups = 0
-    if whole % 9:
-        pieces[groups, 0] = whole % 9
-        groups += 1
-    for _ in range(whole // 9 + scale // 9):
-        pieces[groups, 0] = 9
-        groups += 1
-    if scale % 9:
-        pieces[groups, 0] = scale % 9
-        groups += 1
-    for g in range(groups):
-        pieces[g, 1] = _DIGIT_BYTES[pieces[g, 0]]
+    head, tail = whole % 9, scale % 9  # digits of the first and last group, which may be short
+    groups = (1 if head else 0) + whole // 9 + scale // 9 + (1 if tail else 0)
     for i in range(count):
         at = starts[i]
         high = np.uint64(0)
@@ -178,12 +170,18 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
             flip = np.uint64(0) if data[at] & 0x80 else ~np.uint64(0)
             sign = np.uint64(1) << np.uint64(63)
             for g in range(groups):
-                digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * pieces[g, 1])
+                figures = np.int64(9)
+                if g == 0 and head:
+                    figures = head
+                elif g == groups - 1 and tail:
+                    figures = tail
+                size = _DIGIT_BYTES[figures]
+                digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * size)
                 sign = np.uint64(0)
-                factor = np.uint64(_POWERS[pieces[g, 0]])
+                factor = np.uint64(_POWERS[figures])
                 if digits >= factor:
                     return i
-                at += pieces[g, 1]
+                at += size
                 lower = (low & _LOW) * factor + digits
                 upper = (low >> _HALF) * factor + (lower >> _HALF)
                 low = (upper << _HALF) | (lower & _LOW)

@@ -37,12 +37,8 @@ class Registry:
     @classmethod
     def empty(cls, selection: Selection, tables: TableSource) -> Registry:
         """Nothing known yet."""
-        index, known, arena = (
-            np.zeros(256, np.int64),
-            np.zeros((128, KNOWN_FIELDS), np.int64),
-            np.zeros(1 << 16, np.uint8),
-        )
-        return cls(selection, tables, [], index, known, arena, 0, 0, {})
+        index, known = np.zeros(256, np.int64), np.zeros((128, KNOWN_FIELDS), np.int64)
+        return cls(selection, tables, [], index, known, np.zeros(1 << 16, np.uint8), 0, 0, {})
 
     def add(self, content: bytes, hashed: int, *, mariadb: bool, since: Position) -> None:
         """Learn a table map. Raises: Malformed; what ``Selection.reads`` and ``TableSource.schema`` raise."""
@@ -59,7 +55,7 @@ class Registry:
         self._enter(self._count - 1)
 
     def forget_schemas(self) -> None:
-        """Ask the TableSource again for tables whose maps do not tell all: the same bytes may mean other columns now."""
+        """Ask the TableSource again for tables whose maps do not tell all: their bytes may mean other columns now."""
         kept = [
             row
             for row in self.known[: self._count].tolist()

@@ -6,6 +6,7 @@ Source: MySQL source, libs/mysql/binlog/event/rows_event.h (Table_map_event, opt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ _TEMPORAL_KINDS = {
 _GEOMETRY_NAMES = (
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection",
 )  # fmt: skip
-_WIDE_CHARSETS = ("ucs2", "utf16", "utf32")  # ASCII bytes are not ASCII text there
+_NOT_ASCII = ("ucs2", "utf16", "utf32", "swe7")  # ASCII bytes are not ASCII text there
 _BYTES_PER_CHARACTER = {
     "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3, "eucjpms": 3, "ucs2": 2,
     "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "big5": 2, "euckr": 2,
@@ -205,8 +206,8 @@ def _pints(data: bytes) -> list[int]:
     return numbers
 
 
-def _details(columns: list[tuple[int, int]], told: dict[int, bytes], *, mariadb: bool) -> list[dict[str, object]]:
-    details: list[dict[str, object]] = [{} for _ in columns]
+def _details(columns: list[tuple[int, int]], told: dict[int, bytes], *, mariadb: bool) -> list[dict[str, Any]]:
+    details: list[dict[str, Any]] = [{} for _ in columns]
 
     def of(*types: int) -> list[int]:
         return [i for i, (code, _) in enumerate(columns) if code in types]
@@ -298,7 +299,7 @@ def _schema_column(column: MappedColumn, flavor: str) -> Column:
 
 def text_of(raw: bytes, charset: str) -> str:
     """``raw`` in one of the server's charsets. Raises: DecodeError - it is not well-formed."""
-    if raw.isascii() and not charset.startswith(_WIDE_CHARSETS):
+    if raw.isascii() and not charset.startswith(_NOT_ASCII):
         return raw.decode("ascii")
     data = np.frombuffer(raw + bytes(SLACK_BYTES), np.uint8)
     array = text.text_array(data, np.zeros(1, np.int64), np.array([len(raw)], np.int32), Charset(charset))

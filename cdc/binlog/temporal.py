@@ -6,6 +6,9 @@ Source: MySQL source, mysys/my_time.cc; days from civil dates after Howard Hinna
 Algorithms".
 """
 
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,12 +1,15 @@
 """The walk over row images: from the row events of one table to the places of its values, and on into Arrow buffers.
 
-``decode_rows`` takes up to CHUNK rows at a time: first it notes where each wanted value begins, row by row, then it turns
-these places into values, column by column, while they are in the cache. Values of fixed size land in their final
+``decode_rows`` takes up to CHUNK rows at a time: first it notes where each wanted value begins, row by row, then it
+turns these places into values, column by column, while they are in the cache. Values of fixed size land in their final
 buffers; of variable ones, start and length are left for the bulk conversions of ``text`` and ``json``.
 
 Never: reads outside the buffer. Every length is checked against the event's end before anything behind it is touched;
 loads of a whole word may reach into the slack behind the buffer's last byte.
 """
+
+# mypy: disable-error-code="return-value,assignment,no-any-return,arg-type"
+# (numbers in kernels are numpy's where Python's are declared)
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64, pa
 from cdc.binlog.numeric import put_16, put_32, put_64, put_decimal_64, put_decimal_128, put_small, put_wide
 from cdc.binlog.temporal import put_date, put_moment
 
-CHUNK = 512
+CHUNK = 512  # rows at most
+PADDING = 9  # columns of the scratch that no row uses
 
 # columns of ``steps``, a row each table column: how to get past it
 WIDTH, READ, RUN, RUN_BYTES, RUN_MASK = range(5)
@@ -297,7 +301,7 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
         before_full = is_full(data, before_at, count)
         after_full = is_full(data, after_at, count) and kind != _PARTIAL
         while at < end:
-            room = min(np.int64(CHUNK), capacity - control[ROWS])
+            room = min(np.int64(starts.shape[1] - PADDING), capacity - control[ROWS])
             if taken + 2 > room:
                 if not _flush(data, wanted, starts, lengths, nulls, taken, control[ROWS], block, capacity, control):
                     return FAILED

@@ -181,15 +181,15 @@ def _diverged(server: Server, position: BinlogPosition) -> bool:
 
 
 def _check_executed(server: Server, position: BinlogPosition) -> None:
-    seen, executed = parse_gtid_set(position.gtid_set), parse_gtid_set(server.executed())
-    if seen and (executed is None or type(executed) is not type(seen) or not executed.contains(seen)):  # type: ignore[arg-type]
+    seen = parse_gtid_set(position.gtid_set)
+    if seen and not server.has_done(seen):
         raise WrongServer(
             "The server lacks transactions that this job has read: it is another one, lost data, or was reset.",
             mend="Point `source.host` at a server that has them, or run `cdc resume --accept-server` to go on "
             "regardless, and `cdc snapshot` for the job's tables.",
             server=server.endpoint,
             position=position,
-            executed=executed,
+            executed=server.executed(),
         )
 
 

@@ -80,13 +80,14 @@ class DeltaSink:
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
-        findings = self.describe(table)
-        fatal = [finding for finding in findings if finding.fatal]
-        if not fatal:
-            return
-        if not self._create_tables or self._open(table.name) is not None:
-            raise TargetMismatch(fatal[0].problem, mend=fatal[0].mend, table=table.name, path=self._folder(table.name))
         folder = self._folder(table.name)
+        for finding in self.describe(table):
+            if finding.fatal:
+                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name, path=folder)
+        if self._open(table.name) is None:
+            self._create(table, folder)
+
+    def _create(self, table: TargetTable, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
@@ -111,6 +112,8 @@ class DeltaSink:
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
         found = self._open(table.name)
+        if found is None and self._create_tables:
+            return ()  # it is made when its first rows come
         if found is None:
             return (
                 Finding(
@@ -417,6 +420,7 @@ def _mark_to_json(mark: CheckpointMark) -> dict[str, Any]:
         "incarnation": mark.incarnation,
         "fence": mark.fence,
         "checkpoint": mark.checkpoint,
+        "first": mark.first.to_json(),
         "position": mark.position.to_json(),
         "sequence": mark.sequence,
     }
@@ -428,6 +432,7 @@ def _mark_from_json(data: Mapping[str, Any]) -> CheckpointMark:
         data["incarnation"],
         data["fence"],
         data["checkpoint"],
+        position_from_json(data["first"]),
         position_from_json(data["position"]),
         data["sequence"],
     )

@@ -140,7 +140,7 @@ def name(checkpoint: int = 1, task: int = 0, **other: Any) -> LoadName:
 
 def mark(checkpoint: int = 1, fence: int = 1, incarnation: str = "0badcafe", job: str = "shop") -> CheckpointMark:
     position = BinlogPosition("mysql-bin.000001", 100 + checkpoint, "server", "")
-    return CheckpointMark(job, incarnation, fence, checkpoint, position, checkpoint * 1000)
+    return CheckpointMark(job, incarnation, fence, checkpoint, position, position, checkpoint * 1000)
 
 
 def test_prepared_rows_are_seen_only_after_commit(subject: Subject) -> None:

@@ -144,7 +144,8 @@ class FileSink:
         if not found:
             return None
         mark = from_json(found[0][0])
-        return CheckpointMark(**{**mark, "position": position_from_json(mark["position"])})
+        places = {name: position_from_json(mark[name]) for name in ("first", "position")}
+        return CheckpointMark(**{**mark, **places})
 
     def maintain(self, tables):
         self.maintained += 1

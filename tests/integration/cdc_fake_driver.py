@@ -1,7 +1,7 @@
 """A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
 
-``python -m tests.integration.cdc_fake_driver JOB.yaml [--resume FLAGS]``. What it does on its way is set by files beside the
-job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
+``python -m tests.integration.cdc_fake_driver JOB.yaml [--resume FLAGS]``. What it does on its way is set by files
+beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
 """
 
 from __future__ import annotations

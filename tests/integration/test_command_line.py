@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -255,15 +256,20 @@ def test_logs_show_the_end_and_follow(desk: Desk) -> None:
         text=True,
     ) as following:
         assert following.stdout is not None
-        time.sleep(1.5)  # it must be reading before the line is written, and it says nothing until then
-        with JobFolder(desk.home, "shop").log.open("a") as log:
-            log.write("a new line\n")
+        # it says nothing until it reads, so lines are written until one arrives
+        with JobFolder(desk.home, "shop").log.open("a", buffering=1) as log:
+            wait_for(
+                lambda: bool(log.write("a new line\n") and select.select([following.stdout], [], [], 0.3)[0]),
+                "a line that was written arrives",
+            )
         assert following.stdout.readline() == "a new line\n"
         following.send_signal(signal.SIGINT)
         assert following.wait(timeout=10) == 130
 
 
-@pytest.mark.parametrize("words", [("status", "nope"), ("pause", "nope"), ("resume", "nope"), ("stop", "nope"), ("logs", "nope")])
+@pytest.mark.parametrize(
+    "words", [("status", "nope"), ("pause", "nope"), ("resume", "nope"), ("stop", "nope"), ("logs", "nope")]
+)
 def test_an_unknown_job_is_told_with_those_that_are_known(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.run(*words, code=2)
     assert "There is no job nope." in told and "cdc start JOB.yaml" in told
@@ -275,7 +281,7 @@ def test_what_is_not_there_yet_says_so(desk: Desk) -> None:
 
 
 def test_help_and_version_are_quick_and_import_nothing_heavy(desk: Desk) -> None:
-    assert desk.run("--version").startswith("cdc ")
+    assert desk.run("--version").startswith("cdc")
     script = (
         "import sys\nfrom cdc import cli\nsys.argv = ['cdc', 'status']\n"
         "try: cli.main()\nexcept SystemExit as done: assert not done.code\n"

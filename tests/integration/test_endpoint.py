@@ -247,7 +247,9 @@ def test_a_body_that_means_nothing_is_refused(url: str, controls: Controls, body
 
 
 def test_a_huge_body_without_a_length_is_cut_off(url: str, controls: Controls) -> None:
-    head = f"POST /stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = (
+        f"POST /stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     answer = raw(url, head.encode() + b"1000\r\n" + b"x" * 4096 + b"\r\n1000\r\n" + b"x" * 4096 + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 413")
     assert controls.asked == []

@@ -7,7 +7,7 @@ import pytest
 from cdc.binlog.connection import Endpoint
 from cdc.errors import TargetMismatch
 from cdc.local_servers import LocalServer, free_port, obtain
-from cdc.source_checks import check_files, check_source, run_checks
+from cdc.preflight import check_files, check_source, run_checks
 from tests.receiving import Mapped, endpoint, identity, position, receiver_of
 
 

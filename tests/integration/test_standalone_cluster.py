@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -42,7 +43,7 @@ def _started(stack: ExitStack, folder: Path, *command: str) -> None:
     # a folder of its own and no PYTHONPATH: executors get our packages from us, or not at all
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environment |= {"SPARK_DAEMON_MEMORY": "256m"}
+    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
     log = stack.enter_context(
         (folder / f"{command[0].rpartition('.')[2]}-{len(list(folder.iterdir()))}.log").open("wb")
     )
@@ -71,7 +72,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 f"{deploy}.worker.Worker",
                 *("-c", "1", "-m", "700m", "-h", "127.0.0.1", "--webui-port", "0", "-d", str(folder / "work"), url),
             )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while _alive_workers(web) < 2:
             assert time.monotonic() < deadline, "the cluster did not come up"
             time.sleep(0.5)
@@ -81,11 +82,12 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def _alive_workers(web: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as answer:
-            return int(answer.read().decode().count('"state" : "ALIVE"'))
+            return int(json.load(answer)["aliveworkers"])
     except OSError:
         return 0
 
 
+@pytest.mark.timeout(900)  # five JVMs come up one after the other on a small machine
 def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
     conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", master, conf)
@@ -95,7 +97,9 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
         sink.ensure_table(channel.target)
     try:
         loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
-        sink.commit(loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), 2))
+        sink.commit(
+            loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
+        )
         assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
 
         next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()

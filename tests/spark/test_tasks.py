@@ -85,7 +85,7 @@ def load(runner: SparkTaskRunner, sink: DeltaSink, channel: Channel, checkpoint:
     futures = runner.submit([task] if (task := channel.task_for(RUN, checkpoint)) else [])
     loads = [load for future in futures for load in future.result()]
     position = BinlogPosition("b.000001", 4)
-    sink.commit(loads, CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, position, 1))
+    sink.commit(loads, CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, position, position, 1))
 
 
 def rows(folder: Path, order: str = "id") -> list[dict[str, Any]]:
@@ -190,7 +190,9 @@ def test_a_frame_is_split_by_key_into_the_same_parts_each_time(
     found = [sink.prepare(typed_frame(sessions.get(), [given.rows]), name, target) for _ in range(2)]
     assert found[0] == found[1]
     assert [load.name.part for load in found[0]] == [0, 1]
-    sink.commit(found[0], CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), 1))
+    sink.commit(
+        found[0], CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 1)
+    )
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == list(range(50))
 
 

@@ -1,0 +1,189 @@
+"""The decoder on events made by hand: framing, faults, positions, and the reference's own vectors."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from cdc.binlog import events as ev
+from cdc.binlog import numeric, temporal
+from cdc.binlog.checksum import crc32
+from cdc.binlog.events import ServerError
+from cdc.binlog.tables import decimal_bytes
+from cdc.errors import DecodeError
+from cdc.position import BinlogPosition
+from cdc.schema import Column, Kind, TableSchema
+from tests.decoding import Everything, Outcome, decode, decode_into
+
+SCHEMA = TableSchema(
+    "shop", "t", (Column("id", Kind.INT, "int"), Column("v", Kind.VARCHAR, "varchar(9)", charset="utf8mb4")), ("id",)
+)
+TABLE_MAP = struct.pack("<IHH", 7, 0, 0) + b"\x04shop\0\x01t\0\x02\x03\x0f\x02\x24\x00\x02"
+ROWS = struct.pack("<IHHH", 7, 0, 1, 2) + b"\x02\xff"
+ROW = b"\x00\x05\x00\x00\x00\x02hi"
+
+
+def event(kind, body, *, flags=0, checksum=True, log_pos=0):
+    size = 19 + len(body) + 4 * checksum
+    raw = struct.pack("<IBIIIH", 1700000000, kind, 1, size, log_pos, flags) + body
+    return raw + (struct.pack("<I", zlib.crc32(raw)) if checksum else b"")
+
+
+def format_description(checksum=True):
+    body = struct.pack("<H50sIB", 4, b"9.7.4", 0, 19) + bytes(41) + bytes([checksum])
+    return event(15, body, log_pos=4 + 19 + len(body) + 4)
+
+
+def query(sql):
+    return event(2, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + sql)
+
+
+GTID = event(33, b"\x00" + bytes(range(16)) + struct.pack("<Q", 5) + b"\x02" + bytes(16))
+XID = event(16, bytes(8))
+TRANSACTION = GTID + query(b"BEGIN") + event(19, TABLE_MAP) + event(30, ROWS + ROW) + XID
+
+
+def file_of(*events):
+    return b"\xfebin" + format_description() + b"".join(events)
+
+
+def packets(*events):
+    return b"".join(len(e).to_bytes(3, "little") + b"\0" + e for e in (b"\0" + e for e in events))
+
+
+def run(data, **options):
+    return decode(data, Everything("shop"), schemas=[SCHEMA], **options)
+
+
+def failing(data, error, **options):
+    outcome = Outcome()
+    with pytest.raises(error) as caught:
+        decode_into(outcome, data, Everything("shop"), schemas=[SCHEMA], **options)
+    return outcome, caught.value
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, None])
+def test_a_transaction_in_pieces_of_any_size(piece):
+    outcome = run(file_of(TRANSACTION, TRANSACTION), piece=piece)
+    assert [(row["id"], row["v"], row["__sequence"]) for row in outcome.rows()] == [(5, "hi", 1), (5, "hi", 2)]
+    assert outcome.decoder.position.offset == len(file_of(TRANSACTION, TRANSACTION))
+    assert sum(batch.entries for batch in outcome.batches) == 10
+
+
+def test_gtids_join_the_start_set():
+    uuid = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    start = BinlogPosition("binlog.000001", 4, gtid_set=f"{uuid}:1-4")
+    assert run(file_of(TRANSACTION), start=start).decoder.position.gtid_set == f"{uuid}:1-5"
+
+
+def test_an_error_packet_comes_after_the_batches_before_it():
+    error = b"\xff" + struct.pack("<H", 1236) + b"#HY000no such file"
+    data = packets(format_description(), TRANSACTION[: len(GTID)])
+    whole = packets(format_description(), GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + ROW), XID)
+    outcome, raised = failing(whole + len(error).to_bytes(3, "little") + b"\0" + error, ServerError, framed=True)
+    assert (raised.code, raised.sql_state, raised.text) == (1236, "HY000", "no such file")
+    assert len(outcome.rows()) == 1
+    assert run(data, framed=True).rows() == []
+
+
+def test_the_end_packet_is_seen():
+    assert run(packets(format_description()) + b"\x05\0\0\0\xfe\0\0\0\0", framed=True).decoder.ended
+
+
+def test_a_wrong_checksum_names_the_place():
+    damaged = bytearray(file_of(TRANSACTION))
+    damaged[-1] ^= 1
+    _, raised = failing(bytes(damaged), DecodeError)
+    assert raised.where["event"] == "XID"
+    assert raised.where["offset"] == len(damaged) - len(XID)
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [(ROW[:3], "id"), (ROW + b"\x00", "id"), (b"\x00\x05\x00\x00\x00\x09hi", "v"), (b"\x01\xff", "v")],
+)
+def test_a_row_beyond_its_event_names_the_column(rows, column):
+    data = file_of(TRANSACTION, GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + rows), XID)
+    outcome, raised = failing(data, DecodeError)
+    assert (raised.where["table"], raised.where["column"], raised.where["event"]) == ("shop.t", column, "WRITE_ROWS")
+    assert len(outcome.rows()) == 1  # the transaction before came out
+
+
+def test_rows_without_a_table_map_stop():
+    _, raised = failing(file_of(GTID, query(b"BEGIN"), event(30, ROWS + ROW)), DecodeError)
+    assert "no table map" in raised.message
+
+
+def test_incidents_and_unknown_events():
+    _, raised = failing(file_of(TRANSACTION, event(26, b"\x01\x00\x04lost")), DecodeError)
+    assert "incident 1: lost" in raised.message
+    failing(file_of(event(20, b"")), DecodeError)
+    outcome = run(file_of(event(100, b"x"), event(12, b"", flags=0x80), TRANSACTION))
+    assert outcome.decoder.skipped_types == {100: 1, 12: 1}
+    assert len(outcome.rows()) == 1
+
+
+def test_a_file_that_ends_inside_an_event_does_not_go_on():
+    outcome = run(file_of(TRANSACTION)[:-1])
+    with pytest.raises(DecodeError):
+        outcome.decoder.begin_file("binlog.000002")
+
+
+def test_checksums_are_zlibs():
+    data = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8)
+    for size in [*range(200), 1000, 4097]:
+        assert crc32(data, 3, 3 + size) == zlib.crc32(data[3 : 3 + size].tobytes())
+
+
+@pytest.mark.parametrize(
+    ("fsp", "raw", "text"),
+    [
+        (0, "7fef7d", "-01:02:03"),
+        (1, "7fef7cf6", "-01:02:03.1"),
+        (3, "7fef7cfb32", "-01:02:03.123"),
+        (6, "7fffffffffff", "-00:00:00.000001"),
+        (0, "b46efb", "838:59:59"),
+    ],
+)
+def test_times_of_the_reference(fsp, raw, text):
+    assert decoded_value(Column("x", Kind.TIME, "time", fsp=fsp), 19, bytes([fsp]), bytes.fromhex(raw)) == text
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "raw", "text"),
+    [(10, 4, "7ffb2de9d1", "-1234.5678"), (10, 4, "8000000001", "0.0001"), (5, 0, "81869f", "99999")],
+)
+def test_decimals_of_the_reference(precision, scale, raw, text):
+    column = Column("x", Kind.DECIMAL, "decimal", precision=precision, scale=scale)
+    meta = bytes([precision, scale])
+    assert decimal_bytes(precision, scale) == len(raw) // 2
+    assert str(decoded_value(column, 246, meta, bytes.fromhex(raw))) == text
+
+
+def decoded_value(column, code, meta, raw):
+    schema = TableSchema("shop", "x", (Column("id", Kind.TINYINT, "tinyint"), column), ("id",))
+    table = struct.pack("<IHH", 9, 0, 0) + b"\x04shop\0\x01x\0\x02\x01" + bytes([code, len(meta)]) + meta + b"\x02"
+    rows = struct.pack("<IHHH", 9, 0, 1, 2) + b"\x02\xff\x00\x01" + raw
+    data = file_of(GTID, query(b"BEGIN"), event(19, table), event(30, rows), XID)
+    (row,) = decode(data, Everything("shop"), schemas=[schema]).rows()
+    return row["x"]
+
+
+def test_times_and_wide_decimals_as_text():
+    valid = np.array([True, False])
+    assert temporal.time_text_array(np.array([-1, 0]), valid, 6).to_pylist() == ["-00:00:00.000001", None]
+    zero = np.frombuffer(b"\x80" + bytes(60), np.uint8)
+    array = numeric.decimal_text_array(zero, np.zeros(1, np.int64), np.array([20], np.int32), 40, 2)
+    assert array.to_pylist() == ["0.00"]
+
+
+def test_tagged_gtid_sets_are_read_and_written():
+    text = "11111111-2222-3333-4444-555555555555:1-5:9:abc_tag:1-3"
+    raw = ev.encode_gtid_set(ev.GtidSet.parse(text))
+    assert raw[7] == 1
+    assert str(ev.parse_gtid_set(raw)) == text
+    plain = ev.encode_gtid_set(ev.GtidSet.parse("11111111-2222-3333-4444-555555555555:1-5"))
+    assert plain[:8] == b"\x01" + bytes(7)
