@@ -126,7 +126,9 @@ def cycle(server: dict[str, Any], rows: pa.RecordBatch) -> None:
         started = time.perf_counter()
         loads = list(pool.map(lambda name: write(sink.part_writer(table(name)), 500, few, name), names))
         loaded = time.perf_counter() - started
-    sink.commit(loads, CheckpointMark("bench", "0badcafe", 1, 500, BinlogPosition("b.1", 4), 1))
+    sink.commit(
+        loads, CheckpointMark("bench", "0badcafe", 1, 500, BinlogPosition("b.1", 4), BinlogPosition("b.1", 9), 1)
+    )
     seconds = time.perf_counter() - started
     report("doris.cycle_100_channels", seconds, "s", must="-", data={"channels": 100}, load_s=round(loaded, 2))
     sink.close()

@@ -306,6 +306,7 @@ class DorisSink:
                         row["incarnation"],
                         int(row["fence"]),
                         int(row["checkpoint"]),
+                        position_from_json(json.loads(row["first_position"])),
                         position_from_json(json.loads(row["position"])),
                         int(row["sequence"]),
                     )
@@ -324,7 +325,8 @@ class DorisSink:
             self._with_checkpoints.add(database)
         self._execute(
             f"INSERT INTO {quoted(database)}.{quoted(CHECKPOINTS)} "
-            "(`job`, `sequence`, `incarnation`, `fence`, `checkpoint`, `position`) VALUES (%s, %s, %s, %s, %s, %s)",
+            "(`job`, `sequence`, `incarnation`, `fence`, `checkpoint`, `first_position`, `position`) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s)",
             f"{database}.{CHECKPOINTS}",
             (
                 mark.job,
@@ -332,6 +334,7 @@ class DorisSink:
                 mark.incarnation,
                 mark.fence,
                 mark.checkpoint,
+                json.dumps(mark.first.to_json()),
                 json.dumps(mark.position.to_json()),
             ),
         )

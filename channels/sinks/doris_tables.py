@@ -55,7 +55,8 @@ def create_checkpoints(database: str, replication: int) -> str:
     return (
         f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(CHECKPOINTS)} (\n"
         "  `job` VARCHAR(160) NOT NULL,\n  `sequence` BIGINT NOT NULL,\n  `incarnation` VARCHAR(16) NOT NULL,\n"
-        "  `fence` BIGINT NOT NULL,\n  `checkpoint` BIGINT NOT NULL,\n  `position` STRING NOT NULL\n"
+        "  `fence` BIGINT NOT NULL,\n  `checkpoint` BIGINT NOT NULL,\n  `first_position` STRING NOT NULL,\n"
+        "  `position` STRING NOT NULL\n"
         ")\nENGINE = OLAP\nUNIQUE KEY (`job`)\nCOMMENT 'newest committed checkpoint of each job; written by the jobs'\n"
         "DISTRIBUTED BY HASH (`job`) BUCKETS 1\nPROPERTIES (\n"
         f'  "enable_unique_key_merge_on_write" = "true",\n  "replication_num" = "{replication}",\n'

@@ -69,7 +69,7 @@ def test_many_channels_are_loaded_from_executors_and_committed(
     doris.faults.order("load", Fault.DROP_ANSWER, times=2)
     tasks = [task for channel in channels if (task := channel.task_for(RUN, 1)) is not None]
     loads = [load for future in runner.submit(tasks) for load in future.result()]
-    sink.commit(loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), 4))
+    sink.commit(loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 9), 4))
     for number in range(6):
         assert doris.rows(f"SELECT * FROM ods.t{number}") == [(number, "new", "x")]
     committed_once(doris, [load.detail["label"] for load in loads])

@@ -78,9 +78,8 @@ def name_of(checkpoint: int = 1, task: int = 0, channel: str = TABLE.name, **cha
 
 def mark_of(checkpoint: int = 1, sequence: int | None = None) -> CheckpointMark:
     sequence = FENCE_STEP + checkpoint * 1000 if sequence is None else sequence
-    return CheckpointMark(
-        "shop", "0a1b2c3d", 1, checkpoint, BinlogPosition("mysql-bin.000001", 4 + checkpoint), sequence
-    )
+    first, last = (BinlogPosition("mysql-bin.000001", 4 + number) for number in (checkpoint - 1, checkpoint))
+    return CheckpointMark("shop", "0a1b2c3d", 1, checkpoint, first, last, sequence)
 
 
 def rows_of(*rows: tuple[int, str | None, bool, int]) -> pa.RecordBatch:
