@@ -60,6 +60,7 @@ def compare(server: LocalServer, doris: DorisStandIn) -> int:
     return rows
 
 
+@pytest.mark.stress  # twenty minutes on two cores: make stress
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "plain"])
 def test_kills_and_faults_together_leave_source_and_target_equal(tmp_path: Path, two_phase: bool) -> None:
