@@ -85,6 +85,7 @@ def _decode(data: bytes, selection: _Columns, repeats: int = 1) -> int:
         framed=False,
     )
     rows = 0
+    source = memoryview(data)
     for number in range(repeats):
         if number:
             decoder.begin_file(f"binlog.{number + 1:06}")
@@ -92,7 +93,7 @@ def _decode(data: bytes, selection: _Columns, repeats: int = 1) -> int:
         while at < len(data):
             room = decoder.room()
             count = min(len(room), len(data) - at)
-            room[:count] = data[at : at + count]
+            room[:count] = source[at : at + count]
             decoder.feed(count)
             at += count
             while (batch := decoder.next()) is not None:

@@ -53,8 +53,13 @@ CACHED = _use_cache()
 
 kernel = numba.njit(cache=CACHED, nogil=True, error_model="numpy")
 
-# parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's
-part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's. They
+# allocate nothing, and do not count references: else every array given to a part costs two locked instructions a call
+_PART = {
+    "nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False,
+}  # fmt: skip
+part = numba.njit(**_PART)
+inlined = numba.njit(**_PART, forceinline=True)  # those called per row or event
 
 
 def nothing_compiled() -> bool:

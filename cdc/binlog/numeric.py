@@ -159,19 +159,9 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
                     block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
     whole = precision - scale
-    pieces = np.zeros((12, 2), np.int64)  # digits and bytes of each group
-    groups = 0
-    if whole % 9:
-        pieces[groups, 0] = whole % 9
-        groups += 1
-    for _ in range(whole // 9 + scale // 9):
-        pieces[groups, 0] = 9
-        groups += 1
-    if scale % 9:
-        pieces[groups, 0] = scale % 9
-        groups += 1
-    for g in range(groups):
-        pieces[g, 1] = _DIGIT_BYTES[pieces[g, 0]]
+    head = whole % 9
+    tail = scale % 9
+    groups = whole // 9 + scale // 9 + (1 if head else 0) + (1 if tail else 0)
     for i in range(count):
         at = starts[i]
         high = np.uint64(0)
@@ -180,13 +170,19 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
         if at >= 0:
             flip = np.uint64(0) if data[at] & 0x80 else ~np.uint64(0)
             sign = np.uint64(1) << np.uint64(63)
-            for g in range(groups):
-                digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * pieces[g, 1])
+            for group in range(groups):
+                count_here = np.int64(9)
+                if group == 0 and head:
+                    count_here = head
+                elif group == groups - 1 and tail:
+                    count_here = tail
+                size = _DIGIT_BYTES[count_here]
+                digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * size)
                 sign = np.uint64(0)
-                factor = np.uint64(_POWERS[pieces[g, 0]])
+                factor = np.uint64(_POWERS[count_here])
                 if digits >= factor:
                     return i
-                at += pieces[g, 1]
+                at += size
                 lower = (low & _LOW) * factor + digits
                 upper = (low >> _HALF) * factor + (lower >> _HALF)
                 low = (upper << _HALF) | (lower & _LOW)
