@@ -349,13 +349,11 @@ def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarra
     return _list_rows(data, kind, body, end, state, events, map_ids, map_slots)
 
 
-@kernel
-def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
+@part
+def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
          transactions: np.ndarray, map_ids: np.ndarray, map_slots: np.ndarray, index: np.ndarray, known: np.ndarray,
-         arena: np.ndarray, origins: np.ndarray) -> int:  # fmt: skip
-    """Walk ``data[state[AT]:end]`` until Python is needed; why, as a code above."""
-    wanted = np.zeros(ORIGIN_BYTES, np.uint8)
-    number = np.zeros(2, np.int64)
+         arena: np.ndarray, origins: np.ndarray, wanted: np.ndarray, number: np.ndarray) -> int:  # fmt: skip
+    """As ``scan``; ``wanted`` and ``number`` are scratch."""
     event_limit = events.shape[0]
     transaction_limit = transactions.shape[0]
     while True:
@@ -522,3 +520,14 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
         state[FILE_AT] = file_next
         if ends:
             _end_transaction(state, transactions, file_next)
+
+
+@kernel
+def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
+         transactions: np.ndarray, map_ids: np.ndarray, map_slots: np.ndarray, index: np.ndarray, known: np.ndarray,
+         arena: np.ndarray, origins: np.ndarray) -> int:  # fmt: skip
+    """Walk ``data[state[AT]:end]`` until Python is needed; why, as a code above."""
+    wanted = np.zeros(ORIGIN_BYTES, np.uint8)
+    number = np.zeros(2, np.int64)
+    return _scan(data, end, framed, batch_bytes, state, events, transactions, map_ids, map_slots, index, known, arena,
+                 origins, wanted, number)  # fmt: skip

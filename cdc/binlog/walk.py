@@ -456,20 +456,22 @@ def lay_out(wanted: np.ndarray, capacity: int, body_at: int, control: np.ndarray
     control[HELD_END] = ends[1]
 
 
-@kernel
-def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
+@inlined
+def _mark_deleted(block: np.ndarray, control: np.ndarray, taken: int) -> None:
+    row = control[ROWS] + taken
+    block[control[DELETED_AT] + (row >> 3)] |= np.uint8(1 << (row & 7))
+    control[DELETES] += 1
+
+
+@part
+def _decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
                 widths: np.ndarray, keys: np.ndarray, json_columns: np.ndarray, documents: np.ndarray,
                 wanted: np.ndarray, places: np.ndarray, sizes: np.ndarray, words: np.ndarray, width: int,
                 held: np.ndarray, block: np.ndarray, capacity: int, event_rows: np.ndarray,
-                control: np.ndarray) -> int:  # fmt: skip
-    """Decode the events ``order`` names into ``block``, as ``lay_out`` has it, with room for ``capacity`` rows.
-
-    ALL_DONE; MORE_ROOM: begin again with a larger block; FAILED: ``control`` says why and where.
-    """
+                control: np.ndarray, seen: np.ndarray, own: np.ndarray) -> int:  # fmt: skip
+    """As ``decode_rows``; ``seen`` and ``own`` are scratch."""
     count = widths.shape[0]
     bitmap = (count + 7) >> 3
-    seen = np.zeros((count + 63) >> 6, np.uint64)
-    own = np.empty(width, np.int64)
     bits = (capacity + 7) >> 3
     for column in range(wanted.shape[0]):
         target = held if wanted[column, HELD] else block
@@ -579,11 +581,20 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
         event_rows[event] += 1
 
 
-@inlined
-def _mark_deleted(block: np.ndarray, control: np.ndarray, taken: int) -> None:
-    row = control[ROWS] + taken
-    block[control[DELETED_AT] + (row >> 3)] |= np.uint8(1 << (row & 7))
-    control[DELETES] += 1
+@kernel
+def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
+                widths: np.ndarray, keys: np.ndarray, json_columns: np.ndarray, documents: np.ndarray,
+                wanted: np.ndarray, places: np.ndarray, sizes: np.ndarray, words: np.ndarray, width: int,
+                held: np.ndarray, block: np.ndarray, capacity: int, event_rows: np.ndarray,
+                control: np.ndarray) -> int:  # fmt: skip
+    """Decode the events ``order`` names into ``block``, as ``lay_out`` has it, with room for ``capacity`` rows.
+
+    ALL_DONE; MORE_ROOM: begin again with a larger block; FAILED: ``control`` says why and where.
+    """
+    seen = np.zeros((widths.shape[0] + 63) >> 6, np.uint64)
+    own = np.empty(width, np.int64)
+    return _decode_rows(data, events, order, steps, reads, widths, keys, json_columns, documents, wanted, places, sizes,
+                        words, width, held, block, capacity, event_rows, control, seen, own)  # fmt: skip
 
 
 @kernel
