@@ -54,8 +54,12 @@ CACHED = _use_cache()
 kernel = numba.njit(cache=CACHED, nogil=True, error_model="numpy")
 
 # parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's. They
-# make no arrays: without reference counts (locked instructions per array and call) a short part is four times as fast
-part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+# allocate nothing, and do not count references: else every array given to a part costs two locked instructions a call
+_PART = {
+    "nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False,
+}  # fmt: skip
+part = numba.njit(**_PART)
+inlined = numba.njit(**_PART, forceinline=True)  # those called per row or event
 
 
 def nothing_compiled() -> bool:

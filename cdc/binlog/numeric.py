@@ -159,8 +159,9 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
                     block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
     whole = precision - scale
-    head, tail = whole % 9, scale % 9  # digits of the first and last group, which may be short
-    groups = (1 if head else 0) + whole // 9 + scale // 9 + (1 if tail else 0)
+    head = whole % 9
+    tail = scale % 9
+    groups = whole // 9 + scale // 9 + (1 if head else 0) + (1 if tail else 0)
     for i in range(count):
         at = starts[i]
         high = np.uint64(0)
@@ -169,16 +170,16 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
         if at >= 0:
             flip = np.uint64(0) if data[at] & 0x80 else ~np.uint64(0)
             sign = np.uint64(1) << np.uint64(63)
-            for g in range(groups):
-                figures = np.int64(9)
-                if g == 0 and head:
-                    figures = head
-                elif g == groups - 1 and tail:
-                    figures = tail
-                size = _DIGIT_BYTES[figures]
+            for group in range(groups):
+                count_here = np.int64(9)
+                if group == 0 and head:
+                    count_here = head
+                elif group == groups - 1 and tail:
+                    count_here = tail
+                size = _DIGIT_BYTES[count_here]
                 digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * size)
                 sign = np.uint64(0)
-                factor = np.uint64(_POWERS[figures])
+                factor = np.uint64(_POWERS[count_here])
                 if digits >= factor:
                     return i
                 at += size

@@ -20,6 +20,7 @@ from cdc.binlog.framing import BITMAPS_AT, COLUMNS, END, KIND, read_pint
 from cdc.binlog.gather import valid_utf8
 from cdc.binlog.kernels import (
     copy_32,
+    inlined,
     kernel,
     load_u32,
     load_u64,
@@ -76,7 +77,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@part
+@inlined
 def _missing(bits: int, widths: np.ndarray, word: int) -> int:
     """Bytes that the columns whose ``bits`` are set would take."""
     size = np.int64(0)
@@ -86,7 +87,7 @@ def _missing(bits: int, widths: np.ndarray, word: int) -> int:
     return size
 
 
-@part
+@inlined
 def _walk(data: np.ndarray, at: int, end: int, steps: np.ndarray, widths: np.ndarray, places: np.ndarray,
           sizes: np.ndarray, words: np.ndarray, width: int, row: int) -> int:  # fmt: skip
     """Note where the stretches and the variable values of one complete image begin, and its null bits.
@@ -188,7 +189,7 @@ def _walk_sparse(data: np.ndarray, at: int, end: int, present_at: int, reads: np
     return np.int64(at)
 
 
-@part
+@inlined
 def is_full(data: np.ndarray, at: int, count: int) -> bool:
     """Whether the first ``count`` bits are all set."""
     for i in range(count >> 3):
@@ -199,7 +200,7 @@ def is_full(data: np.ndarray, at: int, count: int) -> bool:
     return rest == 0 or (data[at + (count >> 3)] & mask) == mask
 
 
-@part
+@inlined
 def _place(explicit: bool, wanted: np.ndarray, column: int, places: np.ndarray, words: np.ndarray, widths: np.ndarray,
            width: int, row: int) -> int:  # fmt: skip
     """Where one value of a wanted column begins; -1: NULL."""
@@ -215,7 +216,7 @@ def _place(explicit: bool, wanted: np.ndarray, column: int, places: np.ndarray, 
     return start + wanted[column, DISTANCE] - _missing(earlier, widths, wanted[column, NULL_WORD])
 
 
-@part
+@inlined
 def _differs(data: np.ndarray, explicit: bool, wanted: np.ndarray, keys: np.ndarray, places: np.ndarray,
              sizes: np.ndarray, words: np.ndarray, widths: np.ndarray, width: int, before: int,
              after: int) -> bool:  # fmt: skip
@@ -455,20 +456,22 @@ def lay_out(wanted: np.ndarray, capacity: int, body_at: int, control: np.ndarray
     control[HELD_END] = ends[1]
 
 
-@kernel
-def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
+@inlined
+def _mark_deleted(block: np.ndarray, control: np.ndarray, taken: int) -> None:
+    row = control[ROWS] + taken
+    block[control[DELETED_AT] + (row >> 3)] |= np.uint8(1 << (row & 7))
+    control[DELETES] += 1
+
+
+@part
+def _decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
                 widths: np.ndarray, keys: np.ndarray, json_columns: np.ndarray, documents: np.ndarray,
                 wanted: np.ndarray, places: np.ndarray, sizes: np.ndarray, words: np.ndarray, width: int,
                 held: np.ndarray, block: np.ndarray, capacity: int, event_rows: np.ndarray,
-                control: np.ndarray) -> int:  # fmt: skip
-    """Decode the events ``order`` names into ``block``, as ``lay_out`` has it, with room for ``capacity`` rows.
-
-    ALL_DONE; MORE_ROOM: begin again with a larger block; FAILED: ``control`` says why and where.
-    """
+                control: np.ndarray, seen: np.ndarray, own: np.ndarray) -> int:  # fmt: skip
+    """As ``decode_rows``; ``seen`` and ``own`` are scratch."""
     count = widths.shape[0]
     bitmap = (count + 7) >> 3
-    seen = np.zeros((count + 63) >> 6, np.uint64)
-    own = np.empty(width, np.int64)
     bits = (capacity + 7) >> 3
     for column in range(wanted.shape[0]):
         target = held if wanted[column, HELD] else block
@@ -525,31 +528,29 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
             return MORE_ROOM
         explicit = sparse
         image = at
-        if update:
-            if sparse:
-                at = _walk_sparse(data, at, end, before_at, reads, widths, json_columns, np.int64(-1), documents,
-                                  control, places, sizes, width, spare)  # fmt: skip
-            else:
-                at = _walk(data, at, end, steps, widths, places, sizes, words, width, spare)
         behind = at
         partial_at = np.int64(-1)
-        if partial and at >= 0:
-            options, at = read_pint(data, at, end)
-            if at >= 0 and options & 1:
-                total = 0
-                for column in range(count):
-                    total += json_columns[column]
-                partial_at = at
-                at += (total + 7) >> 3
-                if at > end:
+        side = 0 if update else 1  # the image before, the one after
+        while side < 2 and at >= 0:
+            row = taken if side else spare
+            if side and partial:
+                options, at = read_pint(data, at, end)
+                if at >= 0 and options & 1:
+                    total = 0
+                    for column in range(count):
+                        total += json_columns[column]
+                    partial_at = at
+                    at += (total + 7) >> 3
+                if at < 0 or at > end:
                     at = np.int64(-1)
-        if at >= 0:
+                    break
             behind = at
             if sparse:
-                at = _walk_sparse(data, at, end, after_at, reads, widths, json_columns, partial_at, documents,
-                                  control, places, sizes, width, taken)  # fmt: skip
+                at = _walk_sparse(data, at, end, after_at if side else before_at, reads, widths, json_columns,
+                                  partial_at, documents, control, places, sizes, width, row)  # fmt: skip
             else:
-                at = _walk(data, at, end, steps, widths, places, sizes, words, width, taken)
+                at = _walk(data, at, end, steps, widths, places, sizes, words, width, row)
+            side += 1
         if at < 0 or at == image:
             if at == image:
                 control[FAULT] = NO_PROGRESS
@@ -580,11 +581,20 @@ def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: 
         event_rows[event] += 1
 
 
-@part
-def _mark_deleted(block: np.ndarray, control: np.ndarray, taken: int) -> None:
-    row = control[ROWS] + taken
-    block[control[DELETED_AT] + (row >> 3)] |= np.uint8(1 << (row & 7))
-    control[DELETES] += 1
+@kernel
+def decode_rows(data: np.ndarray, events: np.ndarray, order: np.ndarray, steps: np.ndarray, reads: np.ndarray,
+                widths: np.ndarray, keys: np.ndarray, json_columns: np.ndarray, documents: np.ndarray,
+                wanted: np.ndarray, places: np.ndarray, sizes: np.ndarray, words: np.ndarray, width: int,
+                held: np.ndarray, block: np.ndarray, capacity: int, event_rows: np.ndarray,
+                control: np.ndarray) -> int:  # fmt: skip
+    """Decode the events ``order`` names into ``block``, as ``lay_out`` has it, with room for ``capacity`` rows.
+
+    ALL_DONE; MORE_ROOM: begin again with a larger block; FAILED: ``control`` says why and where.
+    """
+    seen = np.zeros((widths.shape[0] + 63) >> 6, np.uint64)
+    own = np.empty(width, np.int64)
+    return _decode_rows(data, events, order, steps, reads, widths, keys, json_columns, documents, wanted, places, sizes,
+                        words, width, held, block, capacity, event_rows, control, seen, own)  # fmt: skip
 
 
 @kernel
