@@ -252,7 +252,10 @@ def _collations(told: dict[int, bytes], default_kind: int, each_kind: int, count
         return _pints(told[each_kind])
     if default_kind not in told:
         return []
-    default, *exceptions = _pints(told[default_kind])
+    numbers = _pints(told[default_kind])
+    if not numbers:
+        raise Malformed("charsets without a default")
+    default, *exceptions = numbers
     collations = [default] * count
     for index, collation in zip(exceptions[::2], exceptions[1::2], strict=False):
         if index >= count:
