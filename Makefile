@@ -47,6 +47,9 @@ bench: setup ## Every benchmark; writes benchmarks/results/
 bench-decode: setup ## The decoder alone, beside mysql-replication
 	$(BIN)/python -m benchmarks.bench_decode
 
+protocol: setup ## Generate cdc/canal/protocol_pb2.py from protocol.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cdc/canal/protocol.proto
+
 lock: ## Write requirements.lock anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --generate-hashes --python-version 3.11 --python-platform linux \
 	  --no-header --no-annotate --quiet --upgrade -o requirements.lock
@@ -54,4 +57,4 @@ lock: ## Write requirements.lock anew from pyproject.toml
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration recovery stress bench bench-decode lock clean
+.PHONY: help setup demo check test integration recovery stress bench bench-decode protocol lock clean
