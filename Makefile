@@ -8,17 +8,17 @@ PYTEST := $(BIN)/pytest
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/ready: requirements.lock pyproject.toml
+$(VENV)/ready: requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; $(PYTHON) is older. Name another one: make PYTHON=python3.12 ..."; exit 3; }
 	@command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || { \
 	  echo "Java 17 or newer is needed and was not found. On Debian or Ubuntu: apt-get install openjdk-17-jre-headless"; exit 3; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-setup: $(VENV)/ready ## Make the environment in .venv, with what requirements.lock names
+setup: $(VENV)/ready ## Make the environment in .venv, with what requirements-dev.lock names
 
 demo: setup ## A private MySQL, a shop that is written to, a job that is killed and resumed, and the proof
 	$(BIN)/cdc demo
@@ -38,6 +38,9 @@ integration: setup ## Tests against real servers alone
 recovery: setup ## Every seam, every fault, with restarts
 	$(PYTEST) tests/recovery
 
+kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
+	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
 stress: setup ## Long random runs: kills under load, checked row by row
 	$(PYTEST) tests -m stress
 
@@ -50,11 +53,12 @@ bench-decode: setup ## The decoder alone, beside mysql-replication
 protocol: setup ## Generate cdc/canal/protocol_pb2.py from protocol.proto
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cdc/canal/protocol.proto
 
-lock: ## Write requirements.lock anew from pyproject.toml
-	uv pip compile pyproject.toml --group dev --generate-hashes --python-version 3.11 --python-platform linux \
-	  --no-header --no-annotate --quiet --upgrade -o requirements.lock
+LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
+lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.lock to develop
+	$(LOCK) --upgrade -o requirements.lock
+	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration recovery stress bench bench-decode protocol lock clean
+.PHONY: help setup demo check test integration recovery kills stress bench bench-decode protocol lock clean

@@ -8,7 +8,7 @@
         SourceUnavailable                  RETRY
         SourceRewound                      ABORT_OPEN
         PositionLost, WrongServer, DecodeError, SchemaMismatch,
-        SchemaChanged, UnsupportedImage    PAUSE
+        SchemaChanged, UnsupportedImage, SourceBlocked   PAUSE
       SinkError
         SinkUnavailable, SinkBusy          RETRY
         CommitUnknown                      RESOLVE
@@ -93,6 +93,10 @@ class UnsupportedImage(SourceError):
     """A row image that is not FULL, or statement-based DML, on a mapped table."""
 
 
+class SourceBlocked(SourceError):
+    """Something on the source side that a person must end: a second reader under our id, an XA transaction left open."""
+
+
 class SinkError(CdcError):
     """Anything that comes from the sink side."""
 
@@ -163,6 +167,7 @@ _ANSWERS: tuple[tuple[type[BaseException], Answer], ...] = (
     (SchemaMismatch, Answer.PAUSE),
     (SchemaChanged, Answer.PAUSE),
     (UnsupportedImage, Answer.PAUSE),
+    (SourceBlocked, Answer.PAUSE),
     (CommitUnknown, Answer.RESOLVE),
     (LoadLost, Answer.RELOAD),
     (LoadRejected, Answer.PAUSE),

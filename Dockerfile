@@ -1,0 +1,21 @@
+# The job in a container: Python, Java and the locked packages. Not built in the project's tests; see README.md.
+FROM python:3.11.14-slim-bookworm
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /app
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY cdc cdc
+COPY channels channels
+COPY spark spark
+RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
+ && useradd --create-home --uid 10001 cdc \
+ && mkdir -p /data/state /data/warehouse \
+ && chown -R cdc /data
+USER cdc
+ENV CDC_HOME=/data/state
+VOLUME /data
+# the supervisor's part is the container engine's: --foreground, and a restart policy
+ENTRYPOINT ["tini", "--", "cdc"]
+CMD ["start", "/etc/cdc/job.yaml", "--foreground"]

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints what it measured and writes it to benchmarks/results/ as JSON."""

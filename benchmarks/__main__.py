@@ -1,0 +1,6 @@
+"""All benchmarks: ``python -m benchmarks``."""
+
+from benchmarks import bench_decode, bench_e2e
+
+bench_decode.main([])
+bench_e2e.main([])

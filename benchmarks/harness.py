@@ -1,0 +1,124 @@
+"""What every benchmark needs: a result with its circumstances, and a watch over all processes of a job."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("pyspark", "pyarrow", "deltalake", "numba", "pymysql", "mysql-replication", "spark-binlog-load")
+
+
+def circumstances(**data: Any) -> dict[str, Any]:
+    """Machine, versions and date: what a figure means nothing without."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "",
+    )
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
+    machine = {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(psutil.virtual_memory().total / 2**30, 1)}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "machine": machine,
+        "versions": {"python": platform.python_version(), **versions},
+        "data": data,
+        "date": date,
+    }
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def report(name: str, value: float, unit: str, *, must: str, data: Mapping[str, Any], **more: Any) -> None:
+    """Print one figure and write it to ``results/NAME.json``."""
+    result = {"name": name, "value": value, "unit": unit, "must": must, **more, **circumstances(**data)}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(
+        f"{name:40} {value:>14,.2f} {unit:12} (must: {must})",
+        *(f"{key}={text}" for key, text in more.items()),
+        flush=True,
+    )
+
+
+@dataclass
+class Usage:
+    """What a job's processes took together."""
+
+    cpu_s: float
+    peak_bytes: int  # sum of proportional set sizes: pages that processes share count once
+
+
+class Watch:
+    """Samples a process and all its descendants (driver, JVM, Python workers) twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def usage(self) -> Usage:
+        """CPU seconds so far, those of ended descendants included, and the peak of memory."""
+        return Usage(sum(self._cpu.values()), self._peak)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            total = 0
+            for process in self._family():
+                try:
+                    times = process.cpu_times()
+                    self._cpu[(process.pid, process.create_time())] = times.user + times.system
+                    total += _pss(process.pid)
+                except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                    continue
+            self._peak = max(self._peak, total)
+            self._stop.wait(0.5)
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            return [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def _pss(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def wait_until(condition: Any, timeout_s: float, every_s: float = 0.02) -> float:
+    """Seconds until ``condition()`` is true. Raises: TimeoutError."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > timeout_s:
+            raise TimeoutError(f"not within {timeout_s} s")
+        time.sleep(every_s)
+    return time.monotonic() - start

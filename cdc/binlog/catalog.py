@@ -1,0 +1,242 @@
+"""Tables as ``information_schema`` describes them now: what row metadata does not tell.
+
+Source: MySQL manual, "INFORMATION_SCHEMA Tables"; MariaDB knowledge base, "Information Schema".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdc.binlog.server import Server
+from cdc.schema import Column, Kind, TableSchema
+
+SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
+_TABLES_PER_QUERY = 200  # keeps a statement short on servers with tens of thousands of tables
+
+_KINDS = {
+    "integer": Kind.INT,
+    "tinytext": Kind.TEXT,
+    "mediumtext": Kind.TEXT,
+    "longtext": Kind.TEXT,
+    "tinyblob": Kind.BLOB,
+    "mediumblob": Kind.BLOB,
+    "longblob": Kind.BLOB,
+    **dict.fromkeys(
+        (
+            "point",
+            "linestring",
+            "polygon",
+            "multipoint",
+            "multilinestring",
+            "multipolygon",
+            "geomcollection",
+            "geometrycollection",
+        ),
+        Kind.GEOMETRY,
+    ),
+    **{kind.value: kind for kind in Kind},
+}
+_TEXTS = (Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.ENUM, Kind.SET)
+_SIZED = (Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.BINARY, Kind.VARBINARY, Kind.BLOB)
+_LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.S)
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "\\": "\\"}
+
+Name = tuple[str, str]  # database and table
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A foreign key whose action changes rows of the child table."""
+
+    child: str
+    parent: str
+    constraint: str
+    action: str  # "ON DELETE CASCADE"
+
+
+def mapped_tables(server: Server, maps: Callable[[str, str], bool]) -> tuple[Name, ...]:
+    """Base tables of the server that ``maps`` names, in order."""
+    rows = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES "
+        f"WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN {SYSTEM_DATABASES} "
+        "ORDER BY TABLE_SCHEMA, TABLE_NAME"
+    )
+    return tuple((row["d"], row["t"]) for row in rows if maps(row["d"], row["t"]))
+
+
+def table_schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
+    """The tables called ``names`` as they are now; those that are not there are left out."""
+    found: dict[Name, TableSchema] = {}
+    for start in range(0, len(names), _TABLES_PER_QUERY):
+        found |= _schemas(server, names[start : start + _TABLES_PER_QUERY])
+    return found
+
+
+def _schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
+    where = f"(TABLE_SCHEMA, TABLE_NAME) IN ({', '.join(['(%s, %s)'] * len(names))})"
+    arguments = tuple(part for name in names for part in name)
+    tables = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS kind, TABLE_COMMENT AS remark "
+        f"FROM information_schema.TABLES WHERE {where}",
+        arguments,
+    )
+    described = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS name, DATA_TYPE AS base, COLUMN_TYPE AS type, "
+        "IS_NULLABLE AS nullable, CHARACTER_MAXIMUM_LENGTH AS length, NUMERIC_PRECISION AS digits, "
+        "NUMERIC_SCALE AS scale, DATETIME_PRECISION AS fsp, CHARACTER_SET_NAME AS charset, "
+        "COLUMN_COMMENT AS remark, EXTRA AS extra, GENERATION_EXPRESSION AS expression "
+        f"FROM information_schema.COLUMNS WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
+        arguments,
+    )
+    columns: dict[Name, list[Column]] = defaultdict(list)
+    versioned: set[Name] = set()
+    for row in described:
+        columns[row["d"], row["t"]].append(_column(row))
+        if _text(row["expression"]).upper() == "ROW START":
+            versioned.add((row["d"], row["t"]))
+    keys = _keys(server, where, arguments)
+    schemas = {}
+    for row in tables:
+        name = (row["d"], row["t"])
+        if row["kind"] == "SYSTEM VERSIONED" and name not in versioned:
+            columns[name] += [_period("row_start"), _period("row_end")]  # logged, but shown nowhere
+        key = keys.get(name)
+        if key is None:
+            key = _unique_key(server, name, columns[name])
+        schemas[name] = TableSchema(*name, tuple(columns[name]), key, _text(row["remark"]))
+    return schemas
+
+
+def _keys(server: Server, where: str, arguments: tuple[object, ...]) -> dict[Name, tuple[str, ...]]:
+    rows = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS name FROM information_schema.STATISTICS "
+        f"WHERE {where} AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
+        arguments,
+    )
+    keys: dict[Name, tuple[str, ...]] = {}
+    for row in rows:
+        name = (row["d"], row["t"])
+        keys[name] = (*keys.get(name, ()), row["name"])
+    return keys
+
+
+def _unique_key(server: Server, name: Name, columns: Iterable[Column]) -> tuple[str, ...]:
+    """The first unique key over NOT NULL columns, in the server's own order, which SHOW KEYS keeps."""
+    nullable = {column.name: column.nullable for column in columns}
+    indexes: dict[str, list[str | None]] = {}
+    for row in server.ask(f"SHOW KEYS FROM {quoted(name)} WHERE Non_unique = 0"):
+        indexes.setdefault(row["Key_name"], []).append(row["Column_name"])
+    for index in indexes.values():
+        named = [column for column in index if column is not None]  # a functional part has no column
+        if len(named) == len(index) and not any(nullable.get(column, True) for column in named):
+            return tuple(named)
+    return ()
+
+
+def quoted(name: Name) -> str:
+    """``database.table`` for a statement."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in name)
+
+
+def _column(row: dict[str, Any]) -> Column:
+    base = row["base"].lower()
+    kind = _KINDS[base]
+    type_text = _text(row["type"])
+    extra = (row["extra"] or "").upper()
+    length = int(row["length"] or 0) if kind in _SIZED else 0
+    if kind is Kind.BIT:
+        length = int(row["digits"] or 1)
+    elif kind is Kind.VECTOR:
+        length = int("".join(filter(str.isdigit, type_text)) or 0)
+    decimal = kind is Kind.DECIMAL
+    temporal = kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
+    return Column(
+        name=row["name"],
+        kind=kind,
+        type=type_text,
+        unsigned="unsigned" in type_text.split("'")[0] and kind not in (Kind.ENUM, Kind.SET),
+        nullable=row["nullable"] == "YES",
+        length=length,
+        precision=int(row["digits"] or 0) if decimal else 0,
+        scale=int(row["scale"] or 0) if decimal else 0,
+        fsp=int(row["fsp"] or 0) if temporal else 0,
+        charset=_charset(row["charset"]) if kind in _TEXTS else "",
+        labels=_labels(type_text) if kind in (Kind.ENUM, Kind.SET) else (),
+        comment=_text(row["remark"]),
+        generated=bool(_text(row["expression"])) and "GENERATED" in extra and "ROW " not in _text(row["expression"]),
+        visible="INVISIBLE" not in extra,
+    )
+
+
+def _charset(name: str | None) -> str:
+    return "utf8mb3" if name == "utf8" else (name or "")
+
+
+def _labels(type_text: str) -> tuple[str, ...]:
+    inside = type_text[type_text.index("(") :]
+    return tuple(_unescaped(match) for match in _LABEL.findall(inside))
+
+
+def _unescaped(label: str) -> str:
+    plain = label.replace("''", "'")
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), plain, flags=re.S)
+
+
+def _period(name: str) -> Column:
+    return Column(name, Kind.TIMESTAMP, "timestamp(6)", nullable=False, fsp=6, generated=True, visible=False)
+
+
+def cascades(server: Server, maps: Callable[[str, str], bool]) -> tuple[ForeignKey, ...]:
+    """Foreign keys by which the server changes rows of a mapped table itself."""
+    rows = server.ask(
+        "SELECT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t, REFERENCED_TABLE_NAME AS parent, CONSTRAINT_NAME AS name, "
+        "DELETE_RULE AS deleted, UPDATE_RULE AS updated FROM information_schema.REFERENTIAL_CONSTRAINTS"
+    )
+    found = []
+    for row in rows:
+        for verb, rule in (("DELETE", row["deleted"]), ("UPDATE", row["updated"])):
+            if rule in ("CASCADE", "SET NULL", "SET DEFAULT") and maps(row["d"], row["t"]):
+                child, parent = f"{row['d']}.{row['t']}", f"{row['d']}.{row['parent']}"
+                found.append(ForeignKey(child, parent, row["name"], f"ON {verb} {rule}"))
+    return tuple(found)
+
+
+def writes_beyond(server: Server, name: Name) -> str | None:
+    """Why a statement that writes table ``name`` may write others too; None where it cannot."""
+    tables = server.ask(
+        "SELECT TABLE_TYPE AS kind FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
+    )
+    if not tables:
+        return "it is not there any more"
+    if "VIEW" in tables[0]["kind"]:
+        return "it is a view"
+    triggers = server.ask(
+        "SELECT TRIGGER_NAME AS name FROM information_schema.TRIGGERS "
+        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s",
+        name,
+    )
+    return f"its trigger {triggers[0]['name']} may" if triggers else None
+
+
+def is_sequence(server: Server, name: Name) -> bool:
+    """MariaDB: whether ``name`` is a sequence, which is logged like a table."""
+    rows = server.ask(
+        "SELECT TABLE_TYPE AS kind FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
+    )
+    return bool(rows) and rows[0]["kind"] == "SEQUENCE"
+
+
+def system_versioned(server: Server, maps: Callable[[str, str], bool]) -> tuple[str, ...]:
+    """MariaDB: mapped tables that keep their history, whose deletes come as updates."""
+    rows = server.ask(
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
+    )
+    return tuple(f"{row['d']}.{row['t']}" for row in rows if maps(row["d"], row["t"]))
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")

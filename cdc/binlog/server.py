@@ -1,0 +1,187 @@
+"""Questions to the source server about itself: who it is, where its binlog stands, what it has, who reads it.
+
+Source: MySQL manual, "SQL Statements for Controlling Replication"; MariaDB knowledge base, "SHOW BINLOG STATUS".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from cdc.binlog.connection import Connection, Endpoint, connect, query, translated
+from cdc.errors import SourceUnavailable
+from cdc.position import BinlogPosition
+
+_SETTINGS = (
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_row_value_options",
+    "binlog_expire_logs_seconds",
+    "expire_logs_days",
+    "gtid_mode",
+    "server_uuid",
+    "server_id",
+    "lower_case_table_names",
+    "version",
+    "innodb_native_foreign_keys",
+    "binlog_transaction_compression",
+    "log_bin_compress",
+    "gtid_purged",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A replica or program that reads this server's binlog."""
+
+    server_id: int
+    host: str  # as it calls itself
+    uuid: str  # "" on MariaDB
+
+
+class Server:
+    """A connection for questions. Calls: one thread. Raises: SourceUnavailable from every call."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._connection = connect(endpoint)
+        try:
+            self.settings: Mapping[str, str] = self._read_settings()
+        except SourceUnavailable:
+            self.close()
+            raise
+        self.version = self.settings.get("version", "")
+        self.mariadb = "mariadb" in self.version.lower()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> Connection[Any]:
+        """The line itself, for statements of the caller's."""
+        return self._connection
+
+    def ask(self, sql: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        """Rows of a statement."""
+        try:
+            return query(self._connection, sql, arguments)
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise translated(error, self.endpoint) from error
+
+    def _read_settings(self) -> dict[str, str]:
+        names = ", ".join(f"'{name}'" for name in _SETTINGS)
+        rows = self.ask(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+        return {row["Variable_name"].lower(): row["Value"] or "" for row in rows}
+
+    @property
+    def identity(self) -> str:
+        """What tells servers apart: ``server_uuid``, or on MariaDB, which has none, its server id."""
+        return f"mariadb-{self.settings['server_id']}" if self.mariadb else self.settings["server_uuid"]
+
+    @property
+    def version_numbers(self) -> tuple[int, ...]:
+        """(9, 7, 4)."""
+        numbers = self.version.split("-")[0].split(".")
+        return tuple(int(number) for number in numbers if number.isdigit())
+
+    @property
+    def gtids(self) -> bool:
+        """Whether every transaction has a GTID."""
+        return self.mariadb or self.settings.get("gtid_mode", "").upper() == "ON"
+
+    @property
+    def full_metadata(self) -> bool:
+        """Whether the binlog carries column names and keys, as the server is set now."""
+        return self.settings.get("binlog_row_metadata", "").upper() == "FULL"
+
+    @property
+    def folds_case(self) -> bool:
+        """Whether table names are stored in lower case."""
+        return self.settings.get("lower_case_table_names", "0") != "0"
+
+    def position(self) -> BinlogPosition:
+        """Where the binlog ends now, without a GTID set.
+
+        Raises: SourceUnavailable - the binary log is off, or a privilege is missing.
+        """
+        newer = not self.mariadb and self.version_numbers >= (8, 2)
+        rows = self.ask("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")
+        if not rows:
+            raise SourceUnavailable(
+                "The server writes no binary log.",
+                mend="Set log_bin in the server's configuration and restart it.",
+                server=self.endpoint,
+            )
+        return BinlogPosition(rows[0]["File"], int(rows[0]["Position"]), self.identity)
+
+    def locked_position(self) -> BinlogPosition | None:
+        """Where the binlog ends now, with exactly the GTID set executed there; None where that cannot be asked for."""
+        if self.mariadb:
+            here = self.position()
+            return self._with_mariadb_gtids(here)
+        if not self.gtids:
+            return self.position()
+        try:
+            rows = query(self._connection, "SELECT LOCAL FROM performance_schema.log_status")
+        except pymysql.err.MySQLError:  # MySQL 5.7, or BACKUP_ADMIN is missing
+            return None
+        status = json.loads(_text(rows[0]["LOCAL"]))
+        return BinlogPosition(
+            status["binary_log_file"], status["binary_log_position"], self.identity, _one_line(status["gtid_executed"])
+        )
+
+    def gtids_at(self, file: str, offset: int) -> str | None:
+        """MariaDB: the GTID position at a place in its binlog; None if there is no such place."""
+        value = self.ask("SELECT BINLOG_GTID_POS(%s, %s) AS gtids", (file, offset))[0]["gtids"]
+        return None if value is None else _text(value)
+
+    def _with_mariadb_gtids(self, here: BinlogPosition) -> BinlogPosition:
+        return BinlogPosition(here.file, here.offset, here.server, self.gtids_at(here.file, here.offset) or "")
+
+    def executed(self) -> str:
+        """The GTID set of everything that this server has done."""
+        name = "gtid_binlog_pos" if self.mariadb else "gtid_executed"
+        return _one_line(_text(self.ask(f"SELECT @@GLOBAL.{name} AS gtids")[0]["gtids"]))
+
+    def purged(self) -> str:
+        """The GTID set of what this server has done but no longer has in its binlog (MySQL)."""
+        return _one_line(_text(self.ask("SELECT @@GLOBAL.gtid_purged AS gtids")[0]["gtids"]))
+
+    def files(self) -> dict[str, int]:
+        """Binlog files in order, with their sizes."""
+        return {row["Log_name"]: int(row["File_size"]) for row in self.ask("SHOW BINARY LOGS")}
+
+    def readers(self) -> tuple[Reader, ...]:
+        """Who is registered as a replica."""
+        newer = not self.mariadb and self.version_numbers >= (8, 0, 22)
+        rows = self.ask("SHOW REPLICAS" if newer else "SHOW SLAVE HOSTS")
+        return tuple(
+            Reader(
+                int(row.get("Server_Id") or row.get("Server_id") or 0),
+                row.get("Host") or "",
+                row.get("Replica_UUID") or row.get("Slave_UUID") or "",
+            )
+            for row in rows
+        )
+
+    def close(self) -> None:
+        """Let the line go. Harmless when repeated."""
+        if self._connection.open:
+            self._connection.close()
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")
+
+
+def _one_line(gtid_set: str) -> str:
+    return gtid_set.replace("\n", "").replace(" ", "")

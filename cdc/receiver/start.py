@@ -1,0 +1,303 @@
+"""Where reading begins: a job's start made into a real Position, and whether a server continues a Position.
+
+Source: MySQL manual, "Replication with GTID Auto-Positioning"; MariaDB knowledge base, "Global Transaction ID".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cdc.batch import Reads
+from cdc.binlog import events
+from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity, translated
+from cdc.binlog.decoder import BinlogDecoder
+from cdc.binlog.events import ServerError, Statement
+from cdc.binlog.server import Server
+from cdc.errors import ConfigError, PositionLost, SourceUnavailable, WrongServer
+from cdc.position import BinlogPosition, parse_gtid_set
+from cdc.schema import TableSchema
+
+log = logging.getLogger(__name__)
+
+FIRST_EVENT = 4  # behind the magic number of a binlog file
+_FIRST_OF_TRANSACTION_WAIT_S = 10.0
+_RETENTION = (
+    "Run `cdc snapshot` for the job's tables, or `cdc resume --accept-gap` to go on with what is left; "
+    "set binlog_expire_logs_seconds above the longest stop you expect."
+)
+_INSIDE = frozenset(
+    {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
+    | set(range(events.WRITE_V1, events.DELETE_V1 + 1))
+    | set(range(events.WRITE_V2, events.DELETE_V2 + 1))
+    | set(events.COMPRESSED_ROWS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How to go on from a Position at the server that answers now."""
+
+    position: BinlogPosition
+    by_gtid: bool  # by the GTID set alone, since file and offset mean nothing there
+
+
+def resolve_start(server: Server, start: str | Mapping[str, object], identity: ReaderIdentity) -> BinlogPosition:
+    """The Position that ``start`` means now: latest, earliest, {file, offset} or {gtid_set}.
+
+    ``latest`` is also where a snapshot begins. The GTID set of the Position is exact, so that a failover can go by it.
+    Calls: once in a job's life; may read one binlog file.
+    Raises: SourceUnavailable, PositionLost, ConfigError - no such start.
+    """
+    if start == "latest":
+        return server.locked_position() or _with_gtids(server, server.position(), identity)
+    if start == "earliest":
+        file = next(iter(server.files()), None)
+        if file is None:
+            raise SourceUnavailable("The server has no binlog file.", mend="Set log_bin.", server=server.endpoint)
+        return BinlogPosition(file, FIRST_EVENT, server.identity, _gtids_before(server, file))
+    if isinstance(start, Mapping) and "gtid_set" in start:
+        return _by_gtid_set(server, str(start["gtid_set"]))
+    if isinstance(start, Mapping) and "file" in start:
+        offset = int(str(start.get("offset", FIRST_EVENT)))
+        return _by_file(server, BinlogPosition(str(start["file"]), offset, server.identity), identity)
+    raise ConfigError(
+        f"`start: {start}` is no place in a binlog.",
+        mend="Write latest, earliest, {file: ..., offset: ...} or {gtid_set: ...}.",
+    )
+
+
+def _by_gtid_set(server: Server, text: str) -> BinlogPosition:
+    try:
+        asked = parse_gtid_set(text)
+    except ValueError as error:
+        raise ConfigError(f"`start.gtid_set`: {error}.", mend="Copy it from gtid_executed of the server.") from error
+    if not server.gtids:
+        raise ConfigError(
+            "The server has no GTIDs, so a start by GTID set means nothing to it.",
+            mend="Set gtid_mode=ON, or start by {file: ..., offset: ...}.",
+            server=server.endpoint,
+        )
+    position = BinlogPosition("", 0, server.identity, str(asked or ""))
+    return continuation(server, position).position
+
+
+def _by_file(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
+    size = server.files().get(position.file)
+    if size is None or position.offset > size or position.offset < FIRST_EVENT:
+        raise PositionLost(
+            f"The server has no place {position} in its binlog"
+            + (f"; {position.file} ends at {size}." if size else "."),
+            mend="Correct `source.start`; SHOW BINARY LOGS lists what there is.",
+            server=server.endpoint,
+        )
+    _check_boundary(server, position, identity)
+    if server.mariadb:
+        return replace(position, gtid_set=server.gtids_at(position.file, position.offset) or "")
+    return _with_gtids(server, position, identity)
+
+
+def _gtids_before(server: Server, first_file: str) -> str:
+    if not server.gtids:
+        return ""
+    return (server.gtids_at(first_file, FIRST_EVENT) or "") if server.mariadb else server.purged()
+
+
+def continuation(
+    server: Server, position: BinlogPosition, *, accept_server: bool = False, accept_gap: bool = False
+) -> Continuation:
+    """How ``server`` continues ``position``.
+
+    The same server goes on by file and offset. Another one goes on by GTID where it has done all that we have seen and
+    still has all that comes after.
+    Raises: WrongServer - it has not; ``accept_server`` goes on regardless where the binlog allows it.
+    PositionLost - what comes next is gone; ``accept_gap`` goes on with the oldest that is left.
+    """
+    try:
+        return _continuation(server, position, accept_server)
+    except PositionLost as lost:
+        if not accept_gap:
+            raise
+        first = resolve_start(server, "earliest", ReaderIdentity(0, "", ""))
+        log.warning("going on over a gap: %s Reading goes on from %s.", lost.message, first)
+        return Continuation(first, by_gtid=False)
+
+
+def _continuation(server: Server, position: BinlogPosition, accept_server: bool) -> Continuation:
+    same = position.server in ("", server.identity) and not _diverged(server, position)
+    by_gtid = server.gtids and bool(position.gtid_set or not position.file)
+    here = replace(position, server=server.identity)
+    if same and position.file and (_has(server, position) or not (server.mariadb and by_gtid)):
+        _check_file(server, position)
+        if by_gtid and not server.mariadb and not accept_server:
+            _check_executed(server, position)
+        return Continuation(here, by_gtid=False)
+    if not by_gtid:
+        if not accept_server or not position.file:
+            raise WrongServer(
+                "Another server answers, and without GTIDs on both sides nothing tells where our position is in it.",
+                mend="Point `source.host` at the server that the job has read so far, or run "
+                "`cdc resume --accept-server` if this is the same data under a new name.",
+                server=server.endpoint,
+                expected=position.server,
+                found=server.identity,
+            )
+        _check_file(server, position)  # a copied data folder has the same files under a new server_uuid
+        return Continuation(here, by_gtid=False)
+    if not same:
+        log.warning("another server answers at %s: %s, was %s", server.endpoint, server.identity, position.server)
+    if not accept_server:
+        _check_executed(server, position)
+    _check_purged(server, position)
+    return Continuation(replace(here, file="", offset=0), by_gtid=True)
+
+
+def _has(server: Server, position: BinlogPosition) -> bool:
+    return server.files().get(position.file, -1) >= position.offset
+
+
+def _check_file(server: Server, position: BinlogPosition) -> None:
+    size = server.files().get(position.file)
+    if size is None or position.offset > size:
+        raise PositionLost(
+            f"Binlog {position.file} is gone from the server."
+            if size is None
+            else f"Binlog {position.file} ends at {size}, before our position: it was cut or replaced.",
+            mend=_RETENTION,
+            server=server.endpoint,
+            position=position,
+        )
+
+
+def _diverged(server: Server, position: BinlogPosition) -> bool:
+    """MariaDB: whether its server id stands for another server now, since other transactions lie at our position."""
+    if not server.mariadb or not position.gtid_set or not position.file or position.file not in server.files():
+        return False
+    there = parse_gtid_set(server.gtids_at(position.file, position.offset) or "")
+    return there != parse_gtid_set(position.gtid_set)
+
+
+def _check_executed(server: Server, position: BinlogPosition) -> None:
+    seen, executed = parse_gtid_set(position.gtid_set), parse_gtid_set(server.executed())
+    if seen and (executed is None or type(executed) is not type(seen) or not executed.contains(seen)):  # type: ignore[arg-type]
+        raise WrongServer(
+            "The server lacks transactions that this job has read: it is another one, lost data, or was reset.",
+            mend="Point `source.host` at a server that has them, or run `cdc resume --accept-server` to go on "
+            "regardless, and `cdc snapshot` for the job's tables.",
+            server=server.endpoint,
+            position=position,
+            executed=executed,
+        )
+
+
+def _check_purged(server: Server, position: BinlogPosition) -> None:
+    if server.mariadb:
+        return  # the server itself refuses a GTID position whose files are gone, when it is asked for
+    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(server.purged())
+    if purged and (not seen or not seen.contains(purged)):  # type: ignore[arg-type]
+        raise PositionLost(
+            "Transactions after our GTID set are gone from the server.",
+            mend=_RETENTION,
+            server=server.endpoint,
+            position=position,
+            purged=purged,
+        )
+
+
+# --- reading control events alone ---
+
+
+class _Nothing:
+    """A selection that maps no table, so that a decoder gives control events only."""
+
+    def maps(self, database: str, table: str) -> bool:
+        return False
+
+    def reads(self, schema: TableSchema) -> Reads:
+        raise AssertionError("no table is mapped")
+
+    def schema(self, table_map: object) -> TableSchema:
+        raise AssertionError("no table is mapped")
+
+
+def scan(
+    server: Server,
+    start: BinlogPosition,
+    end: BinlogPosition,
+    identity: ReaderIdentity,
+    on_statement: Callable[[Statement], None] = lambda _: None,
+) -> BinlogPosition:
+    """Read the control events from ``start`` to ``end`` and give the Position reached, with its GTID set.
+
+    Rows are stepped over unseen. No other reader is disturbed. Raises: SourceUnavailable, PositionLost.
+    """
+    nothing = _Nothing()
+    decoder = BinlogDecoder(
+        selection=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=True
+    )
+    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
+    try:
+        stream.dump(start, by_gtid=not start.file, until_end=True)
+        while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
+            decoder.feed(stream.receive(decoder.room(), 1.0))
+            while decoder.next() is not None:
+                pass
+    except ServerError as error:
+        raise translated(error, server.endpoint, decoder.position) from error
+    finally:
+        stream.close()
+    return decoder.position
+
+
+def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
+    """``position`` with the GTID set executed there, which the file's head and the GTIDs up to it tell."""
+    if not server.gtids:
+        return position
+    head = BinlogPosition(position.file, FIRST_EVENT, position.server)
+    return replace(position, gtid_set=scan(server, head, position, identity).gtid_set)
+
+
+def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:
+    """Refuse a place inside a transaction or an event. The server says which events follow it."""
+    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
+    data = bytearray()
+    room = bytearray(1 << 16)
+    deadline = time.monotonic() + _FIRST_OF_TRANSACTION_WAIT_S
+    try:
+        stream.dump(position, by_gtid=False, until_end=True)
+        while (first := _first_event(data, server.endpoint, position)) is None and time.monotonic() < deadline:
+            data += room[: stream.receive(memoryview(room), 1.0)]
+    finally:
+        stream.close()
+    if first in _INSIDE:
+        raise ConfigError(
+            f"{position} lies inside a transaction: a {events.name_of(first or 0)} event comes next.",
+            mend="Give the end of a transaction as `source.start`; SHOW BINLOG EVENTS lists the places.",
+        )
+
+
+def _first_event(data: bytearray, endpoint: Endpoint, position: BinlogPosition) -> int | None:
+    """Type of the first event that is no head of a file; 0 at the end of the binlog, None: not read yet."""
+    at = 0
+    while at + 4 + 1 <= len(data):
+        length = int.from_bytes(data[at : at + 3], "little")
+        status = data[at + 4]
+        if status == 0xFF and at + 4 + length <= len(data):
+            packet = bytes(data[at + 5 : at + 4 + length])
+            error = ServerError(
+                int.from_bytes(packet[:2], "little"),
+                packet[3:8].decode("ascii", "replace"),
+                packet[8:].decode("utf-8", "replace"),
+            )
+            raise translated(error, endpoint, position)
+        if status == 0xFE:
+            return 0
+        if at + 10 > len(data):
+            return None
+        kind = data[at + 9]  # behind length, sequence number, status and timestamp
+        if status == 0 and kind not in (events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST):
+            return kind
+        at += 4 + length
+    return None

@@ -1,0 +1,403 @@
+"""The tables of a job as they are at the place read up to, and what statements do to them.
+
+A schema comes from the row metadata where it is complete, else from the one saved with the checkpoint, else from
+information_schema, and then only if no DDL on the table lies between the place read up to and now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cdc.binlog.catalog import is_sequence, mapped_tables, table_schemas, writes_beyond
+from cdc.binlog.events import Statement
+from cdc.binlog.server import Server
+from cdc.ddl import Effect, EffectKind, effect_of
+from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.position import BinlogPosition, Position
+from cdc.receiver.base import Selection
+from cdc.schema import Column, Kind, TableSchema
+
+if TYPE_CHECKING:
+    from cdc.binlog.tables import TableMap
+
+log = logging.getLogger(__name__)
+
+Name = tuple[str, str]  # database and table
+Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], None]], BinlogPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a person has said when resuming a paused job."""
+
+    behind_ddl: bool = False  # go on behind a statement that lies exactly at the start
+    past_ddl: bool = False  # also if it changed rows without row events
+
+
+class KnownTables:
+    """Schemas by table, with the Position that each holds from. A decoder's TableSource, and what ddl asks.
+
+    Calls: the reading thread; ``at``, ``current``, ``rewind`` also the Consumer's. Versions are appended and replaced
+    whole, so readers of a list see it before or after.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        ask: Callable[[], Server] | None,
+        scan: Scan | None,
+        resumption: Resumption,
+    ) -> None:
+        self._selection = selection
+        self._ask = ask  # opens a connection for questions; None: no server, binlog files alone
+        self._scan = scan
+        self._resumption = resumption
+        self._versions: dict[Name, tuple[TableSchema, ...]] = {}
+        self._described: dict[Name, tuple[TableSchema, TableSchema]] = {}  # from metadata -> with comments
+        self._catalog: dict[Name, TableSchema] = {}  # as of opening; gone where DDL came since
+        self._plain_writes: set[Name] = set()  # tables that statements may write without touching others
+        self._start: BinlogPosition | None = None
+        self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
+        self.fold_case = False
+
+    # --- schemas ---
+
+    def begin(self, start: BinlogPosition, saved: Iterable[TableSchema]) -> None:
+        """Start over at ``start`` with the schemas saved there."""
+        self._start = start
+        self._versions = {(schema.database, schema.table): (schema,) for schema in saved}
+        self._described = {}
+
+    def prepare(self, server: Server, start: BinlogPosition) -> None:
+        """Read what is not known of the mapped tables, while ``server`` is at hand.
+
+        With complete row metadata in the binlog this only adds comments later. Else today's description must be the
+        one in force at ``start``: the statements between are read, and one that touches such a table is refused.
+        Raises: SchemaMismatch - the schema in force at ``start`` cannot be known.
+        """
+        self.fold_case = server.folds_case
+        missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
+        if server.full_metadata and not server.mariadb:
+            self._catalog = table_schemas(server, missing)
+        elif missing:
+            self._learn(server, missing, start)
+
+    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> None:
+        found = table_schemas(server, names)
+        self._refuse_ddl_between(server, since, set(names))
+        for name, schema in found.items():
+            self._add(name, replace(schema, since=since if self._versions.get(name) else None))
+
+    def _refuse_ddl_between(self, server: Server, start: BinlogPosition, names: set[Name]) -> None:
+        end = server.position()
+        if self._scan is None or (start.file and start.server == end.server and start.reached(end)):
+            return
+
+        def look(statement: Statement) -> None:
+            effect = self._effect(statement)
+            touched = [name for name in effect.tables if tuple(name.split(".", 1)) in names]
+            if touched and (effect.kind is EffectKind.TOUCHES or effect.reshapes):
+                raise SchemaMismatch(
+                    f"{effect.reason} on {touched[0]} lies between the start and now, and without full row metadata "
+                    "the columns that it had before cannot be known.",
+                    mend="Run `cdc snapshot` for the table, or start behind the statement; set "
+                    "binlog_row_metadata=FULL so that this cannot happen again.",
+                    table=touched[0],
+                    statement_at=statement.before,
+                )
+
+        self._scan(server, start, end, look)
+
+    def schema(self, table_map: TableMap) -> TableSchema | None:
+        """The schema for rows whose TABLE_MAP does not tell all. See ``TableSource``."""
+        name = (table_map.database, table_map.table)
+        known = self.current(*name)
+        if known is not None and misfit(known, table_map) is None:
+            return known
+        if self._ask is not None:
+            with self._ask() as server:
+                if is_sequence(server, name):
+                    return None
+                self._learn(server, [name], self.place())
+            known = self.current(*name)
+        problem = misfit(known, table_map) if known is not None else "there is no such table in information_schema"
+        if known is None or problem is not None:
+            raise SchemaMismatch(
+                f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
+                mend="Run `cdc snapshot` for the table; set binlog_row_metadata=FULL so that rows tell their columns.",
+                table=table_map.name,
+                position=self.place(),
+            )
+        return known
+
+    def described(self, told: TableSchema, at: Position) -> TableSchema:
+        """``told``, a schema from row metadata, with comments and exact types where the server still has them."""
+        name = (told.database, told.table)
+        known = self._described.get(name)
+        if known is not None and known[0] is told:
+            return known[1]
+        current = self._versions[name][-1] if name in self._versions else None
+        if current is told:
+            return told
+        if current is None or not _merged(told, current).same_shape(current):
+            current = self._with_comments(told)
+            first = name not in self._versions
+            self._add(name, replace(current, since=None if first else at))
+            current = self._versions[name][-1]
+        self._described[name] = (told, current)
+        return current
+
+    def _with_comments(self, told: TableSchema) -> TableSchema:
+        name = (told.database, told.table)
+        if self._ask is None or name in self._catalog:
+            return _merged(told, self._catalog.get(name, told))
+        try:
+            with self._ask() as server:
+                found = table_schemas(server, [name])
+        except CdcError as error:  # comments are worth no pause
+            log.warning("no comments for %s: %s", told.name, error.message)
+            return told
+        return _merged(told, found.get(name, told))
+
+    def _add(self, name: Name, schema: TableSchema) -> None:
+        self._versions[name] = (*self._versions.get(name, ()), schema)
+
+    def current(self, database: str, table: str) -> TableSchema | None:
+        """The newest version known."""
+        versions = self._versions.get((database, table))
+        return versions[-1] if versions else self._catalog.get((database, table))
+
+    def look_up(self, database: str, table: str) -> TableSchema | None:
+        """The table as the server has it now."""
+        if self._ask is None:
+            return None
+        with self._ask() as server:
+            return table_schemas(server, [(database, table)]).get((database, table))
+
+    def at(self, position: Position) -> tuple[TableSchema, ...]:
+        """The schemas in force at ``position``."""
+        found = []
+        for versions in list(self._versions.values()):
+            held = [version for version in versions if version.since is None or position.reached(version.since)]
+            if held:
+                found.append(held[-1])
+        return tuple(found)
+
+    def rewind(self, position: BinlogPosition) -> None:
+        """Forget what came after ``position``; it is read again."""
+        self.begin(position, self.at(position))
+
+    # --- statements ---
+
+    def maps(self, database: str, table: str) -> bool:
+        """See ``cdc.ddl.Tables``."""
+        return self._selection.maps(database, table)
+
+    def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
+        """See ``cdc.ddl.Tables``."""
+        return tuple(
+            f"{db}.{name}"
+            for db, name in {**self._catalog, **self._versions}
+            if db == database and table in (None, name)
+        )
+
+    def reads_column(self, database: str, table: str, column: str) -> bool:
+        """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
+        schema = self.current(database, table)
+        if schema is None:
+            return True
+        names = {each.name.casefold() for each in schema.columns}
+        if column.casefold() not in names:
+            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
+        try:
+            reads = self._selection.reads(schema)
+        except CdcError:
+            return True
+        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+    def on_statement(self, statement: Statement) -> None:
+        """Judge a statement of the binlog.
+
+        Raises: SchemaChanged - it touches a mapped table; UnsupportedImage - it writes rows as text.
+        """
+        effect = self._effect(statement)
+        if effect.kind is EffectKind.WRITES:
+            self._check_writes(statement, effect)
+        elif effect.kind is EffectKind.CREATES:
+            log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
+            self._drop(effect.tables)
+        elif effect.kind is EffectKind.HARMLESS:
+            if effect.may_rekey:
+                self._check_key(statement, effect)
+            if effect.reshapes:
+                self._renew(statement, effect)
+        elif effect.kind is EffectKind.TOUCHES:
+            self._touched(statement, effect)
+
+    def _effect(self, statement: Statement) -> Effect:
+        return effect_of(
+            statement.sql,
+            database=statement.database,
+            tables=self,
+            ansi_quotes=statement.ansi_quotes,
+            fold_case=self.fold_case,
+        )
+
+    def _touched(self, statement: Statement, effect: Effect) -> None:
+        if not self._resumption.behind_ddl or self._start is None or not _same_place(self._start, statement.before):
+            raise _paused(
+                effect,
+                statement,
+                "Look at the table and its target, then run `cdc resume`"
+                + (" --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."),
+            )
+        if effect.row_changing and not self._resumption.past_ddl:
+            raise _paused(
+                effect,
+                statement,
+                "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
+                "--past-ddl` if the target is right as it is.",
+            )
+        self._renew(statement, effect)
+        log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
+
+    def _renew(self, statement: Statement, effect: Effect) -> None:
+        """Go on with the tables as they are behind the statement, if the mapping still fits them."""
+        names = [_name(table) for table in effect.tables]
+        self._drop(effect.tables)
+        if self._ask is None:
+            return
+        with self._ask() as server:
+            found = table_schemas(server, names)
+            for name in names:
+                schema = found.get(name)
+                if schema is None:
+                    continue  # dropped or renamed; whoever comes under that name is a new table
+                self._selection.reads(schema)
+                if server.mariadb or not server.full_metadata:
+                    self._refuse_ddl_between(server, statement.after, {name})
+                self._add(name, replace(schema, since=statement.after))
+
+    def _drop(self, tables: Iterable[str]) -> None:
+        for table in tables:
+            name = _name(table)
+            self._described.pop(name, None)
+            self._catalog.pop(name, None)
+
+    def _check_key(self, statement: Statement, effect: Effect) -> None:
+        name = _name(effect.tables[0])
+        known = self.current(*name)
+        if known is None or self._ask is None:
+            return
+        with self._ask() as server:
+            schema = table_schemas(server, [name]).get(name)
+        if schema is not None and schema.key != known.key:
+            self._touched(statement, replace(effect, kind=EffectKind.TOUCHES))
+
+    def _check_writes(self, statement: Statement, effect: Effect) -> None:
+        why = "" if effect.tables else "what it writes cannot be told"
+        for table in effect.tables:
+            name = _name(table)
+            if self.maps(*name):
+                why = f"it writes {table}"
+            elif name not in self._plain_writes and self._ask is not None:
+                with self._ask() as server:
+                    beyond = writes_beyond(server, name)
+                if beyond is None:
+                    self._plain_writes.add(name)
+                else:
+                    why = f"it writes {table}, and {beyond} write mapped tables"
+            if why:
+                break
+        if why:
+            raise UnsupportedImage(
+                f"A session writes rows as statements, without row images: {why}.",
+                mend="Set binlog_format=ROW for that session and on the server, then run `cdc snapshot` for the table.",
+                statement=statement.sql[:120],
+                position=statement.before,
+            )
+
+
+def misfit(schema: TableSchema, table_map: TableMap) -> str | None:
+    """Why ``schema`` cannot describe the rows of ``table_map``; None where nothing speaks against it."""
+    if len(schema.columns) != len(table_map.columns):
+        return f"{len(schema.columns)} columns are known, the rows have {len(table_map.columns)}"
+    for column, mapped in zip(schema.columns, table_map.columns, strict=True):
+        if mapped.name is not None and mapped.name != column.name:
+            return f"column {column.name} is called {mapped.name} there"
+        if mapped.unsigned is not None and column.kind is not Kind.YEAR and mapped.unsigned != column.unsigned:
+            return f"column {column.name} differs in its sign"
+        if mapped.type not in _CODES[column.kind]:
+            return f"column {column.name} has another type there (code {mapped.type})"
+    return None
+
+
+# type codes of a TABLE_MAP by kind; MariaDB has codes of its own for compressed columns, and none for its special types
+_STRING, _VARCHAR, _VAR_STRING, _BLOB = 254, 15, 253, 252
+_CODES: dict[Kind, frozenset[int]] = {
+    Kind.TINYINT: frozenset({1}),
+    Kind.SMALLINT: frozenset({2}),
+    Kind.MEDIUMINT: frozenset({9}),
+    Kind.INT: frozenset({3}),
+    Kind.BIGINT: frozenset({8}),
+    Kind.FLOAT: frozenset({4}),
+    Kind.DOUBLE: frozenset({5}),
+    Kind.DECIMAL: frozenset({246, 0}),
+    Kind.BIT: frozenset({16}),
+    Kind.YEAR: frozenset({13}),
+    Kind.DATE: frozenset({10, 14}),
+    Kind.DATETIME: frozenset({18, 12}),
+    Kind.TIMESTAMP: frozenset({17, 7}),
+    Kind.TIME: frozenset({19, 11}),
+    Kind.CHAR: frozenset({_STRING}),
+    Kind.VARCHAR: frozenset({_VARCHAR, _VAR_STRING, 141}),
+    Kind.TEXT: frozenset({_BLOB, 140}),
+    Kind.BINARY: frozenset({_STRING}),
+    Kind.VARBINARY: frozenset({_VARCHAR, _VAR_STRING, 141}),
+    Kind.BLOB: frozenset({_BLOB, 140}),
+    Kind.ENUM: frozenset({247, _STRING}),
+    Kind.SET: frozenset({248, _STRING}),
+    Kind.JSON: frozenset({245}),
+    Kind.GEOMETRY: frozenset({255}),
+    Kind.VECTOR: frozenset({242, _VARCHAR}),
+    Kind.UUID: frozenset({_STRING}),
+    Kind.INET4: frozenset({_STRING}),
+    Kind.INET6: frozenset({_STRING}),
+}
+
+
+def _merged(told: TableSchema, today: TableSchema) -> TableSchema:
+    """``told`` with what only the catalog knows, column by column where both agree on the kind."""
+    columns = []
+    known = {column.name.casefold(): column for column in today.columns}
+    for column in told.columns:
+        other = known.get(column.name.casefold())
+        if other is not None and other.kind is column.kind and other.arrow == column.arrow:
+            columns.append(replace(column, type=other.type, comment=other.comment, generated=other.generated))
+        else:
+            columns.append(column)
+    return replace(told, columns=tuple(columns), comment=today.comment)
+
+
+def _paused(effect: Effect, statement: Statement, mend: str) -> SchemaChanged:
+    return SchemaChanged(
+        f"{effect.reason} touches {', '.join(effect.tables)}.",
+        mend=mend,
+        tables=", ".join(effect.tables),
+        statement=statement.sql[:200],
+        position=statement.before,
+    )
+
+
+def _same_place(one: BinlogPosition, other: BinlogPosition) -> bool:
+    if one.file and other.file and one.server == other.server:
+        return (one.file, one.offset) == (other.file, other.offset)
+    return bool(one.gtid_set) and one.gtid_set == other.gtid_set
+
+
+def _name(table: str) -> Name:
+    database, _, name = table.partition(".")
+    return database, name

@@ -1,0 +1,9 @@
+#!/bin/bash
+# Run once by the MySQL image: the job's user, and a table to begin with.
+set -euo pipefail
+MYSQL_PWD="$MYSQL_ROOT_PASSWORD" mysql -u root <<SQL
+CREATE USER 'cdc'@'%' IDENTIFIED BY '${CDC_PASSWORD//\'/\'\'}';
+GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'cdc'@'%';
+CREATE DATABASE shop;
+CREATE TABLE shop.orders (id BIGINT NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL, total DECIMAL(12,2) NOT NULL);
+SQL

@@ -1,0 +1,102 @@
+"""SIGKILL at random moments of a running job, again and again, while a shop is written to.
+
+After every tenth kill the writing stops, the job catches up, and every row of every table is compared.
+``python -m tests.recovery.kills --kills 300 --seed 7`` (``make kills``); a bounded run is part of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from rich.progress import Progress
+
+from cdc.demo import proof, shop
+from cdc.demo.process import JobProcess
+from cdc.demo.run import JOB
+from cdc.local_servers import LocalServer, free_port, obtain
+
+COMPARE_EVERY = 10
+
+
+def run(folder: Path, *, kills: int, seed: int, longest_s: float = 9.0) -> int:
+    """Kill ``kills`` times; returns the number of rows compared at the end.
+
+    Raises: AssertionError - source and target differ; the message has kill, seed, table and rows.
+    """
+    draw = random.Random(seed)
+    with LocalServer.start(
+        obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL", "--max-binlog-size=4M")
+    ) as server:
+        server.create_user("cdc", "demo")
+        connection = server.connect()
+        with connection, connection.cursor() as cursor:
+            shop.create(connection)
+            cursor.execute("SHOW BINARY LOG STATUS")
+            file, offset = cursor.fetchone()[:2]
+        shopper(server, seed, 0).fill(customers=300, orders=500)
+        port = free_port()
+        job_file = folder / "job.yaml"
+        job_file.write_text(JOB.format(port=server.port, file=file, offset=offset, status=port))
+        with JobProcess(job_file, home=folder / "state", port=port) as job, Progress() as progress:
+            bar = progress.add_task(f"kills (seed {seed})", total=kills)
+            for first in range(0, kills, COMPARE_EVERY):
+                writers = [shopper(server, seed * 1000 + first, number) for number in range(2)]
+                for writer in writers:
+                    writer.start()
+                for _ in range(min(COMPARE_EVERY, kills - first)):
+                    job.start()
+                    # from before the driver has read its job file to well into several cycles
+                    time.sleep(draw.uniform(0.5, longest_s))
+                    job.kill()
+                    progress.advance(bar)
+                for writer in writers:
+                    writer.stop()
+                rows = compare(server, job, folder, f"seed {seed}, kill {first + COMPARE_EVERY}")
+    return rows
+
+
+def shopper(server: LocalServer, seed: int, number: int) -> shop.Shopper:
+    return shop.Shopper(lambda: server.connect(shop.DATABASE), seed=seed + number, transactions_per_s=100)
+
+
+def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> int:
+    connection = server.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        end = cursor.fetchone()[:2]
+    job.start()
+    job.wait_for(
+        f"caught up with {end}",
+        lambda status: (status["position"]["file"], status["position"]["offset"]) >= end and status["lag_seconds"] == 0,
+        180,
+    )
+    job.kill()
+    rows = 0
+    for name, key in shop.KEYS.items():
+        comparison = proof.compare(server, f"{shop.DATABASE}.{name}", folder / "warehouse" / "ods" / name, key)
+        assert not comparison.differences, f"{where}: {name}: {comparison.differences}"
+        rows += comparison.rows
+    assert rows > 1000, f"{where}: too little was written for a proof"
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="cdc-kills-") as folder:
+        rows = run(Path(folder), kills=arguments.kills, seed=arguments.seed)
+    minutes = (time.monotonic() - begin) / 60
+    print(
+        f"{arguments.kills} kills in {minutes:.0f} minutes, seed {arguments.seed}: {rows} rows, source and target agree"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The files for containers cannot be run here; what can be checked of them is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PINNED = re.compile(r".+:\d+\.\d+(\.\d+)?[-\w.]*$")
+
+
+def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    assert {"mysql", "job"} <= services.keys()
+    for name, service in services.items():
+        assert "build" in service or PINNED.match(service["image"]), name
+        assert service["healthcheck"]["test"], name
+
+
+def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
+    compose = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())
+    for service in compose["services"].values():
+        for mount in service["volumes"]:
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / "compose" / source).is_file(), source
+            else:
+                assert source in compose["volumes"], source
+        if build := service.get("build"):
+            assert (ROOT / "compose" / build / "Dockerfile").is_file()
+
+
+def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert all(PINNED.match(line.split()[1]) for line in lines if line.startswith("FROM "))
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert copied and all((ROOT / name).exists() for name in copied), copied
+
+
+def test_the_script_for_the_first_start_is_valid_shell() -> None:
+    subprocess.run(["bash", "-n", str(ROOT / "compose/mysql-init.sh")], check=True)
