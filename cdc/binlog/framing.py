@@ -186,7 +186,8 @@ def _read_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number
     """Origin into ``wanted``, (gno, commit microseconds or -1) into ``number``; False: the body is too short."""
     if end - body < 25:
         return False
-    wanted[:] = 0
+    for i in range(ORIGIN_BYTES):
+        wanted[i] = 0
     for i in range(16):
         wanted[i] = data[body + 1 + i]
     number[0] = np.int64(load_u64(data, body + 17))
@@ -199,7 +200,8 @@ def _read_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number
 @kernel
 def _read_tagged_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number: np.ndarray) -> bool:
     """As ``_read_gtid``, for GTID_TAGGED."""
-    wanted[:] = 0
+    for i in range(ORIGIN_BYTES):
+        wanted[i] = 0
     number[0] = 0
     number[1] = -1
     value, at = _read_vint(data, body, end)
@@ -296,7 +298,7 @@ def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: in
 
 
 @kernel
-def _rows_event(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
+def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
                 map_ids: np.ndarray, map_slots: np.ndarray) -> int:  # fmt: skip
     """List a row event; 0, or what is wrong with it."""
     if end - body < 8:
@@ -439,7 +441,7 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
             map_slots[count] = known[row, KNOWN_SLOT]
             state[MAP_COUNT] = count + 1
         elif 23 <= kind <= 25 or 30 <= kind <= 32 or kind == 39:
-            fault = _rows_event(data, kind, body, last, state, events, map_ids, map_slots)
+            fault = list_rows(data, kind, body, last, state, events, map_ids, map_slots)
             if fault:
                 return fault
             ends = state[TX_STANDALONE] != 0 and state[MAP_COUNT] == 0
@@ -470,7 +472,8 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
             if kind == 162:
                 if last - body < 13:
                     return BAD_BODY
-                wanted[:] = 0
+                for i in range(ORIGIN_BYTES):
+                    wanted[i] = 0
                 for i in range(4):
                     wanted[i] = data[body + 8 + i]
                     wanted[4 + i] = data[head + 5 + i]
@@ -490,7 +493,8 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
                     row = state[ORIGIN_COUNT] * ORIGIN_BYTES
                     if row + ORIGIN_BYTES > origins.shape[0]:
                         return UNKNOWN_ORIGIN
-                    origins[row : row + ORIGIN_BYTES] = wanted
+                    for i in range(ORIGIN_BYTES):
+                        origins[row + i] = wanted[i]
                     origin = state[ORIGIN_COUNT]
                     state[ORIGIN_COUNT] += 1
             if number[1] <= 0:

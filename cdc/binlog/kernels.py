@@ -1,4 +1,4 @@
-"""How every kernel is compiled, and the unaligned loads they are made of.
+"""How every kernel is compiled, and the unaligned loads and stores they are made of.
 
 Compiled code is kept on disk under a name made from the sources of all kernels: Numba itself looks only at the file of
 the outermost function, and would go on using code whose callees have changed.
@@ -68,10 +68,29 @@ def _loader(bits: int) -> Any:
     return intrinsic(load)
 
 
+def _storer(bits: int) -> Any:
+    def store(typing_context: Any, data: Any, offset: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.gep(array.data, [arguments[1]])
+            value = arguments[2] if bits == 64 else builder.trunc(arguments[2], ir.IntType(bits))
+            builder.store(value, builder.bitcast(place, ir.IntType(bits).as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64, types.int64), generate
+
+    store.__name__ = f"store_{bits}"
+    return intrinsic(store)
+
+
 load_u8 = _loader(8)
 load_u16 = _loader(16)
 load_u32 = _loader(32)
 load_u64 = _loader(64)
+store_8 = _storer(8)
+store_16 = _storer(16)
+store_32 = _storer(32)
+store_64 = _storer(64)
 
 
 @intrinsic

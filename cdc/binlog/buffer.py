@@ -1,0 +1,145 @@
+"""The one place in memory that the kernels read from: received bytes, and behind them what was unpacked from them.
+
+::
+
+    0 ............ filled ............ outer_size .......... inner_used ........ inner end | slack
+      received bytes       room          unpacked: payloads, compressed rows, JSON documents
+
+Offsets into the whole array are what row events are listed with, so packed and plain ones mix freely in a Batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc.binlog.framing import AT, BITMAPS_AT, END, EVENT_COUNT, NEED
+from cdc.binlog.kernels import SLACK_BYTES
+
+MIN_ROOM = 64 << 10  # a smaller read would make system calls the bottleneck
+
+
+class StreamBuffer:
+    """Received and unpacked bytes. ``state`` and ``events`` are the kernel's: offsets in them move with the bytes."""
+
+    def __init__(self, size: int, state: np.ndarray, events: np.ndarray) -> None:
+        self._base = size
+        self._state = state
+        self._events = events
+        self.outer_size = size
+        self.inner_size = 0
+        self.filled = 0
+        self.inner_used = 0
+        self.data = np.zeros(size + SLACK_BYTES, np.uint8)
+
+    def room(self, pinned: bool) -> memoryview:
+        """Free place behind the received bytes; ``pinned``: they must not move now."""
+        wanted = max(MIN_ROOM, int(self._state[AT] + self._state[NEED]) - self.filled if not pinned else 0)
+        if not pinned:
+            kept = self._kept_from()
+            if kept == self.filled or self.outer_size - self.filled < max(wanted, self._base // 4):
+                self._compact(kept)
+        if self.outer_size - self.filled < wanted:
+            self._resize(self.filled + max(wanted, self._base // 4), self.inner_size)
+        elif self.filled == 0 and self.outer_size > 4 * self._base and not pinned and self.inner_used == 0:
+            self._resize(self._base, 0)  # the huge event that needed it is gone
+        return memoryview(self.data)[self.filled : self.outer_size]
+
+    def _kept_from(self) -> int:
+        count = int(self._state[EVENT_COUNT])
+        outer = self._events[:count, BITMAPS_AT]
+        outer = outer[outer < self.outer_size]
+        return min(int(self._state[AT]), int(outer.min())) if len(outer) else int(self._state[AT])
+
+    def _compact(self, kept: int) -> None:
+        if kept == 0:
+            return
+        self.data[: self.filled - kept] = self.data[kept : self.filled].copy()
+        self.filled -= kept
+        self._state[AT] -= kept
+        events = self._events[: int(self._state[EVENT_COUNT])]
+        outer = events[:, BITMAPS_AT] < self.outer_size
+        events[outer, BITMAPS_AT] -= kept
+        events[outer, END] -= kept
+
+    def _resize(self, outer_size: int, inner_size: int) -> int:
+        """Move to a larger array; how far the inner bytes moved."""
+        data = np.zeros(outer_size + inner_size + SLACK_BYTES, np.uint8)
+        data[: self.filled] = self.data[: self.filled]
+        data[outer_size : outer_size + self.inner_used] = self.data[self.outer_size : self.outer_size + self.inner_used]
+        shift = outer_size - self.outer_size
+        if shift:
+            events = self._events[: int(self._state[EVENT_COUNT])]
+            inner = events[:, BITMAPS_AT] >= self.outer_size
+            events[inner, BITMAPS_AT] += shift
+            events[inner, END] += shift
+            if int(self._state[AT]) >= self.outer_size and self.inner_used:
+                self._state[AT] += shift
+        self.data, self.outer_size, self.inner_size = data, outer_size, inner_size
+        return shift
+
+    @property
+    def inner_end(self) -> int:
+        """Offset behind the last unpacked byte."""
+        return self.outer_size + self.inner_used
+
+    @property
+    def inner_left(self) -> int:
+        """Free bytes of the inner part."""
+        return self.inner_size - self.inner_used
+
+    def grow_inner(self, size: int) -> None:
+        """Make the inner part at least ``size`` bytes large."""
+        if size > self.inner_size:
+            self._resize(self.outer_size, size)
+
+    def inner_room(self) -> memoryview:
+        """Free place behind the unpacked bytes."""
+        return memoryview(self.data)[self.inner_end : self.outer_size + self.inner_size]
+
+    def put_inner(self, plain: np.ndarray) -> int:
+        """Append unpacked bytes, growing as needed; their offset."""
+        if len(plain) > self.inner_left:
+            self.grow_inner(max(self.inner_used + len(plain), self._base))
+        at = self.inner_end
+        self.data[at : at + len(plain)] = plain
+        self.inner_used += len(plain)
+        return at
+
+    def keep_inner_tail(self, start: int) -> int:
+        """Drop the unpacked bytes before offset ``start``, which no listed event needs; where ``start`` is now."""
+        kept = self.data[start : self.inner_end].copy()
+        self.data[self.outer_size : self.outer_size + len(kept)] = kept
+        self.inner_used = len(kept)
+        return self.outer_size
+
+    def drop_inner(self) -> None:
+        """Forget the unpacked bytes; a part grown for one huge event is given back."""
+        self.inner_used = 0
+        if self.inner_size > 4 * self._base:
+            self._resize(self.outer_size, self._base)
+
+    def squeeze(self) -> tuple[int, int] | None:
+        """Join the packets of a split event at AT: (its offset, its size); None: not all of it is there.
+
+        The payloads move right, against the last one, so that what comes behind stays where it is.
+        """
+        start = at = int(self._state[AT])
+        pieces: list[tuple[int, int]] = []
+        while True:
+            if self.filled - at < 4:
+                self._state[NEED] = at + 4 - start
+                return None
+            length = int.from_bytes(self.data[at : at + 3].tobytes(), "little")
+            if self.filled - at < 4 + length:
+                self._state[NEED] = at + 4 + length - start
+                return None
+            pieces.append((at + 4, length))
+            at += 4 + length
+            if length < 0xFFFFFF:
+                break
+        end = at
+        for place, length in reversed(pieces):
+            end -= length
+            if end != place:
+                self.data[end : end + length] = self.data[place : place + length].copy()
+        return end + 1, at - end - 1  # the status byte goes

@@ -1,0 +1,210 @@
+"""Bytes scattered over a source buffer to the gathered buffers of an Arrow array.
+
+Values come as ``starts`` (int64) and ``lengths`` (int32, -1 = NULL) into the source buffer. Every range is checked
+against it before it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from cdc.binlog.memory import load64, store64
+from cdc.errors import DecodeError
+
+SLACK = 8  # bytes behind an output buffer's end, so that words may be written whole
+LARGEST = 2**31 - 1  # Arrow's 32-bit offsets
+
+OUTSIDE = -1  # kernel results below 0 name a fault of the row in the second value
+TOO_LARGE = -2
+NOT_UTF8 = -3
+
+_FAULTS = {
+    OUTSIDE: ("a value reaches beyond its buffer", "The binlog is damaged: take a new snapshot of the table."),
+    TOO_LARGE: (
+        "values of one column exceed 2 GiB in one piece",
+        "Lower the decoder's batch size, so that a piece holds fewer rows.",
+    ),
+    NOT_UTF8: (
+        "text that is not UTF-8",
+        "Mend the value in the source (MariaDB lets lone surrogates in), or leave the column out of the mapping.",
+    ),
+}
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+
+def fault(code: int, row: int, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> DecodeError:
+    """The error for a kernel's answer: what is wrong, in which row, and the value's first bytes."""
+    message, mend = _FAULTS[code]
+    start, length = int(starts[row]), int(lengths[row])
+    where: dict[str, Any] = {"row": row, "length": length}
+    if code != OUTSIDE:
+        shown = data[start : start + min(length, 24)].tobytes()
+        where["bytes"] = shown.hex(" ") + (" ..." if length > 24 else "")
+    return DecodeError(message, mend=mend, **where)
+
+
+def too_large(row: int) -> DecodeError:
+    """The error for values that outgrow an Arrow array before ``row`` is through."""
+    message, mend = _FAULTS[TOO_LARGE]
+    return DecodeError(message, mend=mend, row=row)
+
+
+@njit(nogil=True, cache=True)
+def measure(starts, lengths, size, offsets):  # type: ignore[no-untyped-def]
+    """Fill ``offsets``; answer (bytes in all or a fault, its row, number of NULLs)."""
+    total = np.int64(0)
+    nulls = 0
+    offsets[0] = 0
+    for row in range(starts.size):
+        length = np.int64(lengths[row])
+        if length < 0:
+            nulls += 1
+        else:
+            start = starts[row]
+            if start < 0 or start > size - length:
+                return OUTSIDE, row, nulls
+            total += length
+            if total > LARGEST:
+                return TOO_LARGE, row, nulls
+        offsets[row + 1] = total
+    return total, 0, nulls
+
+
+@njit(nogil=True, cache=True)
+def not_null_bits(lengths):  # type: ignore[no-untyped-def]
+    """Arrow's validity bitmap of ``lengths``."""
+    bits = np.zeros((lengths.size + 7) // 8, np.uint8)
+    for row in range(lengths.size):
+        if lengths[row] >= 0:
+            bits[row >> 3] |= np.uint8(1 << (row & 7))
+    return bits
+
+
+@njit(nogil=True, cache=True)
+def valid_utf8(data, start, end):  # type: ignore[no-untyped-def]
+    """Whether ``data[start:end]`` is well-formed: no overlong forms, surrogates or values above U+10FFFF."""
+    at = start
+    while at < end:
+        first = data[at]
+        if first < 0x80:
+            at += 1
+        elif first < 0xC2:
+            return False
+        elif first < 0xE0:
+            if at + 1 >= end or data[at + 1] & 0xC0 != 0x80:
+                return False
+            at += 2
+        elif first < 0xF0:
+            if at + 2 >= end:
+                return False
+            second = data[at + 1]
+            if second & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80:
+                return False
+            if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
+                return False
+            at += 3
+        elif first < 0xF5:
+            if at + 3 >= end:
+                return False
+            second = data[at + 1]
+            if second & 0xC0 != 0x80 or data[at + 2] & 0xC0 != 0x80 or data[at + 3] & 0xC0 != 0x80:
+                return False
+            if (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+                return False
+            at += 4
+        else:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def copy_bytes(data, start, length, out, at):  # type: ignore[no-untyped-def]
+    """Copy to ``out[at:]``, which has 8 bytes of slack behind; answer the OR of all bytes as a word.
+
+    The source range must lie inside ``data``; words that would pass its end are made of single bytes.
+    """
+    seen = np.uint64(0)
+    done = np.int64(0)
+    if start + length + 8 <= data.size:
+        source = np.uint64(data.ctypes.data) + np.uint64(start)
+        target = np.uint64(out.ctypes.data) + np.uint64(at)
+        while done + 8 <= length:
+            word = load64(source + np.uint64(done))
+            store64(target + np.uint64(done), word)
+            seen |= word
+            done += 8
+        if done < length:
+            word = load64(source + np.uint64(done))
+            store64(target + np.uint64(done), word)
+            seen |= word & ((np.uint64(1) << np.uint64(8 * (length - done))) - np.uint64(1))
+        return seen
+    while done < length:
+        byte = data[start + done]
+        out[at + done] = byte
+        seen |= np.uint64(byte)
+        done += 1
+    return seen
+
+
+@njit(nogil=True, cache=True)
+def _gather(data, starts, lengths, offsets, out, utf8):  # type: ignore[no-untyped-def]
+    """Copy every value; answer the first row that is not UTF-8, or -1."""
+    for row in range(starts.size):
+        length = np.int64(lengths[row])
+        if length <= 0:
+            continue
+        start = starts[row]
+        seen = copy_bytes(data, start, length, out, np.int64(offsets[row]))
+        if utf8 and seen & _HIGH_BITS and not valid_utf8(data, start, start + length):
+            return row
+    return -1
+
+
+def assembled(
+    kind: pa.DataType, offsets: np.ndarray, out: np.ndarray, total: int, lengths: np.ndarray, nulls: int
+) -> pa.Array:
+    """An Arrow string or binary array over filled buffers."""
+    validity = pa.py_buffer(not_null_bits(lengths)) if nulls else None
+    values = pa.py_buffer(out).slice(0, total)
+    return pa.Array.from_buffers(kind, len(lengths), [validity, pa.py_buffer(offsets), values], nulls)
+
+
+def gathered(kind: pa.DataType, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    """The values as an Arrow array of ``kind``: string, with its UTF-8 checked, or binary."""
+    offsets = np.empty(len(starts) + 1, np.int32)
+    total, row, nulls = measure(starts, lengths, data.size, offsets)
+    if total < 0:
+        raise fault(total, row, data, starts, lengths)
+    out = np.empty(total + SLACK, np.uint8)
+    row = _gather(data, starts, lengths, offsets, out, pa.types.is_string(kind))
+    if row >= 0:
+        raise fault(NOT_UTF8, row, data, starts, lengths)
+    return assembled(kind, offsets, out, total, lengths, nulls)
+
+
+@njit(nogil=True, cache=True)
+def _pad(data, starts, lengths, width, out):  # type: ignore[no-untyped-def]
+    for row in range(starts.size):
+        length = np.int64(lengths[row])
+        if length > width:
+            return row
+        if length > 0:
+            start = starts[row]
+            if start < 0 or start > data.size - length:
+                return row
+            out[row * width : row * width + length] = data[start : start + length]
+    return -1
+
+
+def padded(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """Values of ``width`` bytes each, zeros behind the short ones; NULLs are all zeros."""
+    out = np.zeros(len(starts) * width + SLACK, np.uint8)
+    row = _pad(data, starts, lengths, width, out)
+    if row >= 0:
+        raise fault(OUTSIDE, row, data, starts, lengths)
+    return out

@@ -1,0 +1,79 @@
+"""The GTID set read up to, kept from arrays of numbers: no Python work per transaction."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc.binlog.events import uuid_text
+from cdc.binlog.framing import GNO, ORIGIN, ORIGIN_BYTES
+from cdc.position import AnyGtidSet, GtidSet, MariadbGtidSet, parse_gtid_set
+
+_MARIADB = 255
+
+
+class Gtids:
+    """``origins`` is the kernel's: 64 bytes per source of GTIDs (see ``framing``)."""
+
+    def __init__(self, known: str, origins: int) -> None:
+        self.origins = np.zeros(origins * ORIGIN_BYTES + 64, np.uint8)[: origins * ORIGIN_BYTES]
+        self._set: AnyGtidSet | None = parse_gtid_set(known)  # None: what was executed before is not known
+        self._text: str | None = None
+
+    def grow(self) -> None:
+        """Twice as many sources."""
+        larger = np.zeros(2 * len(self.origins), np.uint8)
+        larger[: len(self.origins)] = self.origins
+        self.origins = larger
+
+    @property
+    def text(self) -> str:
+        """The set as text; "" where it is not known or there are no GTIDs."""
+        if self._text is None:
+            self._text = str(self._set or "")
+        return self._text
+
+    def text_with(self, origin: int, number: int) -> str:
+        """The text with one more transaction."""
+        grown = self._with(self._set, origin, np.array([number]))
+        return str(grown or "")
+
+    def adopt(self, executed: GtidSet) -> None:
+        """PREVIOUS_GTIDS at the beginning of a file: the whole set, if it was not known."""
+        if self._set is None:
+            self._set, self._text = executed, None
+
+    def adopt_mariadb(self, entries: list[tuple[int, int, int]]) -> None:
+        """GTID_LIST; of several servers of a domain the last entry is the newest."""
+        if self._set is None:
+            executed = MariadbGtidSet.empty()
+            for domain, server, number in entries:
+                executed = executed.add(domain, server, number)
+            self._set, self._text = executed, None
+
+    def add(self, transactions: np.ndarray) -> None:
+        """Transactions that ended, in order."""
+        origins = transactions[:, ORIGIN]
+        if self._set is None or origins.max(initial=-1) < 0:
+            return
+        for origin in range(int(origins.max()) + 1):
+            numbers = transactions[origins == origin, GNO]
+            if len(numbers):
+                self._set = self._with(self._set, origin, numbers)
+        self._text = None
+
+    def _with(self, executed: AnyGtidSet | None, origin: int, numbers: np.ndarray) -> AnyGtidSet | None:
+        if executed is None or origin < 0:
+            return executed
+        raw = self.origins[origin * ORIGIN_BYTES : (origin + 1) * ORIGIN_BYTES].tobytes()
+        if raw[16] == _MARIADB:
+            known = executed if isinstance(executed, MariadbGtidSet) else MariadbGtidSet.empty()
+            domain, server = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")
+            return known.add(domain, server, int(numbers[-1]))
+        known_set = executed if isinstance(executed, GtidSet) else GtidSet.empty()
+        numbers = np.unique(numbers)
+        breaks = np.flatnonzero(np.diff(numbers) != 1)
+        first = numbers[np.concatenate(([0], breaks + 1))]
+        last = numbers[np.concatenate((breaks, [len(numbers) - 1]))]
+        tag = raw[17 : 17 + raw[16]].decode("ascii", "replace")
+        intervals = list(zip(first.tolist(), last.tolist(), strict=True))
+        return known_set.add(uuid_text(raw[:16]), tag, intervals)

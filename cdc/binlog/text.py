@@ -1,0 +1,294 @@
+"""Variable-length values to Arrow: UTF-8, binary, ENUM and SET labels, MariaDB's UUID, INET and compressed columns.
+
+Values come as ``starts`` (int64) and ``lengths`` (int32, -1 = NULL) into a source buffer, and leave as Arrow arrays
+whose buffers a kernel filled; no Python object per value, but for compressed columns (zlib has no bulk form).
+
+A lone surrogate (``ed a0 80``), which MariaDB stores and MySQL refuses, has no UTF-8 form: it is an error that names
+the row, not a replacement character that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from cdc.binlog.charsets import Charset, transcoded
+from cdc.binlog.gather import LARGEST, OUTSIDE, SLACK, TOO_LARGE, assembled, fault, gathered, padded, too_large
+from cdc.errors import DecodeError
+
+
+def utf8_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:
+    """Text that is UTF-8 already. Raises: DecodeError - a value is not, or lies outside ``data``."""
+    return gathered(pa.string(), data, starts, lengths)
+
+
+def text_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, charset: Charset) -> pa.StringArray:
+    """Text of any charset of the server, as the server itself converts it to utf8mb4.
+
+    Raises: DecodeError - a value is not well-formed in its charset, or lies outside ``data``.
+    """
+    if charset.is_utf8:
+        return utf8_array(data, starts, lengths)
+    return transcoded(data, starts, lengths, charset)
+
+
+def binary_array(
+    data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, pad_to: int | None = None
+) -> pa.BinaryArray:
+    """Bytes as they are. ``pad_to``: the width of BINARY(n), whose trailing zeros the log leaves out."""
+    if not pad_to:
+        return gathered(pa.binary(), data, starts, lengths)
+    if len(starts) * pad_to > LARGEST:
+        raise too_large(0)
+    out = padded(data, starts, lengths, pad_to)
+    offsets = np.arange(len(starts) + 1, dtype=np.int32) * np.int32(pad_to)
+    return assembled(pa.binary(), offsets, out, len(starts) * pad_to, lengths, int((lengths < 0).sum()))
+
+
+def enum_array(indexes: np.ndarray, valid: np.ndarray, labels: Sequence[str]) -> pa.StringArray:
+    """Labels of ENUM values: index 1 is the first one, 0 the empty text that stands for a refused value."""
+    beyond = valid & ((indexes < 0) | (indexes > len(labels)))
+    if beyond.any():
+        raise _unknown_label("ENUM", int(np.argmax(beyond)), int(indexes[np.argmax(beyond)]), labels)
+    members = pa.array(["", *labels], pa.string())
+    return members.take(pa.array(indexes.astype(np.int32), mask=~valid))
+
+
+@njit(nogil=True, cache=True)
+def _set_offsets(bitmasks, valid, sizes, offsets):  # type: ignore[no-untyped-def]
+    total = np.int64(0)
+    offsets[0] = 0
+    for row in range(bitmasks.size):
+        if valid[row]:
+            bits = bitmasks[row]
+            if sizes.size < 64 and bits >> np.uint64(sizes.size):
+                return OUTSIDE, row
+            parts = 0
+            for member in range(sizes.size):
+                if (bits >> np.uint64(member)) & np.uint64(1):
+                    total += sizes[member]
+                    parts += 1
+            if parts > 1:
+                total += parts - 1
+            if total > LARGEST:
+                return TOO_LARGE, row
+        offsets[row + 1] = total
+    return total, 0
+
+
+@njit(nogil=True, cache=True)
+def _set_text(bitmasks, valid, sizes, names, out):  # type: ignore[no-untyped-def]
+    at = 0
+    for row in range(bitmasks.size):
+        if not valid[row]:
+            continue
+        bits = bitmasks[row]
+        first = True
+        place = 0
+        for member in range(sizes.size):
+            if (bits >> np.uint64(member)) & np.uint64(1):
+                if not first:
+                    out[at] = 0x2C
+                    at += 1
+                first = False
+                for i in range(sizes[member]):
+                    out[at] = names[place + i]
+                    at += 1
+            place += sizes[member]
+
+
+def set_array(bitmasks: np.ndarray, valid: np.ndarray, labels: Sequence[str]) -> pa.StringArray:
+    """Labels of SET values, in member order with commas between. ``bitmasks``: uint64, bit 0 the first member."""
+    names = [label.encode() for label in labels]
+    sizes = np.array([len(name) for name in names], np.int64)
+    bitmasks = bitmasks.astype(np.uint64)
+    offsets = np.empty(len(bitmasks) + 1, np.int32)
+    total, row = _set_offsets(bitmasks, valid, sizes, offsets)
+    if total == TOO_LARGE:
+        raise too_large(row)
+    if total < 0:
+        raise _unknown_label("SET", row, int(bitmasks[row]), labels)
+    out = np.empty(total + SLACK, np.uint8)
+    _set_text(bitmasks, valid, sizes, np.frombuffer(b"".join(names), np.uint8), out)
+    present = np.where(valid, np.int32(0), np.int32(-1))
+    return assembled(pa.string(), offsets, out, total, present, int((~valid).sum()))
+
+
+def _unknown_label(kind: str, row: int, value: int, labels: Sequence[str]) -> DecodeError:
+    return DecodeError(
+        f"a {kind} value that its {len(labels)} members do not cover",
+        mend="The table was changed since its schema was read: take a new snapshot of the table.",
+        row=row,
+        value=value,
+    )
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+@njit(nogil=True, cache=True)
+def _uuid_text(values, row_count, out):  # type: ignore[no-untyped-def]
+    at = 0
+    for row in range(row_count):
+        for i in range(16):
+            if i == 4 or i == 6 or i == 8 or i == 10:
+                out[at] = 0x2D
+                at += 1
+            byte = values[row * 16 + i]
+            out[at] = _HEX[byte >> 4]
+            out[at + 1] = _HEX[byte & 15]
+            at += 2
+
+
+def uuid_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:
+    """MariaDB's UUID as the server writes it: 36 characters, lower case."""
+    values = padded(data, starts, lengths, 16)
+    out = np.empty(len(starts) * 36, np.uint8)
+    _uuid_text(values, len(starts), out)
+    offsets = np.arange(len(starts) + 1, dtype=np.int32) * np.int32(36)
+    return assembled(pa.string(), offsets, out, out.size, lengths, int((lengths < 0).sum()))
+
+
+@njit(nogil=True, cache=True)
+def _put_quad(values, place, out, at):  # type: ignore[no-untyped-def]
+    for i in range(4):
+        byte = np.int64(values[place + i])
+        if i:
+            out[at] = 0x2E
+            at += 1
+        if byte >= 100:
+            out[at] = 0x30 + byte // 100
+            at += 1
+        if byte >= 10:
+            out[at] = 0x30 + byte // 10 % 10
+            at += 1
+        out[at] = 0x30 + byte % 10
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _inet4_text(values, lengths, offsets, out):  # type: ignore[no-untyped-def]
+    at = 0
+    offsets[0] = 0
+    for row in range(lengths.size):
+        if lengths[row] >= 0:
+            at = _put_quad(values, row * 4, out, at)
+        offsets[row + 1] = at
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _inet6_text(values, lengths, offsets, out):  # type: ignore[no-untyped-def]
+    """The longest run of zero groups becomes ``::``, even a run of one; v4 forms keep their dots."""
+    groups = np.empty(8, np.int64)
+    at = 0
+    offsets[0] = 0
+    for row in range(lengths.size):
+        if lengths[row] >= 0:
+            place = row * 16
+            run = 0
+            gap = 8
+            gap_length = 0
+            for i in range(8):
+                groups[i] = np.int64(values[place + 2 * i]) << 8 | np.int64(values[place + 2 * i + 1])
+                run = run + 1 if groups[i] == 0 else 0
+                if run > gap_length:
+                    gap_length = run
+                    gap = i + 1 - run
+            leading = gap_length if gap == 0 else 0
+            dotted = (leading == 6) or (leading == 5 and groups[5] == 0xFFFF)
+            i = 0
+            while i < 8:
+                if i == gap:
+                    out[at] = 0x3A
+                    at += 1
+                    i += gap_length
+                    if i == 8:
+                        out[at] = 0x3A
+                        at += 1
+                    continue
+                if i:
+                    out[at] = 0x3A
+                    at += 1
+                if dotted and i == 6:
+                    at = _put_quad(values, place + 12, out, at)
+                    break
+                shift = 12
+                while shift and not groups[i] >> shift:
+                    shift -= 4
+                while shift >= 0:
+                    out[at] = _HEX[(groups[i] >> shift) & 15]
+                    at += 1
+                    shift -= 4
+                i += 1
+        offsets[row + 1] = at
+    return at
+
+
+def inet4_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:
+    """MariaDB's INET4 as the server writes it."""
+    values = padded(data, starts, lengths, 4)
+    offsets = np.empty(len(starts) + 1, np.int32)
+    out = np.empty(len(starts) * 15 + SLACK, np.uint8)
+    total = _inet4_text(values, lengths, offsets, out)
+    return assembled(pa.string(), offsets, out, total, lengths, int((lengths < 0).sum()))
+
+
+def inet6_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:
+    """MariaDB's INET6 as the server writes it, which is not always the shortest form."""
+    values = padded(data, starts, lengths, 16)
+    offsets = np.empty(len(starts) + 1, np.int32)
+    out = np.empty(len(starts) * 45 + SLACK, np.uint8)
+    total = _inet6_text(values, lengths, offsets, out)
+    return assembled(pa.string(), offsets, out, total, lengths, int((lengths < 0).sum()))
+
+
+def uncompress(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """MariaDB's COMPRESSED values unpacked: a new buffer with its starts and lengths, for the other functions here.
+
+    Calls: zlib once per value, in Python; these columns are rare, and inflating outweighs the loop.
+    """
+    pieces = []
+    new_lengths = lengths.copy()
+    for row in np.flatnonzero(lengths > 0):
+        start, length = int(starts[row]), int(lengths[row])
+        if start < 0 or start + length > data.size:
+            raise fault(OUTSIDE, int(row), data, starts, lengths)
+        piece = _inflated(data[start : start + length].tobytes(), int(row))
+        pieces.append(piece)
+        new_lengths[row] = len(piece)
+    counted = np.maximum(new_lengths, 0).astype(np.int64)
+    return np.frombuffer(b"".join(pieces), np.uint8), np.cumsum(counted) - counted, new_lengths
+
+
+def _inflated(value: bytes, row: int) -> bytes:
+    """One compressed value: a header byte, the length (big-endian) and a zlib or raw deflate stream."""
+    header = value[0]
+    if header == 0:
+        return value[1:]
+    size_bytes = header & 7
+    if header >> 4 != 8 or not size_bytes or len(value) < 1 + size_bytes:
+        raise _bad_compression(f"an unknown compression header 0x{header:02x}", row)
+    size = int.from_bytes(value[1 : 1 + size_bytes], "big")
+    if size > LARGEST:
+        raise _bad_compression(f"a declared size of {size} bytes", row)
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS if header & 8 else zlib.MAX_WBITS)
+    try:
+        # one byte of room more than declared shows a stream that is longer, without inflating all of it
+        plain = inflater.decompress(value[1 + size_bytes :], size + 1)
+    except zlib.error as error:
+        raise _bad_compression(f"a broken stream ({error})", row) from error
+    if len(plain) != size:
+        raise _bad_compression(f"{len(plain)} bytes where {size} are declared", row)
+    return plain
+
+
+def _bad_compression(what: str, row: int) -> DecodeError:
+    return DecodeError(
+        f"a COMPRESSED value has {what}", mend="The binlog is damaged: take a new snapshot of the table.", row=row
+    )
