@@ -10,7 +10,7 @@ import numpy as np
 from cdc.binlog.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LENGTH, OFFSET, SKIPPED
 from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.rows import Slot, make_slot
-from cdc.binlog.tables import TableMap, parse_table_map, schema_of, table_name
+from cdc.binlog.tables import parse_table_map, schema_of, table_name
 from cdc.position import Position
 
 if TYPE_CHECKING:
