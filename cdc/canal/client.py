@@ -142,6 +142,8 @@ class CanalConnection:
 
     def close(self) -> None:
         """Close the socket. What was not acked stays with the server. Harmless when repeated."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
         self._socket.close()
 
     def _send(self, kind: Packet.Kind, message: ProtobufMessage) -> None:
@@ -253,6 +255,7 @@ class CanalClient:
         self._filter = filter
         self._idle_timeout_ms = idle_timeout_ms
         self._connection: CanalConnection | None = None
+        self.wait: Callable[[float], object] = time.sleep  # how the back-off between attempts is spent
         self._wait_s = 0.0
         self._not_before = 0.0
 
@@ -308,10 +311,9 @@ class CanalClient:
         waits the whole of ``timeout_ms`` for so many, then sends what it has.
         Raises: SourceUnavailable - the connection is gone. The next call makes a new one, with back-off.
         """
-        self._reconnect()
-        assert self._connection is not None
+        connection = self._connected_now()
         try:
-            answer = self._connection.get(fetch_size, timeout_ms)
+            answer = connection.get(fetch_size, timeout_ms)
         except SourceUnavailable:
             self._drop()
             raise
@@ -341,22 +343,21 @@ class CanalClient:
 
     def rollback(self) -> None:
         """Have everything not yet acked sent again, as a new session."""
-        self._reconnect()
-        assert self._connection is not None
-        self._connection.rollback()
+        self._connected_now().rollback()
         self.session += 1
 
     def unsubscribe(self) -> None:
         """Give up the client id's place at the server. With ZooKeeper the cursor is lost with it."""
-        self._reconnect()
-        assert self._connection is not None
-        self._connection.unsubscribe()
+        self._connected_now().unsubscribe()
 
     def close(self) -> None:
-        """Close the connection. What was not acked comes again at the next one. Harmless when repeated."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close the connection. What was not acked comes again at the next one. Harmless when repeated.
+
+        Calls: from any thread; one that waits in ``get`` raises SourceUnavailable.
+        """
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _drop(self) -> None:
         self.close()
@@ -364,14 +365,16 @@ class CanalClient:
         self._wait_s = min(longest, max(first, self._wait_s * 2)) * random.uniform(0.8, 1.2)  # noqa: S311
         self._not_before = time.monotonic() + self._wait_s
 
-    def _reconnect(self) -> None:
+    def _connected_now(self) -> CanalConnection:
         if self._connection is None:
-            time.sleep(max(0.0, self._not_before - time.monotonic()))
+            self.wait(max(0.0, self._not_before - time.monotonic()))
             try:
                 self.connect()
             except SourceUnavailable:
                 self._drop()
                 raise
+        assert self._connection is not None
+        return self._connection
 
 
 def zookeeper_addresses(hosts: str, destination: str) -> Addresses:

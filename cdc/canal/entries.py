@@ -175,7 +175,9 @@ class EntryDecoder:
             try:
                 arrays.append(self._checked(plan, column, plan.parse[slot](values)))
             except CdcError as error:
-                entry = members[np.searchsorted(np.cumsum(row_counts), error.where.pop("row", 0), "right")]
+                row = error.where.pop("row", 0)
+                assert isinstance(row, int)
+                entry = members[np.searchsorted(np.cumsum(row_counts), row, "right")]
                 error.where |= {"table": plan.schema.name, "column": column.name, "at": entries.place(int(entry))}
                 raise
         arrays.append(pa.array(deleted[:rows]))
@@ -348,7 +350,7 @@ def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
 
 
 def _decimal_texts(values: Values, scale: int) -> pa.Array:
-    """DECIMALs that Arrow's 128 bits cannot hold, as the server writes them. Python per value; such columns are rare."""
+    """DECIMALs too wide for Arrow's 128 bits, as the server writes them. Python per value; such columns are rare."""
     told = text.utf8_array(*values).to_pylist()
     return pa.array([each if each is None else _scaled(each, scale) for each in told], pa.string())
 
