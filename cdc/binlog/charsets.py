@@ -15,10 +15,10 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from cdc.binlog.charset_tables import CODEC_DIFFERENCES, SWE7, UPPER_HALVES
-from cdc.binlog.gather import LARGEST, SLACK, assembled, copy_bytes, fault, measure, too_large
+from cdc.binlog.gather import LARGEST, SLACK, assembled, copy_bytes, fault, gathered, measure, too_large
+from cdc.binlog.kernels import kernel, part
 from cdc.errors import DecodeError
 
 _COLLATIONS = {
@@ -113,8 +113,14 @@ class Charset:
 
     @property
     def is_utf8(self) -> bool:
-        """Whether its bytes are UTF-8 as they stand."""
-        return self.name in ("utf8mb4", "utf8mb3", "utf8")
+        """Whether its bytes are UTF-8 as they stand; binary text is taken for it."""
+        return self.name in ("utf8mb4", "utf8mb3", "utf8", "binary")
+
+    def decode(self, value: bytes) -> str:
+        """One value as Python text: names, labels, statements. Raises: DecodeError - not well-formed."""
+        data, start, length = np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int32)
+        gather = gathered(pa.string(), data, start, length) if self.is_utf8 else transcoded(data, start, length, self)
+        return str(gather[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,8 @@ def _by_collation(flavor: str) -> dict[int, str]:
 def _numbers(text: str, base: int) -> list[int]:
     """The numbers of ``1 5-7``."""
     found: list[int] = []
-    for part in text.split():
-        low, _, high = part.partition("-")
+    for piece in text.split():
+        low, _, high = piece.partition("-")
         found.extend(range(int(low, base), int(high or low, base) + 1))
     return found
 
@@ -196,7 +202,7 @@ def _multi_byte_tables(name: str) -> _Tables:
     if name == "gb18030":
         quad = np.array([_character(_gb_bytes(number), codec) for number in range(50_400)], np.uint16)
     for run in CODEC_DIFFERENCES.get(name, "").split():
-        code, character, count = (int(part, 16) for part in run.split(":"))
+        code, character, count = (int(digits, 16) for digits in run.split(":"))
         table, place = double, code - 0x8000
         if code > 0xFFFFFF:
             table, place = quad, _gb_number(code)
@@ -227,7 +233,7 @@ def _gb_number(code: int) -> int:
     return (((first - 0x81) * 10 + second - 0x30) * 126 + third - 0x81) * 10 + fourth - 0x30
 
 
-@njit(nogil=True, cache=True)
+@part
 def put_utf8(out, at, point):  # type: ignore[no-untyped-def]
     """Write a code point; answer the place behind it."""
     if point < 0x80:
@@ -249,7 +255,7 @@ def put_utf8(out, at, point):  # type: ignore[no-untyped-def]
     return at + 4
 
 
-@njit(nogil=True, cache=True)
+@part
 def _quad_point(data, at, end, quad):  # type: ignore[no-untyped-def]
     """The code point of GB 18030's four bytes at ``at``, or -1."""
     if at + 4 > end:
@@ -265,7 +271,7 @@ def _quad_point(data, at, end, quad):  # type: ignore[no-untyped-def]
     return 0x3F
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _transcode(data, starts, lengths, first, double, triple, quad, ascii_below, offsets, out):  # type: ignore[no-untyped-def]
     """Fill ``offsets`` and ``out``; answer (bytes in all, first row that is not well-formed or -1)."""
     place = np.int64(0)
@@ -308,7 +314,7 @@ def _transcode(data, starts, lengths, first, double, triple, quad, ascii_below, 
     return place, -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _from_units(data, starts, lengths, width, big, paired, offsets, out):  # type: ignore[no-untyped-def]
     """The same for code units of 2 or 4 bytes; ``paired``: surrogate pairs make one character."""
     place = np.int64(0)

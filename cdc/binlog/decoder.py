@@ -17,11 +17,12 @@ from cdc.binlog import framing as fr
 from cdc.binlog import rows as row_events
 from cdc.binlog import walk
 from cdc.binlog.buffer import StreamBuffer
-from cdc.binlog.charsets import Charset, charset_of
+from cdc.binlog.charsets import charset_of
 from cdc.binlog.checksum import crc32
 from cdc.binlog.events import Malformed, ServerError, Statement
 from cdc.binlog.gtids import Gtids
 from cdc.binlog.registry import Registry
+from cdc.binlog.tables import text_of
 from cdc.binlog.xa import OpenXa, PreparedPiece, renumbered, xid_of
 from cdc.errors import CdcError, DecodeError, SourceRewound, UnsupportedImage
 from cdc.position import BinlogPosition
@@ -790,8 +791,8 @@ _GOES_ON = {ev.TRANSACTION_PAYLOAD, ev.QUERY, ev.QUERY_COMPRESSED, ev.EXECUTE_LO
 def _decode_sql(query: ev.Query) -> str:
     name = charset_of(query.client_collation, "mysql") if query.client_collation else "utf8mb4"
     try:
-        return Charset(name).decode(query.sql)
-    except (UnicodeDecodeError, LookupError, CdcError):
+        return text_of(query.sql, name)
+    except CdcError:
         return query.sql.decode("utf-8", "replace")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.binlog.checksum import crc32
-from cdc.binlog.kernels import kernel, load_u16, load_u32, load_u64
+from cdc.binlog.kernels import kernel, load_u16, load_u32, load_u64, part
 
 # state: one int64 array that Python and kernel share
 (
@@ -80,7 +80,7 @@ _DUMMY_IDS = (0xFFFFFFFFFFFF, 0xFFFFFF)
 _K = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
+@part
 def content_hash(data: np.ndarray, start: int, end: int) -> int:
     """Hash of ``data[start:end]``; needs slack bytes behind ``end``."""
     value = np.uint64(end - start) * _K
@@ -96,7 +96,7 @@ def content_hash(data: np.ndarray, start: int, end: int) -> int:
     return np.int64(value & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@kernel
+@part
 def _same(left: np.ndarray, left_at: int, right: np.ndarray, right_at: int, count: int) -> bool:
     done = 0
     while done + 8 <= count:
@@ -110,7 +110,7 @@ def _same(left: np.ndarray, left_at: int, right: np.ndarray, right_at: int, coun
     return True
 
 
-@kernel
+@part
 def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.ndarray, known: np.ndarray,
               arena: np.ndarray) -> int:  # fmt: skip
     """Row of ``known`` with the same content, or -1."""
@@ -125,7 +125,7 @@ def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.nda
     return -1
 
 
-@kernel
+@part
 def read_pint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A packed number at ``at`` and the offset behind it; offset -1: it does not end before ``end``."""
     if at >= end:
@@ -151,7 +151,7 @@ def read_pint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return first, np.int64(at + 1 + width)
 
 
-@kernel
+@part
 def _read_vint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A number of MySQL's serialization library at ``at`` and the offset behind it; offset -1 as above."""
     if at >= end:
@@ -171,7 +171,7 @@ def _read_vint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return value >> np.uint64(width), np.int64(at + width)
 
 
-@kernel
+@part
 def _find_origin(origins: np.ndarray, count: int, wanted: np.ndarray, hint: int) -> int:
     if 0 <= hint < count and _same(origins, hint * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
         return hint
@@ -181,7 +181,7 @@ def _find_origin(origins: np.ndarray, count: int, wanted: np.ndarray, hint: int)
     return -1
 
 
-@kernel
+@part
 def _read_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number: np.ndarray) -> bool:
     """Origin into ``wanted``, (gno, commit microseconds or -1) into ``number``; False: the body is too short."""
     if end - body < 25:
@@ -197,7 +197,7 @@ def _read_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number
     return True
 
 
-@kernel
+@part
 def _read_tagged_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number: np.ndarray) -> bool:
     """As ``_read_gtid``, for GTID_TAGGED."""
     for i in range(ORIGIN_BYTES):
@@ -236,7 +236,7 @@ def _read_tagged_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray,
     return at >= 0
 
 
-@kernel
+@part
 def _query_word(data: np.ndarray, body: int, end: int) -> int:
     """What a QUERY is: 1 BEGIN, 2 COMMIT, 3 ROLLBACK, 4 SAVEPOINT, 0 anything else, -1 malformed."""
     if end - body < 14:
@@ -259,7 +259,7 @@ def _query_word(data: np.ndarray, body: int, end: int) -> int:
     return 0
 
 
-@kernel
+@part
 def _end_transaction(state: np.ndarray, transactions: np.ndarray, file_next: int) -> None:
     row = state[TX_COUNT]
     transactions[row, START] = state[TX_START]
@@ -284,7 +284,7 @@ def end_transaction(state: np.ndarray, transactions: np.ndarray, file_next: int)
     _end_transaction(state, transactions, file_next)
 
 
-@kernel
+@part
 def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: int, gno: int) -> None:
     state[PHASE] = phase
     state[TX_START] = state[FILE_AT]

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
-from cdc.binlog.memory import load64, store64
+from cdc.binlog.kernels import kernel, load_u64, part, store_64
 from cdc.errors import DecodeError
 
 SLACK = 8  # bytes behind an output buffer's end, so that words may be written whole
@@ -54,7 +53,7 @@ def too_large(row: int) -> DecodeError:
     return DecodeError(message, mend=mend, row=row)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def measure(starts, lengths, size, offsets):  # type: ignore[no-untyped-def]
     """Fill ``offsets``; answer (bytes in all or a fault, its row, number of NULLs)."""
     total = np.int64(0)
@@ -75,7 +74,7 @@ def measure(starts, lengths, size, offsets):  # type: ignore[no-untyped-def]
     return total, 0, nulls
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def not_null_bits(lengths):  # type: ignore[no-untyped-def]
     """Arrow's validity bitmap of ``lengths``."""
     bits = np.zeros((lengths.size + 7) // 8, np.uint8)
@@ -85,7 +84,7 @@ def not_null_bits(lengths):  # type: ignore[no-untyped-def]
     return bits
 
 
-@njit(nogil=True, cache=True)
+@part
 def valid_utf8(data, start, end):  # type: ignore[no-untyped-def]
     """Whether ``data[start:end]`` is well-formed: no overlong forms, surrogates or values above U+10FFFF."""
     at = start
@@ -122,7 +121,7 @@ def valid_utf8(data, start, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(nogil=True, cache=True)
+@part
 def copy_bytes(data, start, length, out, at):  # type: ignore[no-untyped-def]
     """Copy to ``out[at:]``, which has 8 bytes of slack behind; answer the OR of all bytes as a word.
 
@@ -131,16 +130,14 @@ def copy_bytes(data, start, length, out, at):  # type: ignore[no-untyped-def]
     seen = np.uint64(0)
     done = np.int64(0)
     if start + length + 8 <= data.size:
-        source = np.uint64(data.ctypes.data) + np.uint64(start)
-        target = np.uint64(out.ctypes.data) + np.uint64(at)
         while done + 8 <= length:
-            word = load64(source + np.uint64(done))
-            store64(target + np.uint64(done), word)
+            word = load_u64(data, start + done)
+            store_64(out, at + done, word)
             seen |= word
             done += 8
         if done < length:
-            word = load64(source + np.uint64(done))
-            store64(target + np.uint64(done), word)
+            word = load_u64(data, start + done)
+            store_64(out, at + done, word)
             seen |= word & ((np.uint64(1) << np.uint64(8 * (length - done))) - np.uint64(1))
         return seen
     while done < length:
@@ -151,7 +148,7 @@ def copy_bytes(data, start, length, out, at):  # type: ignore[no-untyped-def]
     return seen
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _gather(data, starts, lengths, offsets, out, utf8):  # type: ignore[no-untyped-def]
     """Copy every value; answer the first row that is not UTF-8, or -1."""
     for row in range(starts.size):
@@ -187,7 +184,7 @@ def gathered(kind: pa.DataType, data: np.ndarray, starts: np.ndarray, lengths: n
     return assembled(kind, offsets, out, total, lengths, nulls)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _pad(data, starts, lengths, width, out):  # type: ignore[no-untyped-def]
     for row in range(starts.size):
         length = np.int64(lengths[row])

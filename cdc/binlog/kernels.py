@@ -51,6 +51,9 @@ def _use_cache() -> bool:
 
 kernel = numba.njit(cache=_use_cache(), nogil=True, error_model="numpy")
 
+# parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's
+part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
 
 def _loader(bits: int) -> Any:
     value = {8: types.uint8, 16: types.uint16, 32: types.uint32, 64: types.uint64}[bits]
@@ -101,3 +104,15 @@ def swap_bytes(typing_context: Any, value: Any) -> Any:
         return builder.bswap(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def multiply_high(typing_context: Any, left: Any, right: Any) -> Any:
+    """The upper 64 bits of the 128-bit product of two uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate

@@ -17,6 +17,7 @@ from cdc.binlog.kernels import (
     load_u16,
     load_u32,
     load_u64,
+    part,
     store_8,
     store_16,
     store_32,
@@ -35,7 +36,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-@kernel
+@part
 def put_small(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """TINYINT, one byte each."""
     for i in range(count):
@@ -43,7 +44,7 @@ def put_small(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarra
         store_8(block, out + i, np.int64(load_u8(data, at)) if at >= 0 else np.int64(0))
 
 
-@kernel
+@part
 def put_16(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """Into int16: SMALLINT, TINYINT UNSIGNED, YEAR."""
     if op == COPY_2:
@@ -58,7 +59,7 @@ def put_16(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
             store_16(block, out + 2 * i, value + epoch if value else value)
 
 
-@kernel
+@part
 def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """Into int32: INT, MEDIUMINT, SMALLINT UNSIGNED, FLOAT's bits, ENUM indexes."""
     if op == COPY_4:
@@ -78,7 +79,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
             store_32(block, out + 4 * i, (value ^ sign) - sign)
 
 
-@kernel
+@part
 def put_64(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray,
            out: int) -> None:  # fmt: skip
     """Into int64: BIGINT, INT UNSIGNED, DOUBLE's bits, BIT up to 63, SET masks."""
@@ -95,7 +96,7 @@ def put_64(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int
             store_64(block, out + 8 * i, np.int64(word))
 
 
-@kernel
+@part
 def put_wide(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> None:
     """Into decimal128 without sign: BIGINT UNSIGNED, BIT(64)."""
     for i in range(count):
@@ -105,7 +106,7 @@ def put_wide(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: n
         store_64(block, out + 16 * i + 8, np.int64(0))
 
 
-@kernel
+@part
 def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndarray, count: int,
                    block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL up to 18 digits into decimal128; the first value with impossible digits, or -1."""
@@ -154,7 +155,7 @@ def put_decimal_64(precision: int, scale: int, data: np.ndarray, starts: np.ndar
     return -1
 
 
-@kernel
+@part
 def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.ndarray, count: int,
                     block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
@@ -214,10 +215,10 @@ def _decimal_text(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, pre
         sign = np.uint64(1) << np.uint64(63)
         place = 0
         left = whole
-        for part in range(2):
+        for side in range(2):
             while left > 0:
                 # leftover digits come first before the point, and last behind it
-                taken = 9 if left >= 9 and (part == 1 or left % 9 == 0) else left % 9
+                taken = 9 if left >= 9 and (side == 1 or left % 9 == 0) else left % 9
                 size = _DIGIT_BYTES[taken]
                 number = np.int64((swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * size))
                 sign = np.uint64(0)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.batch import Changes, Reads
-from cdc.binlog import json, numeric, tables, temporal, text, walk
+from cdc.binlog import json, json_diff, numeric, tables, temporal, text, walk
 from cdc.binlog.charsets import Charset
 from cdc.binlog.events import Malformed
 from cdc.binlog.tables import MappedColumn, TableMap
@@ -445,6 +445,6 @@ def json_documents(
             break
         found = np.zeros((count, 4), np.int64)
     found = np.ascontiguousarray(found[:count].T)
-    return json.apply_diffs(
+    return json_diff.apply_diffs(
         data, found[0], found[1].astype(np.int32), data, found[2], found[3].astype(np.int32)
     )

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdc.binlog.charsets import charset_of
+import numpy as np
+
+from cdc.binlog import text
+from cdc.binlog.charsets import Charset, charset_of
 from cdc.binlog.events import Cursor, Malformed
+from cdc.binlog.kernels import SLACK_BYTES
 from cdc.position import Position
 from cdc.schema import Column, Kind, TableSchema
 
@@ -36,8 +40,11 @@ _TEMPORAL_KINDS = {
 _GEOMETRY_NAMES = (
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection",
 )  # fmt: skip
-_BYTES_PER_CHARACTER = {"utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3,
-                        "eucjpms": 3, "ucs2": 2, "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "big5": 2, "euckr": 2}  # fmt: skip
+_WIDE_CHARSETS = ("ucs2", "utf16", "utf32")  # ASCII bytes are not ASCII text there
+_BYTES_PER_CHARACTER = {
+    "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4, "utf8mb3": 3, "ujis": 3, "eucjpms": 3, "ucs2": 2,
+    "sjis": 2, "cp932": 2, "gbk": 2, "gb2312": 2, "big5": 2, "euckr": 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +280,7 @@ def _schema_column(column: MappedColumn) -> Column:
         charset = charset_of(column.collation, "mysql")
     kind, fields = _kind_and_fields(column, charset)
     unsigned = bool(column.unsigned) and kind not in (Kind.YEAR,)
-    labels = tuple(_label(label, charset) for label in column.labels or ())
+    labels = tuple(text_of(label, charset or "utf8mb4") for label in column.labels or ())
     made = Column(
         name=column.name or "",
         kind=kind,
@@ -289,10 +296,13 @@ def _schema_column(column: MappedColumn) -> Column:
     return Column(**{**{name: getattr(made, name) for name in Column.__slots__}, **fields})
 
 
-def _label(raw: bytes, charset: str) -> str:
-    from cdc.binlog.charsets import Charset
-
-    return Charset(charset or "utf8mb4").decode(raw)
+def text_of(raw: bytes, charset: str) -> str:
+    """``raw`` in one of the server's charsets. Raises: DecodeError - it is not well-formed."""
+    if raw.isascii() and not charset.startswith(_WIDE_CHARSETS):
+        return raw.decode("ascii")
+    data = np.frombuffer(raw + bytes(SLACK_BYTES), np.uint8)
+    array = text.text_array(data, np.zeros(1, np.int64), np.array([len(raw)], np.int32), Charset(charset))
+    return str(array[0].as_py())
 
 
 def _kind_and_fields(column: MappedColumn, charset: str) -> tuple[Kind, dict]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cdc.binlog.kernels import kernel, load_u32, load_u64, store_32, store_64, swap_bytes
+from cdc.binlog.kernels import kernel, load_u32, load_u64, part, store_32, store_64, swap_bytes
 from cdc.binlog.numeric import validity_of
 
 DATE_3, DATETIME_2, TIMESTAMP_2, TIME_2, DATETIME_OLD, TIMESTAMP_OLD, TIME_OLD = range(32, 39)
@@ -21,7 +21,7 @@ _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 
 
-@kernel
+@part
 def _days(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01 in the proleptic Gregorian calendar; -2^40 where there is no such day."""
     if month < 1 or month > 12 or day < 1 or year > 9999 or day > _MONTH_DAYS[month]:
@@ -35,7 +35,7 @@ def _days(year: int, month: int, day: int) -> int:
     return np.int64((era - 1) * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468)
 
 
-@kernel
+@part
 def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, micro: int) -> int:
     """Microseconds since 1970; -2^63 where there is no such moment."""
     days = _days(year, month, day)
@@ -44,7 +44,7 @@ def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int
     return ((days * 24 + hour) * 60 + minute) * 60 * _SECOND + second * _SECOND + micro
 
 
-@kernel
+@part
 def put_date(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray, out: int) -> int:
     """DATE into date32; a date that does not exist turns into NULL in ``starts``. How many did."""
     bad = 0
@@ -63,7 +63,7 @@ def put_date(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray
     return bad
 
 
-@kernel
+@part
 def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray,
                out: int) -> int:  # fmt: skip
     """DATETIME, TIMESTAMP into microseconds, TIME into signed microseconds; as ``put_date``."""
@@ -133,7 +133,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
     return bad
 
 
-@kernel
+@part
 def _put_digits(out: np.ndarray, at: int, number: int, count: int) -> int:
     for place in range(at + count - 1, at - 1, -1):
         out[place] = 48 + number % 10

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from cdc.binlog.charsets import Charset, transcoded
 from cdc.binlog.gather import LARGEST, OUTSIDE, SLACK, TOO_LARGE, assembled, fault, gathered, padded, too_large
+from cdc.binlog.kernels import kernel, part
 from cdc.errors import DecodeError
 
 
@@ -58,7 +58,7 @@ def enum_array(indexes: np.ndarray, valid: np.ndarray, labels: Sequence[str]) ->
     return members.take(pa.array(indexes.astype(np.int32), mask=~valid))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _set_offsets(bitmasks, valid, sizes, offsets):  # type: ignore[no-untyped-def]
     total = np.int64(0)
     offsets[0] = 0
@@ -80,7 +80,7 @@ def _set_offsets(bitmasks, valid, sizes, offsets):  # type: ignore[no-untyped-de
     return total, 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _set_text(bitmasks, valid, sizes, names, out):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(bitmasks.size):
@@ -130,7 +130,7 @@ def _unknown_label(kind: str, row: int, value: int, labels: Sequence[str]) -> De
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _uuid_text(values, row_count, out):  # type: ignore[no-untyped-def]
     at = 0
     for row in range(row_count):
@@ -153,7 +153,7 @@ def uuid_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.
     return assembled(pa.string(), offsets, out, out.size, lengths, int((lengths < 0).sum()))
 
 
-@njit(nogil=True, cache=True)
+@part
 def _put_quad(values, place, out, at):  # type: ignore[no-untyped-def]
     for i in range(4):
         byte = np.int64(values[place + i])
@@ -171,7 +171,7 @@ def _put_quad(values, place, out, at):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _inet4_text(values, lengths, offsets, out):  # type: ignore[no-untyped-def]
     at = 0
     offsets[0] = 0
@@ -182,7 +182,7 @@ def _inet4_text(values, lengths, offsets, out):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _inet6_text(values, lengths, offsets, out):  # type: ignore[no-untyped-def]
     """The longest run of zero groups becomes ``::``, even a run of one; v4 forms keep their dots."""
     groups = np.empty(8, np.int64)

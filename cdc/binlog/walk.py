@@ -14,7 +14,7 @@ import numpy as np
 
 from cdc.binlog import numeric, temporal
 from cdc.binlog.framing import BITMAPS_AT, COLUMNS, END, KIND, read_pint
-from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64, store_32, store_64
+from cdc.binlog.kernels import kernel, load_u8, load_u16, load_u32, load_u64, part, store_32, store_64
 from cdc.binlog.numeric import put_16, put_32, put_64, put_decimal_64, put_decimal_128, put_small, put_wide
 from cdc.binlog.temporal import put_date, put_moment
 
@@ -41,7 +41,7 @@ _UPDATES = (24, 31, 39)
 _DELETES = (25, 32)
 
 
-@kernel
+@part
 def _prefix(data: np.ndarray, at: int, width: int) -> int:
     """The length that precedes a value: ``-width`` bytes."""
     if width == -1:
@@ -53,7 +53,7 @@ def _prefix(data: np.ndarray, at: int, width: int) -> int:
     return np.int64(load_u32(data, at))
 
 
-@kernel
+@part
 def _walk(data: np.ndarray, at: int, end: int, steps: np.ndarray, starts: np.ndarray, lengths: np.ndarray, row: int,
           nulls: np.ndarray) -> int:  # fmt: skip
     """Note the places of one complete image's values; the offset behind it, or -1 - column where it overruns."""
@@ -103,7 +103,7 @@ def _walk(data: np.ndarray, at: int, end: int, steps: np.ndarray, starts: np.nda
     return np.int64(at)
 
 
-@kernel
+@part
 def _walk_sparse(data: np.ndarray, at: int, end: int, present_at: int, steps: np.ndarray, json_columns: np.ndarray,
                  partial_at: int, documents: np.ndarray, control: np.ndarray, starts: np.ndarray,
                  lengths: np.ndarray, row: int, nulls: np.ndarray) -> int:  # fmt: skip
@@ -161,7 +161,7 @@ def _walk_sparse(data: np.ndarray, at: int, end: int, present_at: int, steps: np
     return np.int64(at)
 
 
-@kernel
+@part
 def is_full(data: np.ndarray, at: int, count: int) -> bool:
     """Whether the first ``count`` bits are all set."""
     for i in range(count >> 3):
@@ -172,7 +172,7 @@ def is_full(data: np.ndarray, at: int, count: int) -> bool:
     return rest == 0 or (data[at + (count >> 3)] & mask) == mask
 
 
-@kernel
+@part
 def _differs(data: np.ndarray, steps: np.ndarray, keys: np.ndarray, key_starts: np.ndarray, key_lengths: np.ndarray,
              starts: np.ndarray, lengths: np.ndarray, row: int) -> bool:  # fmt: skip
     """Whether a key column's bytes differ between the before image (``key_starts``) and the after image."""
@@ -202,7 +202,7 @@ def _differs(data: np.ndarray, steps: np.ndarray, keys: np.ndarray, key_starts: 
     return False
 
 
-@kernel
+@part
 def _flush(data: np.ndarray, wanted: np.ndarray, starts: np.ndarray, lengths: np.ndarray, nulls: np.ndarray,
            count: int, row: int, block: np.ndarray, capacity: int, control: np.ndarray) -> bool:  # fmt: skip
     """Turn ``count`` places of every wanted column into values, from ``row`` on in the block."""

@@ -193,9 +193,7 @@ def _check_executed(server: Server, position: BinlogPosition) -> None:
 
 
 def _check_purged(server: Server, position: BinlogPosition) -> None:
-    if server.mariadb:
-        return  # the server itself refuses a GTID position whose files are gone, when it is asked for
-    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(server.purged())
+    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(_gtids_before(server, next(iter(server.files()))))
     if purged and (not seen or not seen.contains(purged)):  # type: ignore[arg-type]
         raise PositionLost(
             "Transactions after our GTID set are gone from the server.",

@@ -1,0 +1,207 @@
+"""What tests of receivers share: a selection, a model of the rows handed out, and a line that can be cut or damaged."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+
+from cdc.batch import Batch, Reads
+from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
+from cdc.binlog.server import Server
+from cdc.receiver.binlog import BinlogReceiver
+from cdc.receiver.start import resolve_start
+from cdc.schema import DELETED, SEQUENCE, TableSchema
+
+DEADLINE_S = 120.0  # the kernels may have to be compiled first
+
+
+class Mapped:
+    """Maps tables of one database; all columns, or those named."""
+
+    def __init__(self, database, *tables, columns=None):
+        self.database, self.tables, self.columns = database, tables, columns
+
+    def maps(self, database, table):
+        return database == self.database and (not self.tables or table in self.tables)
+
+    def reads(self, schema: TableSchema) -> Reads:
+        names = frozenset(self.columns or (column.name for column in schema.columns))
+        for name in names:
+            schema.column(name)
+        return Reads(names | frozenset(schema.key), frozenset(schema.key))
+
+
+def endpoint(server, port=None, user="root", password="", tls=None):
+    """Over TCP, as jobs connect; root is let in without a password."""
+    if user == "root":
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT COUNT(*) FROM mysql.user WHERE User = 'cdc'")
+            if not cursor.fetchone()[0]:
+                server.create_user("cdc", "secret")
+        user, password = "cdc", "secret"
+    return Endpoint(server.host, port or server.port, user, password, tls or Tls("off"))
+
+
+def identity(name="shop", server_id=None):
+    return ReaderIdentity.of(name, "0badcafe", "127.0.0.1", server_id)
+
+
+def position(server, start="latest"):
+    with Server(endpoint(server)) as asked:
+        return resolve_start(asked, start, identity("resolver"))
+
+
+def receiver_of(server, selection, port=None, name="shop", **options):
+    return BinlogReceiver.of_server(endpoint(server, port), identity(name), selection, heartbeat_s=1.0, **options)
+
+
+def until(condition, deadline_s=DEADLINE_S, what="the condition"):
+    """Wait for ``condition`` to hold; gives its value."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come within {deadline_s} s")
+
+
+class Taker:
+    """Takes Batches like a Consumer that starts a Task for every one, and keeps what they say."""
+
+    def __init__(self, receiver):
+        self.receiver = receiver
+        self.batches: list[Batch] = []
+        self.rows: list[dict] = []
+
+    def take(self, condition, deadline_s=DEADLINE_S):
+        """Take until ``condition(self)`` holds."""
+        end = time.monotonic() + deadline_s
+        while not condition(self):
+            assert time.monotonic() < end, f"{len(self.rows)} rows in {len(self.batches)} batches when time was up"
+            batch = self.receiver.get(0.1)
+            if batch is not None:
+                self.add(batch)
+        return self
+
+    def take_rows(self, count, deadline_s=DEADLINE_S):
+        return self.take(lambda taker: len(taker.rows) >= count, deadline_s)
+
+    def take_to_end(self, deadline_s=DEADLINE_S):
+        return self.take(lambda taker: taker.receiver.at_end(), deadline_s)
+
+    def add(self, batch):
+        self.batches.append(batch)
+        for changes in batch.changes:
+            for row in changes.rows.to_pylist():
+                self.rows.append({"table": changes.schema.table, **row})
+            self.receiver.taken(batch.last, changes.rows.nbytes)
+
+    @property
+    def sequences(self):
+        return [row[SEQUENCE] for row in self.rows]
+
+    def values(self, column="id", table=None):
+        return [row[column] for row in self.rows if table in (None, row["table"])]
+
+    def table(self, key="id"):
+        """The rows as they stand after all changes, by key."""
+        kept: dict = {}
+        for row in sorted(self.rows, key=lambda row: row[SEQUENCE]):
+            plain = {name: value for name, value in row.items() if name not in (DELETED, SEQUENCE, "table")}
+            if row[DELETED]:
+                kept.pop(row[key], None)
+            else:
+                kept[row[key]] = plain
+        return kept
+
+
+class Line:
+    """A TCP proxy before a server whose lines can be cut, damaged or made silent."""
+
+    def __init__(self, port):
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._cut_at: list[int] = []  # bytes from the server after which a line is cut, one line each
+        self._flip_at: list[int] = []
+        self._silent = threading.Event()
+        self.refusing = False
+        self.cuts = self.flips = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+        self.cut_all()
+
+    def cut_after(self, *byte_counts):
+        self._cut_at = list(byte_counts)
+
+    def flip_after(self, *byte_counts):
+        self._flip_at = list(byte_counts)
+
+    def cut_all(self):
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def fall_silent(self):
+        """Lines that are open now carry nothing any more, and nobody closes them."""
+        silenced, self._silent = self._silent, threading.Event()
+        silenced.set()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refusing:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._sockets += [client, server]
+            silent = self._silent
+            threading.Thread(target=self._forward, args=(client, server, False, silent), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client, True, silent), daemon=True).start()
+
+    def _forward(self, source, target, from_server, silent):
+        seen = 0
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if silent.is_set():
+                    continue
+                if from_server:
+                    data = self._damage(data, seen)
+                    seen += len(data)
+                    if self._cut_at and seen >= self._cut_at[0]:
+                        self._cut_at.pop(0)
+                        self.cuts += 1
+                        target.sendall(data[: len(data) // 2])
+                        break
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _damage(self, data, seen):
+        if self._flip_at and seen <= self._flip_at[0] < seen + len(data):
+            at = self._flip_at.pop(0) - seen
+            self.flips += 1
+            return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+        return data
