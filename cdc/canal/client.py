@@ -292,6 +292,29 @@ class CanalClient:
         # a standby node's refusal says less than why the others cannot be used
         raise next((error for error in refusals if "should start first" not in error.message), refusals[-1])
 
+    def probe(self) -> str:
+        """The address of a server that would serve us; nothing is fetched, and no client is disturbed.
+
+        Raises: SourceUnavailable - there is none.
+        """
+        error = SourceUnavailable("Canal: ZooKeeper names no server.", mend="Start Canal.", **self._names)
+        for address in self._addresses():
+            try:
+                connection = CanalConnection(address, **self._names)  # type: ignore[arg-type]
+            except SourceUnavailable as refusal:
+                error = refusal
+                continue
+            try:
+                connection.login(*self._login)
+                connection.subscribe()
+            except SourceUnavailable as refusal:
+                error = refusal
+            else:
+                return address
+            finally:
+                connection.close()
+        raise error
+
     def _connected(self, address: str) -> CanalConnection:
         connection = CanalConnection(address, **self._names)  # type: ignore[arg-type]
         try:

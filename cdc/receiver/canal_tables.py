@@ -198,8 +198,8 @@ class CanalTables:
 def _not_full() -> UnsupportedImage:
     return UnsupportedImage(
         "Rows come without some of the table's columns: the row image is not FULL.",
-        mend="Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal, then take a new "
-        "snapshot of the table.",
+        mend="Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal, then take a "
+        "new snapshot of the table.",
     )
 
 

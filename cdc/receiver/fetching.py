@@ -23,6 +23,7 @@ FULL, HALF = 7 / 8, 1 / 2  # of the ring: nothing more is fetched; the cycle sho
 _LARGEST_FETCH = 1 / 8  # of the ring, in one batch
 _WAIT_MS = 100  # the server lets a get wait so long for a whole batch: the most that a lone row is late
 _KEEP_ALIVE_S = 30.0
+_STARVED_S = 1.0
 _REFUSALS = 3  # acks refused in a row: somebody else acks
 _OTHERS = ("is not the firstly", "is not exist", "no match ack position")
 
@@ -78,6 +79,7 @@ class Fetcher:
         self._stopping = False
         self._standing = False
         self._drained = False
+        self._came_at = time.monotonic()  # the newest batch
         self._away: tuple[float, SourceUnavailable] | None = None
         self._thread = threading.Thread(target=self._run, name="canal-fetcher", daemon=True)
 
@@ -118,9 +120,13 @@ class Fetcher:
 
     @property
     def stands_still(self) -> bool:
-        """Whether nothing is fetched any more, and everything fetched was taken."""
+        """Whether only an ack can help: nothing is fetched any more, or nothing comes though much is not acked.
+
+        The server puts up to a thousand entries into its ring at once, and waits until there is room for all of them.
+        """
         with self._changed:
-            return self._standing and not self._waiting
+            starved = self._drained and self.used >= HALF and time.monotonic() - self._came_at > _STARVED_S
+            return (self._standing or starved) and not self._waiting
 
     @property
     def drained(self) -> bool:
@@ -191,7 +197,7 @@ class Fetcher:
                     server=self._client.address,
                 )
             self._expected = message.id + 1
-            self._drained = False
+            self._drained, self._came_at = False, time.monotonic()
             self._entries += len(entries)
             self._bytes += len(message.body)
             self._waiting.append(Fetched(self.epoch, message, entries))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, UnsupportedImage
@@ -79,6 +81,7 @@ def nothing_unacked(receiver):
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_rows_come_in_order_and_the_position_is_the_binlogs(shop_of, opened, kind):
     shop = shop_of(kind)
+    position(shop.server)  # makes the user that asks
     taker = Taker(opened(shop.receiver(), sequence=100))
     shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, 'n{i}')" for i in range(20)))
     shop.write("UPDATE {db}.orders SET note = 'neu' WHERE id = 3", "UPDATE {db}.orders SET id = 44 WHERE id = 4")
@@ -168,7 +171,7 @@ def test_acks_come_in_order_and_only_up_to_what_is_committed(shop_of, opened):
         taker.take_rows(i + 1)
     batches = [batch for batch in taker.batches if batch.rows]
     held = receiver._fetcher.used
-    until(receiver._fetcher._acks.__len__, 1) if receiver._fetcher._acks else None
+    Taker(receiver).take_to_end()
     assert held == receiver._fetcher.used > 0, "nothing is acked before it is committed"
     receiver.ack(batches[2].last)
     until(lambda: 0 < receiver._fetcher.used < held, 10, "the acks of what is committed")
@@ -179,7 +182,7 @@ def test_acks_come_in_order_and_only_up_to_what_is_committed(shop_of, opened):
 
 
 def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, opened):
-    shop = shop_of(entries=64)
+    shop = shop_of(entries=64, transaction_size=16)
     receiver = opened(shop.receiver(ring=Ring(entries=64)))
     taker = Taker(receiver)
     shop.write("INSERT INTO {db}.orders VALUES (-1, 'before')")
@@ -189,7 +192,9 @@ def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, op
         for at in range(0, 10_000, 500)
     ]
     shop.together(*inserts)
+    deadline = time.monotonic() + 60
     while len(taker.rows) < 10_001:
+        assert time.monotonic() < deadline, len(taker.rows)
         batch = receiver.get(0.2)
         if batch is not None:
             taker.add(batch)
@@ -204,18 +209,26 @@ def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, op
 
 
 def test_a_kill_inside_a_split_transaction_goes_on_behind_the_committed_piece(shop_of, opened):
-    shop = shop_of(entries=64)
+    shop = shop_of(entries=64, transaction_size=16)
     first = Taker(opened(shop.receiver(ring=Ring(entries=64))))
     inserts = [
         "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 200))" for row in range(at, at + 500))
         for at in range(0, 5_000, 500)
     ]
     shop.together(*inserts)
-    first.take(lambda taker: any(batch.last.entry for batch in taker.batches))
+
+    def committed_up_to_a_piece(taker):
+        if taker.receiver.window_full():
+            taker.receiver.ack(taker.batches[-1].last)
+        return any(batch.last.entry for batch in taker.batches)
+
+    first.take(committed_up_to_a_piece)
     committed, schemas = first.batches[-1].last, first.receiver.schemas()
     first.receiver.close()  # the piece is committed, and not acked
     second = Taker(opened(shop.receiver(ring=Ring(entries=64)), committed, schemas, len(first.rows)))
+    deadline = time.monotonic() + 60
     while len(first.rows) + len(second.rows) < 5_000:
+        assert time.monotonic() < deadline, len(second.rows)
         batch = second.receiver.get(0.2)
         if batch is not None:
             second.add(batch)
