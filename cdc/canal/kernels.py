@@ -505,7 +505,7 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
                 return row, impossible
             for _ in range(6 - digits):
                 micros *= 10
-        moment = _moment(year, month, day, hour, minute, second, micros)  # type: ignore[arg-type]
+        moment = _moment(year, month, day, hour, minute, second, micros)
         if moment < -(1 << 62):
             impossible += 1
             continue

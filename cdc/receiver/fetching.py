@@ -24,6 +24,7 @@ _LARGEST_FETCH = 1 / 8  # of the ring, in one batch
 _WAIT_MS = 100  # the server lets a get wait so long for a whole batch: the most that a lone row is late
 _KEEP_ALIVE_S = 30.0
 _STARVED_S = 1.0
+_JUMPS, _JUMPS_WITHIN_S = 4, 60.0  # a cut line makes one jump; another client makes them again and again
 _REFUSALS = 3  # acks refused in a row: somebody else acks
 _OTHERS = ("is not the firstly", "is not exist", "no match ack position")
 
@@ -75,6 +76,8 @@ class Fetcher:
         self._expected: int | None = None  # the next batch's id
         self._session = 0
         self._refusals = 0
+        self._jumps: list[float] = []  # when batches were missing
+        self._resynced = False  # the next batch may have any id
         self._error: BaseException | None = None
         self._stopping = False
         self._standing = False
@@ -180,28 +183,45 @@ class Fetcher:
         self._keep(message)
 
     def _keep(self, message: Message) -> None:
+        restarted = message.id == 1 and self._expected != 1
+        if message.id != self._expected and self._expected is not None and not restarted and not self._resynced:
+            self._resync(message)
+            return
         entries = Entries(message.body)
         with self._changed:
-            if message.session != self._session or (message.id == 1 and self._expected != 1):
+            if message.session != self._session or restarted:
                 # a new connection, or the server has made its destination anew: everything not acked comes again
                 self._session = message.session
                 self.epoch += 1
                 self._waiting.clear()
                 self._acks.clear()
                 self._entries = self._bytes = 0
-            elif message.id != self._expected:
-                raise SourceBlocked(
-                    f"Another client takes batches of this destination: batch {message.id} came where "
-                    f"{self._expected} was due.",
-                    mend="Give each consumer a Canal destination of its own, then take a new snapshot.",
-                    server=self._client.address,
-                )
+            self._resynced = False
             self._expected = message.id + 1
             self._drained, self._came_at = False, time.monotonic()
             self._entries += len(entries)
             self._bytes += len(message.body)
             self._waiting.append(Fetched(self.epoch, message, entries))
             self._changed.notify_all()
+
+    def _resync(self, message: Message) -> None:
+        """Somebody has taken a batch before this one: have everything not acked sent again.
+
+        It may be a get of ours that the server answered to a line that was cut. Whoever went on here would take the
+        rows of that batch, when they come at last, for repeats.
+        """
+        now = time.monotonic()
+        self._jumps = [at for at in self._jumps if now - at < _JUMPS_WITHIN_S] + [now]
+        if len(self._jumps) >= _JUMPS:
+            raise SourceBlocked(
+                f"Another client takes batches of this destination: batch {message.id} came where {self._expected} "
+                "was due.",
+                mend="Give each consumer a Canal destination of its own, then take a new snapshot.",
+                server=self._client.address,
+            )
+        log.warning("batch %d came where %s was due: asking for all again", message.id, self._expected)
+        self._client.rollback()
+        self._resynced = True
 
     def _send_acks(self) -> None:
         while True:

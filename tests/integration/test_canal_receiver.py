@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import time
 
 import pytest
 
-from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, UnsupportedImage
+from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, SourceUnavailable, UnsupportedImage
 from cdc.position import CanalPosition
 from cdc.receiver.fetching import Ring
 from cdc.receiver.tables import Resumption
@@ -289,6 +290,30 @@ def test_another_client_on_the_destination_is_noticed(shop_of, opened):
             shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
             other.get(1, 100)
             taker.receiver.get(0.1)
+
+
+def test_a_check_disturbs_nobody(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1)
+    assert client_of(shop.canal.address).probe() == shop.canal.address
+    with pytest.raises(SourceUnavailable, match="auth failed"):
+        client_of(shop.canal.address, password="wrong").probe()
+    shop.write("INSERT INTO {db}.orders VALUES (2, '')")
+    taker.take_rows(2).take_to_end()
+    assert taker.values() == [1, 2]
+
+
+def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(shop_of):
+    shop = shop_of()
+    client = client_of(shop.canal.address, idle_timeout_ms=1000)
+    client.connect()
+    assert select.select([client._connection._socket], [], [], 20)[0], "the server cuts an idle line"
+    with pytest.raises(SourceUnavailable):
+        client.get()
+    assert until(lambda: client.get(1000, 200), 20).session == 2
+    client.close()
 
 
 def test_a_wider_table_after_ddl_is_known_from_mysql(shop_of, opened):
