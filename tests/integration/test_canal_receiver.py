@@ -391,7 +391,9 @@ def test_every_type_is_what_the_binlog_decoder_makes_of_it(shop_of, opened, kind
         cursor.execute("INSERT INTO types (id, dt, m0, s0, en) VALUES (5, 0, '2024-00-00', 0, 'nope')")
         cursor.execute("UPDATE types SET ti = 1, tx = 'changed'")
         cursor.execute("DELETE FROM types WHERE id = 2")
-    binlog = Taker(opened(receiver_of(shop.server, Mapped(shop.database)), start)).take_rows(11)
+    binlog = Taker(opened(receiver_of(shop.server, Mapped(shop.database)), start)).take_rows(
+        11, 240
+    )  # it may compile first
     canal.take_rows(11)
     wanted = [each.rows for batch in binlog.batches for each in batch.changes]
     found = [each.rows for batch in canal.batches for each in batch.changes]
