@@ -50,6 +50,16 @@ bench: setup ## Every benchmark; writes benchmarks/results/
 bench-decode: setup ## The decoder alone, beside mysql-replication
 	$(BIN)/python -m benchmarks.bench_decode
 
+fuzz: setup ## Damaged binlogs, documents and text through the decoder (COUNT=n, SEED=n); ten million documents at once
+	$(BIN)/python -m tests.fuzz --what json --count $(or $(COUNT),10000000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz --what text --count $(or $(COUNT),1000000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz --what stream --count $(or $(COUNT),200000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz --what stream --count 2000 --seed $(or $(SEED),0) --boundscheck
+	$(BIN)/python -m tests.fuzz --what json --count 100000 --seed $(or $(SEED),0) --boundscheck
+
+golden: setup ## Record the golden binlogs in tests/data anew, from both servers
+	$(BIN)/python -m tests.data.record
+
 LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
 lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.lock to develop
 	$(LOCK) --upgrade -o requirements.lock
@@ -58,4 +68,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration recovery kills stress bench bench-decode lock clean
+.PHONY: help setup demo check test integration recovery kills stress bench bench-decode fuzz golden lock clean

@@ -72,7 +72,8 @@ def _caught_up(job: JobProcess, server: LocalServer, timeout_s: float) -> dict[s
     end = _position(server)
 
     def reached(status: dict[str, Any]) -> bool:
-        return (status["position"]["file"], status["position"]["offset"]) >= end and status["lag_seconds"] == 0
+        position = status["position"]  # null while the job starts
+        return position is not None and (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0
 
     return job.wait_for(f"caught up with {end}", reached, timeout_s)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+if TYPE_CHECKING:  # the command line reads the state file without waiting for pyarrow
+    import pyarrow as pa
 
-from cdc.position import Position
-from cdc.schema import TableSchema
+    from cdc.position import Position
+    from cdc.schema import TableSchema
 
 FENCE_STEP = 1 << 40  # sequences of one run of a job; a run would need years at a million rows a second
 

@@ -6,13 +6,15 @@ States of a checkpoint: OPEN -> PREPARED -> COMMITTED. Every save is durable bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batch import PreparedLoad
-from cdc.position import Position
-from cdc.schema import TableSchema
+from cdc.position import Position, position_from_json
+
+if TYPE_CHECKING:  # it needs pyarrow, and the command line reads jobs without waiting for that
+    from cdc.schema import TableSchema
 
 
 class CheckpointState(Enum):
@@ -62,6 +64,44 @@ class Checkpoint:
     seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
     counts: Mapping[str, ChannelCounts] = field(default_factory=dict)  # by source table, totals at this checkpoint
 
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, without ``schemas``: they are large and rarely change, so a store keeps them apart."""
+        return {
+            "id": self.id,
+            "fence": self.fence,
+            "state": self.state.value,
+            "first": self.first.to_json(),
+            "last": self.last.to_json() if self.last else None,
+            "loads": [load.to_json() for load in self.loads],
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "sequence": self.sequence,
+            "closed_by": self.closed_by,
+            "committed_at": self.committed_at,
+            "seconds": dict(self.seconds),
+            "counts": {source: asdict(counts) for source, counts in self.counts.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], schemas: tuple[TableSchema, ...]) -> Checkpoint:
+        """The checkpoint that ``to_json`` wrote, with the schemas that were kept apart."""
+        return cls(
+            id=data["id"],
+            fence=data["fence"],
+            state=CheckpointState(data["state"]),
+            first=position_from_json(data["first"]),
+            last=position_from_json(data["last"]) if data["last"] else None,
+            schemas=schemas,
+            loads=tuple(PreparedLoad.from_json(load) for load in data["loads"]),
+            rows=data["rows"],
+            bytes=data["bytes"],
+            sequence=data["sequence"],
+            closed_by=data["closed_by"],
+            committed_at=data["committed_at"],
+            seconds=data["seconds"],
+            counts={source: ChannelCounts(**counts) for source, counts in data["counts"].items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -80,6 +120,16 @@ class JobRecord:
     supervisor_pid: int | None = None
     status_url: str | None = None  # "http://127.0.0.1:8470"
     identity: Mapping[str, str] = field(default_factory=dict)  # source server, keys, targets: what may not change
+    adopted: str | None = None  # "incarnation:checkpoint" that the sink held when --adopt took it over
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {**asdict(self), "state": self.state.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobRecord:
+        """The record that ``to_json`` wrote."""
+        return cls(**{**data, "state": JobState(data["state"])})
 
 
 class CheckpointStore(Protocol):
@@ -105,10 +155,13 @@ class CheckpointStore(Protocol):
         """One job. Needs no lock."""
 
     def save_job(self, record: JobRecord) -> None:
-        """Save the record of the job that this process holds."""
+        """Save the record of the job that this process holds. A greater fence in it becomes this run's fence."""
 
     def check_fence(self) -> None:
         """Raises: LeaseLost - this process is no longer the one that runs the job."""
+
+    def next_id(self) -> int:
+        """The id above every one that was ever saved for the job held, discarded ones too."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save or replace a checkpoint of the job held, and prune old COMMITTED ones."""
@@ -123,4 +176,7 @@ class CheckpointStore(Protocol):
         """The newest COMMITTED checkpoint. Needs no lock."""
 
     def forget(self, job: str) -> None:
-        """Drop everything about a job that nobody holds."""
+        """Drop everything about a job that nobody holds. Raises: LeaseLost - a process holds it."""
+
+    def close(self) -> None:
+        """Release, and let the file go. Harmless when repeated."""

@@ -221,6 +221,8 @@ class _Reader:
         try:
             return self._statement(cursor, sql)
         except _Unreadable:
+            if cursor.tokens[0].word in _DML:
+                return Effect(EffectKind.WRITES, (), sql[:80])
             return self._unreadable([token.text for token in tokens if token.name], sql, tokens)
 
     def _statement(self, cursor: _Cursor, sql: str) -> Effect:
@@ -228,7 +230,7 @@ class _Reader:
         if first in _SESSION or (first == "RENAME" and cursor.word(1) == "USER"):
             return Effect(EffectKind.NONE)
         if first in _DML:
-            return self._writes(sql)
+            return self._writes(cursor, sql)
         cursor.at += 1
         if first == "CREATE":
             return self._create(cursor)
@@ -435,17 +437,19 @@ class _Reader:
             return Effect(EffectKind.TOUCHES, reason=reason)
         return Effect(EffectKind.HARMLESS, reason=reason, reshapes=True)
 
-    def _writes(self, sql: str) -> Effect:
+    def _writes(self, cursor: _Cursor, sql: str) -> Effect:
         """DML in statement format: which tables it writes, or none if that cannot be told."""
+        if cursor.word() in ("INSERT", "REPLACE", "LOAD"):
+            loads = cursor.word() == "LOAD"
+            while not cursor.done and not (cursor.take("INTO", "TABLE") if loads else cursor.take("INTO")):
+                cursor.at += 1
+            return Effect(EffectKind.WRITES, (".".join(self._table(cursor)),), sql[:80])
         try:
             tree = sqlglot.parse_one(sql, dialect="mysql")
         except (SqlglotError, RecursionError):
             return Effect(EffectKind.WRITES, (), sql[:80])
         written: list[exp.Table] = []
-        if isinstance(tree, exp.Insert):
-            target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-            written = [target] if isinstance(target, exp.Table) else []
-        elif isinstance(tree, (exp.Update, exp.Delete)):
+        if isinstance(tree, (exp.Update, exp.Delete)):
             written = list(tree.find_all(exp.Table))  # of several tables any may be written
         names = [(self._fold(table.db or self.database), self._fold(table.name)) for table in written]
         return Effect(EffectKind.WRITES, tuple(f"{database}.{table}" for database, table in names), sql[:80])

@@ -94,7 +94,7 @@ class UnsupportedImage(SourceError):
 
 
 class SourceBlocked(SourceError):
-    """Something on the source side that a person must end: a second reader under our id, an XA transaction left open."""
+    """Something on the source side that a person must end: a second reader under our id, an open XA transaction."""
 
 
 class SinkError(CdcError):

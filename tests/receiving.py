@@ -14,7 +14,7 @@ from cdc.receiver.binlog import BinlogReceiver
 from cdc.receiver.start import resolve_start
 from cdc.schema import DELETED, SEQUENCE, TableSchema
 
-DEADLINE_S = 120.0  # the kernels may have to be compiled first
+DEADLINE_S = 240.0  # the kernels may have to be compiled first
 
 
 class Mapped:

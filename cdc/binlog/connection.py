@@ -172,6 +172,13 @@ class BinlogStream:
             self._connection._execute_command(COMMAND.COM_REGISTER_SLAVE, payload)  # type: ignore[attr-defined]
             self._connection._read_packet()  # type: ignore[no-untyped-call]
         except (pymysql.err.MySQLError, OSError) as error:
+            if _code_and_text(error)[0] in (*_NO_LOGIN, *_DENIED):  # "access denied", though the login was right
+                user = f"'{self._endpoint.username}'"
+                raise SourceUnavailable(
+                    "A privilege is missing: the account may not read the binlog.",
+                    mend=_GRANT.format(user=user),
+                    server=self._endpoint,
+                ) from error
             raise translated(error, self._endpoint) from error
 
     def dump(self, start: BinlogPosition, *, by_gtid: bool, until_end: bool = False) -> None:

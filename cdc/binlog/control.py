@@ -372,6 +372,13 @@ class ControlEvents(ABC):
             self._step(size)
         return None
 
+    def _xa_gtid(self, event: bytes, size: int) -> Batch | None:
+        """MariaDB has no XA START: a flag of the GTID tells that what follows will be prepared."""
+        started_us = struct.unpack_from("<I", event)[0] * 1_000_000
+        self._xa = OpenXa(self._position(int(self._state[fr.FILE_AT])), started_us)
+        self._state[fr.XA_ANNOUNCED] = 1
+        return None
+
     def _xa_prepare(self, event: bytes, size: int) -> Batch | None:
         state = self._state
         one_phase, xid = ev.parse_xa_prepare(event[ev.HEADER_BYTES :])
@@ -439,6 +446,7 @@ _HANDLERS: dict[int, _Handler] = {
     ev.QUERY_COMPRESSED: ControlEvents._query,
     ev.EXECUTE_LOAD_QUERY: ControlEvents._query,
     ev.XA_PREPARE: ControlEvents._xa_prepare,
+    ev.MARIADB_GTID: ControlEvents._xa_gtid,
     **dict.fromkeys(ev.COMPRESSED_ROWS, ControlEvents._compressed_rows),
 }
 # these go on in the same Batch, or see to it themselves that ended transactions go out first

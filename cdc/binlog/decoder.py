@@ -344,6 +344,7 @@ class BinlogDecoder(ControlEvents):
         self, slot: row_events.Slot, mine: np.ndarray, event_rows: np.ndarray
     ) -> row_events.Decoded | row_events.Fault:
         documents = _NO_DOCUMENTS
+        unpacked = self._buffer.inner_used
         try:
             if (self._events[mine, fr.KIND] == ev.PARTIAL_UPDATE).any():
                 made = row_events.json_documents(slot, self._buffer.data, self._events, mine)
@@ -359,6 +360,9 @@ class BinlogDecoder(ControlEvents):
             return row_events.Fault(DecodeError, error.message, error.mend, event, str(error.where.get("column", "")))
         except Malformed as error:
             return row_events.Fault(DecodeError, str(error).capitalize(), _DAMAGED, int(mine[0]))
+        finally:
+            # the rows are copies; left behind a payload's bytes, documents would be scanned as events
+            self._buffer.inner_used = unpacked
 
     def _dropped(self, event_rows: np.ndarray, transactions: int) -> int:
         """Rows that were handed out before a reconnect."""

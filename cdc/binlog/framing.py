@@ -44,7 +44,8 @@ from cdc.binlog.kernels import inlined, kernel, load_u16, load_u32, load_u64, pa
     MAP_HASH,  # hash of the table map that was not known
     ORIGIN_COUNT,  # rows of ``origins`` in use
     SEEN_EVENTS,  # events of any kind, for ever
-) = range(25)
+    XA_ANNOUNCED,  # 1: Python knows that the GTID at AT begins an XA transaction (MariaDB)
+) = range(26)
 STATE_SIZE = 32
 
 IDLE, OPENED, RUNNING = 0, 1, 2  # between transactions; behind a GTID; inside one
@@ -475,6 +476,9 @@ def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.
             if state[PHASE] == OPENED:
                 _end_transaction(state, transactions, state[FILE_AT])  # a GTID with nothing behind it
                 continue
+            if kind == 162 and last - body >= 13 and data[body + 12] & 0x40 and not state[XA_ANNOUNCED]:
+                return LOOK
+            state[XA_ANNOUNCED] = 0
             origin = np.int64(-1)
             phase = OPENED
             if kind == 162:

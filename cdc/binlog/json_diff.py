@@ -84,7 +84,7 @@ def apply_diffs(
         differences = _piece(diff_data, diff_starts, diff_lengths, row)
         try:
             after = _applied(before, differences) if differences else before
-        except (_Damaged, IndexError, UnicodeDecodeError, RecursionError) as error:
+        except (_Damaged, IndexError, ValueError, RecursionError) as error:
             raise DecodeError(
                 f"a partial JSON update that does not fit its document: {error}",
                 mend="Set binlog_row_value_options to '' on the source, and take a new snapshot of the table.",

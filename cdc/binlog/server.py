@@ -14,7 +14,7 @@ import pymysql
 
 from cdc.binlog.connection import Connection, Endpoint, connect, query, translated
 from cdc.errors import SourceUnavailable
-from cdc.position import BinlogPosition
+from cdc.position import AnyGtidSet, BinlogPosition, GtidSet, MariadbGtidSet
 
 _SETTINGS = (
     "log_bin",
@@ -148,9 +148,22 @@ class Server:
         return BinlogPosition(here.file, here.offset, here.server, self.gtids_at(here.file, here.offset) or "")
 
     def executed(self) -> str:
-        """The GTID set of everything that this server has done."""
-        name = "gtid_binlog_pos" if self.mariadb else "gtid_executed"
+        """The GTID set of all that this server has done; MariaDB: the last GTID of every domain and server id."""
+        name = "gtid_binlog_state" if self.mariadb else "gtid_executed"
         return _one_line(_text(self.ask(f"SELECT @@GLOBAL.{name} AS gtids")[0]["gtids"]))
+
+    def has_done(self, gtid_set: AnyGtidSet) -> bool:
+        """Whether all of ``gtid_set`` was done here.
+
+        Within a MariaDB domain numbers alone say nothing: two servers that parted go on with the same ones.
+        """
+        if isinstance(gtid_set, MariadbGtidSet):
+            done = [gtid.split("-") for gtid in self.executed().split(",") if gtid] if self.mariadb else []
+            last = {(int(domain), int(server)): int(number) for domain, server, number in done}
+            return all(
+                last.get((domain, server), -1) >= number for domain, (server, number) in gtid_set.domains.items()
+            )
+        return not self.mariadb and GtidSet.parse(self.executed()).contains(gtid_set)
 
     def purged(self) -> str:
         """The GTID set of what this server has done but no longer has in its binlog (MySQL)."""
@@ -163,7 +176,12 @@ class Server:
     def readers(self) -> tuple[Reader, ...]:
         """Who is registered as a replica."""
         newer = not self.mariadb and self.version_numbers >= (8, 0, 22)
-        rows = self.ask("SHOW REPLICAS" if newer else "SHOW SLAVE HOSTS")
+        try:
+            rows = self.ask("SHOW REPLICAS" if newer else "SHOW SLAVE HOSTS")
+        except SourceUnavailable:
+            if not self.mariadb:
+                raise
+            return ()  # it wants REPLICATION MASTER ADMIN there, and ends one of two readers with the same id anyway
         return tuple(
             Reader(
                 int(row.get("Server_Id") or row.get("Server_id") or 0),

@@ -252,7 +252,10 @@ def _collations(told: dict[int, bytes], default_kind: int, each_kind: int, count
         return _pints(told[each_kind])
     if default_kind not in told:
         return []
-    default, *exceptions = _pints(told[default_kind])
+    numbers = _pints(told[default_kind])
+    if not numbers:
+        raise Malformed("charsets without a default")
+    default, *exceptions = numbers
     collations = [default] * count
     for index, collation in zip(exceptions[::2], exceptions[1::2], strict=False):
         if index >= count:
@@ -270,15 +273,15 @@ def decimal_bytes(precision: int, scale: int) -> int:
 
 def schema_of(table_map: TableMap, since: Position | None) -> TableSchema:
     """The schema that a complete TABLE_MAP tells. Types are composed as SHOW COLUMNS would print them."""
-    columns = tuple(_schema_column(column) for column in table_map.columns)
+    columns = tuple(_schema_column(column, "mariadb" if table_map.mariadb else "mysql") for column in table_map.columns)
     key = tuple(columns[i].name for i in table_map.key or ())
     return TableSchema(table_map.database, table_map.table, columns, key, since=since)
 
 
-def _schema_column(column: MappedColumn) -> Column:
+def _schema_column(column: MappedColumn, flavor: str) -> Column:
     charset = ""
     if column.collation is not None and column.collation != _BINARY_COLLATION:
-        charset = charset_of(column.collation, "mysql")
+        charset = charset_of(column.collation, flavor)
     kind, fields = _kind_and_fields(column, charset)
     unsigned = bool(column.unsigned) and kind not in (Kind.YEAR,)
     labels = tuple(text_of(label, charset or "utf8mb4") for label in column.labels or ())

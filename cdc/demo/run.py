@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import time
@@ -21,6 +22,7 @@ from cdc.local_servers import LocalServer, free_port, obtain
 SHOPPERS = 2
 TRANSACTIONS_PER_S = 150.0  # of each shopper; far below what the job takes, so that a small machine stays usable
 FILL_CUSTOMERS, FILL_ORDERS = 2000, 10_000
+PASSWORD = secrets.token_urlsafe(12)
 START_TIMEOUT_S = 120  # a first start compiles the decoder's kernels
 
 JOB = """\
@@ -30,7 +32,7 @@ source:
   host: 127.0.0.1
   port: {port}
   username: cdc
-  password: demo
+  password: {password}
   tls: {{mode: required}}
   start: {{file: {file}, offset: {offset}}}
 sink:
@@ -66,7 +68,9 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         shoppers[0].fill(customers=FILL_CUSTOMERS, orders=FILL_ORDERS)
         status_port = free_port()
         job_file = folder / "job.yaml"
-        job_file.write_text(JOB.format(port=server.port, file=file, offset=offset, status=status_port))
+        job_file.write_text(
+            JOB.format(port=server.port, password=PASSWORD, file=file, offset=offset, status=status_port)
+        )
         job = stack.enter_context(JobProcess(job_file, home=folder / "state", port=status_port))
         for shopper in shoppers:
             shopper.start()
@@ -81,7 +85,7 @@ def _server(stack: ExitStack, folder: Path, say: Console) -> LocalServer:
         binaries = obtain("mysql", lambda text: say.print(f"  {text}"))
         server = LocalServer.start(binaries, folder / "mysql", options=("--binlog-row-metadata=FULL",))
         stack.callback(server.kill)
-        server.create_user("cdc", "demo", "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT")
+        server.create_user("cdc", PASSWORD, "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT")
     say.print(f"[bold]1[/] {binaries.version.split('Ver ')[-1]} listens on 127.0.0.1:{server.port}")
     return server
 
@@ -158,8 +162,12 @@ def _catch_up(job: JobProcess, server: LocalServer, say: Console) -> None:
     file, offset = _binlog_end(server)
 
     def caught_up(status: dict[str, Any]) -> bool:
-        place = (status["position"]["file"], status["position"]["offset"])
-        return place >= (file, offset) and status["lag_seconds"] == 0
+        position = status["position"]  # null while the job starts
+        return (
+            position is not None
+            and (position["file"], position["offset"]) >= (file, offset)
+            and status["lag_seconds"] == 0
+        )
 
     with say.status("[bold]7[/] Waiting for the job to catch up"):
         job.wait_for(f"caught up with {file}:{offset}", caught_up, 120)

@@ -17,6 +17,7 @@ from cdc.binlog.connection import Endpoint, ReaderIdentity, translated
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
+from cdc.binlog.warm import warm_up
 from cdc.errors import (
     CdcError,
     DecodeError,
@@ -232,6 +233,7 @@ class BinlogReceiver:
 
     def _read(self, decoder: BinlogDecoder | None) -> None:
         """The thread's whole life: read, and after a fault that may pass connect again."""
+        warm_up()
         pause_s = _FIRST_PAUSE_S
         damaged_at: tuple[BinlogPosition, int] | None = None
         while not self._stopping.is_set():

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 FIRST_EVENT = 4  # behind the magic number of a binlog file
 _FIRST_OF_TRANSACTION_WAIT_S = 10.0
+_PACKET_HEAD = 5  # length, number and status before each event in the stream
 _RETENTION = (
     "Run `cdc snapshot` for the job's tables, or `cdc resume --accept-gap` to go on with what is left; "
     "set binlog_expire_logs_seconds above the longest stop you expect."
@@ -180,22 +181,20 @@ def _diverged(server: Server, position: BinlogPosition) -> bool:
 
 
 def _check_executed(server: Server, position: BinlogPosition) -> None:
-    seen, executed = parse_gtid_set(position.gtid_set), parse_gtid_set(server.executed())
-    if seen and (executed is None or type(executed) is not type(seen) or not executed.contains(seen)):  # type: ignore[arg-type]
+    seen = parse_gtid_set(position.gtid_set)
+    if seen and not server.has_done(seen):
         raise WrongServer(
             "The server lacks transactions that this job has read: it is another one, lost data, or was reset.",
             mend="Point `source.host` at a server that has them, or run `cdc resume --accept-server` to go on "
             "regardless, and `cdc snapshot` for the job's tables.",
             server=server.endpoint,
             position=position,
-            executed=executed,
+            executed=server.executed(),
         )
 
 
 def _check_purged(server: Server, position: BinlogPosition) -> None:
-    if server.mariadb:
-        return  # the server itself refuses a GTID position whose files are gone, when it is asked for
-    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(server.purged())
+    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(_gtids_before(server, next(iter(server.files()))))
     if purged and (not seen or not seen.contains(purged)):  # type: ignore[arg-type]
         raise PositionLost(
             "Transactions after our GTID set are gone from the server.",
@@ -231,7 +230,8 @@ def scan(
 ) -> BinlogPosition:
     """Read the control events from ``start`` to ``end`` and give the Position reached, with its GTID set.
 
-    Rows are stepped over unseen. No other reader is disturbed. Raises: SourceUnavailable, PositionLost.
+    Within one file that is exactly ``end``; over several it may lie a little behind. Rows are stepped over unseen.
+    No other reader is disturbed. Raises: SourceUnavailable, PositionLost.
     """
     nothing = _Nothing()
     decoder = BinlogDecoder(
@@ -240,8 +240,16 @@ def scan(
     stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
     try:
         stream.dump(start, by_gtid=not start.file, until_end=True)
+        fed = 0
         while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
-            decoder.feed(stream.receive(decoder.room(), 1.0))
+            room = decoder.room()
+            if start.file == end.file:
+                # a decoder takes in all that it is fed: never more than up to the end, byte by byte at last
+                left = end.offset - start.offset + _PACKET_HEAD * decoder.seen_events - fed
+                room = room[: max(left, 1)]
+            count = stream.receive(room, 1.0)
+            fed += count
+            decoder.feed(count)
             while decoder.next() is not None:
                 pass
     except ServerError as error:

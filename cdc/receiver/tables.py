@@ -18,6 +18,7 @@ from cdc.ddl import Effect, EffectKind, effect_of
 from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
+from cdc.receiver.fit import assembled, misfit
 from cdc.schema import Column, Kind, TableSchema
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class KnownTables:
         """
         self.fold_case = server.folds_case
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
-        if server.full_metadata and not server.mariadb:
+        if server.full_metadata:
             self._catalog = table_schemas(server, missing)
         elif missing:
             self._learn(server, missing, start)
@@ -116,14 +117,23 @@ class KnownTables:
         name = (table_map.database, table_map.table)
         known = self.current(*name)
         if known is not None and misfit(known, table_map) is None:
+            self._keep(name, known)
             return known
         if self._ask is not None:
             with self._ask() as server:
                 if is_sequence(server, name):
                     return None
+                told = assembled(table_map, table_schemas(server, [name]).get(name) or known)
+                if told is not None:
+                    self._keep(name, told)
+                    return self._versions[name][-1]
                 self._learn(server, [name], self.place())
             known = self.current(*name)
-        problem = misfit(known, table_map) if known is not None else "there is no such table in information_schema"
+        else:
+            known = assembled(table_map, known)
+            if known is not None:
+                self._keep(name, known)
+        problem = misfit(known, table_map) if known is not None else "nothing describes them"
         if known is None or problem is not None:
             raise SchemaMismatch(
                 f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
@@ -132,6 +142,14 @@ class KnownTables:
                 position=self.place(),
             )
         return known
+
+    def _keep(self, name: Name, schema: TableSchema) -> None:
+        """Make ``schema`` the table's version from the place read up to on."""
+        versions = self._versions.get(name)
+        if not versions:
+            self._add(name, replace(schema, since=None))
+        elif versions[-1] is not schema:
+            self._add(name, replace(schema, since=self.place()))
 
     def described(self, told: TableSchema, at: Position) -> TableSchema:
         """``told``, a schema from row metadata, with comments and exact types where the server still has them."""
@@ -277,7 +295,7 @@ class KnownTables:
                 if schema is None:
                     continue  # dropped or renamed; whoever comes under that name is a new table
                 self._selection.reads(schema)
-                if server.mariadb or not server.full_metadata:
+                if not server.full_metadata:
                     self._refuse_ddl_between(server, statement.after, {name})
                 self._add(name, replace(schema, since=statement.after))
 
@@ -319,54 +337,6 @@ class KnownTables:
                 statement=statement.sql[:120],
                 position=statement.before,
             )
-
-
-def misfit(schema: TableSchema, table_map: TableMap) -> str | None:
-    """Why ``schema`` cannot describe the rows of ``table_map``; None where nothing speaks against it."""
-    if len(schema.columns) != len(table_map.columns):
-        return f"{len(schema.columns)} columns are known, the rows have {len(table_map.columns)}"
-    for column, mapped in zip(schema.columns, table_map.columns, strict=True):
-        if mapped.name is not None and mapped.name != column.name:
-            return f"column {column.name} is called {mapped.name} there"
-        if mapped.unsigned is not None and column.kind is not Kind.YEAR and mapped.unsigned != column.unsigned:
-            return f"column {column.name} differs in its sign"
-        if mapped.type not in _CODES[column.kind]:
-            return f"column {column.name} has another type there (code {mapped.type})"
-    return None
-
-
-# type codes of a TABLE_MAP by kind; MariaDB has codes of its own for compressed columns, and none for its special types
-_STRING, _VARCHAR, _VAR_STRING, _BLOB = 254, 15, 253, 252
-_CODES: dict[Kind, frozenset[int]] = {
-    Kind.TINYINT: frozenset({1}),
-    Kind.SMALLINT: frozenset({2}),
-    Kind.MEDIUMINT: frozenset({9}),
-    Kind.INT: frozenset({3}),
-    Kind.BIGINT: frozenset({8}),
-    Kind.FLOAT: frozenset({4}),
-    Kind.DOUBLE: frozenset({5}),
-    Kind.DECIMAL: frozenset({246, 0}),
-    Kind.BIT: frozenset({16}),
-    Kind.YEAR: frozenset({13}),
-    Kind.DATE: frozenset({10, 14}),
-    Kind.DATETIME: frozenset({18, 12}),
-    Kind.TIMESTAMP: frozenset({17, 7}),
-    Kind.TIME: frozenset({19, 11}),
-    Kind.CHAR: frozenset({_STRING}),
-    Kind.VARCHAR: frozenset({_VARCHAR, _VAR_STRING, 141}),
-    Kind.TEXT: frozenset({_BLOB, 140}),
-    Kind.BINARY: frozenset({_STRING}),
-    Kind.VARBINARY: frozenset({_VARCHAR, _VAR_STRING, 141}),
-    Kind.BLOB: frozenset({_BLOB, 140}),
-    Kind.ENUM: frozenset({247, _STRING}),
-    Kind.SET: frozenset({248, _STRING}),
-    Kind.JSON: frozenset({245}),
-    Kind.GEOMETRY: frozenset({255}),
-    Kind.VECTOR: frozenset({242, _VARCHAR}),
-    Kind.UUID: frozenset({_STRING}),
-    Kind.INET4: frozenset({_STRING}),
-    Kind.INET6: frozenset({_STRING}),
-}
 
 
 def _merged(told: TableSchema, today: TableSchema) -> TableSchema:

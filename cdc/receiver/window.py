@@ -52,9 +52,11 @@ class Window:
             self._changed.notify_all()
 
     def get(self, timeout_s: float) -> Batch | None:
-        """The next Batch, or None if none came in time. Raises: what ``stop`` was given, each time."""
+        """The next Batch; None if none came in time or the window is closed. Raises: what ``stop`` was given, again."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._error or self._closed, timeout_s)
+            if self._closed:
+                return None
             if self._waiting:
                 batch, size = self._waiting.popleft()
                 self._waiting_bytes -= size
@@ -96,7 +98,7 @@ class Window:
             return not self._waiting and self._error is None
 
     def close(self) -> None:
-        """Let everybody go who waits. Nothing more goes in; what waits can still be taken out."""
+        """Let everybody go who waits. Nothing more goes in or out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

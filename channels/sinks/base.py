@@ -55,7 +55,8 @@ class CheckpointMark:
     incarnation: str
     fence: int
     checkpoint: int
-    position: Position
+    first: Position  # where it begins: a checkpoint that only some tables have is made whole from there
+    position: Position  # where it ends
     sequence: int  # highest one in the checkpoint
 
 

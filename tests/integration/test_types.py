@@ -97,11 +97,47 @@ GEOMETRY = {
     "POINT": ["ST_GEOMFROMTEXT('POINT(-1 2.5)', 4326)"],
     "POLYGON": ["ST_GEOMFROMTEXT('POLYGON((0 0,0 1,1 1,0 0))')"],
 }
-CHARSETS = (
-    "big5 latin2 dec8 cp850 latin1 hp8 koi8r swe7 ascii ujis sjis cp1251 hebrew tis620 euckr latin7 koi8u gb2312 greek "
-    "cp1250 gbk cp1257 latin5 armscii8 utf8mb3 ucs2 cp866 keybcs2 macce macroman cp852 utf8mb4 utf16 utf16le cp1256 utf32 "
-    "geostd8 cp932 eucjpms"
-).split()
+CHARSETS = [
+    "big5",
+    "latin2",
+    "dec8",
+    "cp850",
+    "latin1",
+    "hp8",
+    "koi8r",
+    "swe7",
+    "ascii",
+    "ujis",
+    "sjis",
+    "cp1251",
+    "hebrew",
+    "tis620",
+    "euckr",
+    "latin7",
+    "koi8u",
+    "gb2312",
+    "greek",
+    "cp1250",
+    "gbk",
+    "cp1257",
+    "latin5",
+    "armscii8",
+    "utf8mb3",
+    "ucs2",
+    "cp866",
+    "keybcs2",
+    "macce",
+    "macroman",
+    "cp852",
+    "utf8mb4",
+    "utf16",
+    "utf16le",
+    "cp1256",
+    "utf32",
+    "geostd8",
+    "cp932",
+    "eucjpms",
+]
 WORDS = {
     "cp1251": "'Привет'", "koi8r": "'Привет'", "koi8u": "'їґ'", "cp866": "'Привет'", "gbk": "'漢字テ'", "gb2312": "'汉字'",
     "big5": "'漢字'", "sjis": "'漢字ｶﾅ'", "cp932": "'漢字ｶﾅ①'", "ujis": "'漢字ｶﾅ'", "eucjpms": "'漢字①丂'", "euckr": "'한글'", "greek": "'αβγ'",

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from cdc.demo import proof, shop
 from cdc.demo.process import JobProcess
-from cdc.demo.run import JOB
+from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 
 COMPARE_EVERY = 10
@@ -31,7 +31,7 @@ def run(folder: Path, *, kills: int, seed: int, longest_s: float = 9.0) -> int:
     with LocalServer.start(
         obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL", "--max-binlog-size=4M")
     ) as server:
-        server.create_user("cdc", "demo")
+        server.create_user("cdc", PASSWORD)
         connection = server.connect()
         with connection, connection.cursor() as cursor:
             shop.create(connection)
@@ -40,7 +40,7 @@ def run(folder: Path, *, kills: int, seed: int, longest_s: float = 9.0) -> int:
         shopper(server, seed, 0).fill(customers=300, orders=500)
         port = free_port()
         job_file = folder / "job.yaml"
-        job_file.write_text(JOB.format(port=server.port, file=file, offset=offset, status=port))
+        job_file.write_text(JOB.format(port=server.port, password=PASSWORD, file=file, offset=offset, status=port))
         with JobProcess(job_file, home=folder / "state", port=port) as job, Progress() as progress:
             bar = progress.add_task(f"kills (seed {seed})", total=kills)
             for first in range(0, kills, COMPARE_EVERY):

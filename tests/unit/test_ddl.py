@@ -181,8 +181,9 @@ def test_columns_nobody_reads_still_change_the_shape():
         ("DELETE FROM orders WHERE id = 3", ("shop.orders",)),
         ("UPDATE log JOIN orders ON log.id = orders.id SET orders.price = 1", ("shop.log", "shop.orders")),
         ("CALL p()", ()),
-        ("LOAD DATA INFILE 'x' INTO TABLE orders", ()),
-        ("REPLACE INTO orders VALUES (1)", ()),
+        ("LOAD DATA LOCAL INFILE 'into table x' REPLACE INTO TABLE `shop`.`orders` (id)", ("shop.orders",)),
+        ("REPLACE DELAYED INTO orders VALUES (1)", ("shop.orders",)),
+        ("INSERT IGNORE crm.leads VALUES (1)", ()),
     ],
 )
 def test_dml_tells_what_it_writes(sql, written):

@@ -1,0 +1,578 @@
+"""The command ``cdc``: its verbs and their exit codes.
+
+0 done, 1 a fault in running, 2 configuration, 3 surroundings, 130 and 143 on signals. What takes long to import is
+imported by the verb that needs it: looking at a job is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from cdc.errors import CdcError, ConfigError, LeaseLost, SurroundingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.checkpoint import JobRecord
+    from cdc.checkpoint_sqlite import SqliteStore
+    from cdc.config import Config
+    from cdc.jobs import Driver
+    from cdc.status import JobStatus, Resume
+
+START_S = 300.0  # a first start compiles kernels and starts a JVM; on a busy machine that takes minutes
+PAUSE_S = 120.0  # a merge under way is finished first
+POLL_S = 0.15  # a person sees no difference, and a driver none in its load
+REFRESH_S = 1.0
+
+job_file_argument = click.argument("job_file", metavar="JOB.yaml", type=click.Path(path_type=Path))
+name_argument = click.argument("name", metavar="NAME")
+debug_option = click.option("--debug", is_flag=True, help="Log every batch, redacted; show where errors arise.")
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or for programs.",
+)
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"cdc {version('spark-binlog-load')}")
+        except PackageNotFoundError:
+            click.echo("cdc, from a checkout that is not installed")
+        context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@debug_option
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say which.")
+@click.pass_context
+def app(context: click.Context, debug: bool) -> None:
+    """Change data capture from MySQL into Unique-key tables, on Spark: nothing lost, nothing doubled."""
+    context.obj = debug
+
+
+@app.command()
+@job_file_argument
+def check(job_file: Path) -> None:
+    """Validate the job file and the world around it."""
+    from cdc.config import load_config
+
+    config = load_config(job_file)
+    from cdc.inspection import check_job
+    from cdc.jobs import opened_store
+
+    with _console(stderr=True).status("Looking at source, sink and tables"):
+        with opened_store() as store:
+            record = store.job(config.name)
+        findings = check_job(config, record.incarnation if record else "")
+    console = _console()
+    for finding in findings:
+        kind = "[bold red]refused[/]" if finding.fatal else "[yellow]warning[/]"
+        console.print(kind, end=" ")
+        console.print(finding.problem, markup=False, soft_wrap=True)
+        console.print("        mend:", finding.mend, markup=False, soft_wrap=True)
+    if any(finding.fatal for finding in findings):
+        sys.exit(SurroundingsError.exit_code)
+    console.print(f"[green]The job {config.name} can start.[/]")
+
+
+@app.command()
+@job_file_argument
+@click.option("--foreground", is_flag=True, help="Stay, log here, and leave restarts to systemd or Kubernetes.")
+@click.option("--adopt", is_flag=True, help="Go on above what the sink holds, though our state is not of it.")
+@click.option("--resume", "agreed", hidden=True, default="", help="How `cdc resume` starts a driver.")
+@debug_option
+@click.pass_context
+def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool, agreed: str, debug: bool) -> None:
+    """Start a job; return when it runs, or say why not."""
+    from cdc.config import load_config
+    from cdc.jobs import opened_store
+
+    debug = debug or context.obj
+    job_file = job_file.expanduser().absolute()
+    config = load_config(job_file)
+    with opened_store() as store:
+        record = store.job(config.name)
+        if foreground:
+            if record is None:
+                _refuse_source(config, "")
+            sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
+        _refuse_start(store, config)
+        _refuse_source(config, record.incarnation if record else "")
+        options = ["--adopt"] if adopt else []
+        _start_detached(store, config.name, job_file, options, debug=debug)
+
+
+def _refuse_source(config: Config, incarnation: str) -> None:
+    """What a server is set to cannot mend itself: say all of it before anything starts."""
+    from cdc.inspection import check_source_of
+
+    fatal = [finding for finding in check_source_of(config, incarnation) if finding.fatal]
+    if fatal:
+        told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
+        raise SurroundingsError(
+            f"The source is not ready for the job {config.name}:\n{told}\n", mend="Nothing was started."
+        )
+
+
+def _refuse_start(store: SqliteStore, config: Config) -> None:
+    from cdc.checkpoint import JobState
+    from cdc.jobs import Driver, is_ours
+
+    record = store.job(config.name)
+    if record is None:
+        return
+    if record.state is JobState.CANCELLED:
+        raise ConfigError(
+            f"The job {record.name} was stopped for good.",
+            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
+        )
+    live = Driver(record).status()
+    paused = live.state == JobState.PAUSED.value if live else record.state is JobState.PAUSED
+    if paused and (live is not None or record.resume != "automatic"):
+        raise ConfigError(
+            f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
+            mend=f"`cdc resume {record.name}` goes on where it stands.",
+        )
+    if live is not None or is_ours(record.driver_pid) or is_ours(record.supervisor_pid):
+        raise LeaseLost(
+            f"The job {record.name} runs already.",
+            mend=f"Look at it with `cdc status {record.name}`.",
+            pid=record.driver_pid,
+            job_file=record.job_file,
+        )
+
+
+def _drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bool) -> int:
+    """Be the driver: run the job in this process, and keep the reason if it ends by an error."""
+    import logging
+
+    from cdc.checkpoint_sqlite import state_folder
+    from cdc.folder import JobFolder
+    from cdc.logs import set_up_logs
+    from cdc.status import Resume
+    from cdc.supervisor import SUPERVISOR_PID
+
+    set_up_logs(config.name, secrets=config.secrets(), debug=debug)
+    folder = JobFolder(state_folder(), config.name)
+    supervisor = os.environ.get(SUPERVISOR_PID)
+    flags = set(filter(None, agreed.split(",")))
+    resume = Resume(**{name: name in flags for name in Resume.__dataclass_fields__}) if agreed else None
+    try:
+        from cdc.job import run_job
+
+        folder.set_failure(None)
+        return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except CdcError as error:
+        folder.set_failure(error)
+        logging.getLogger(__name__).error(str(error))
+        if supervisor is None:
+            raise
+        return error.exit_code
+    except Exception as error:
+        folder.set_failure(error)
+        logging.getLogger(__name__).exception("The driver ends by an error that it does not know.")
+        return 1
+
+
+def driver_command(job_file: Path, options: list[str]) -> list[str]:
+    """How a supervisor starts the driver."""
+    return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", *options]
+
+
+def _start_detached(store: SqliteStore, name: str, job_file: Path, options: list[str], *, debug: bool) -> None:
+    from cdc.checkpoint_sqlite import state_folder
+    from cdc.folder import JobFolder
+    from cdc.supervisor import launch
+
+    folder = JobFolder(state_folder(), name)
+    fence = record.fence if (record := store.job(name)) else 0
+    supervisor = launch(folder, driver_command(job_file, options + (["--debug"] if debug else [])), debug=debug)
+    console = _console(stderr=True)
+    with console.status(f"Starting {name}"):
+        status = _wait_until_running(store, name, fence, supervisor)
+    if status is not None and status.state in {"RUNNING", "DONE"}:
+        console.print(f"[green]{name} is {status.state}.[/] Look at it with `cdc status {name}`.", highlight=False)
+        return
+    if status is not None:
+        raise _not_running(status)
+    failure = folder.failure()
+    if failure is not None:
+        raise _Told(failure.text, exit_code=failure.exit_code)
+    if supervisor.poll() is None:
+        raise CdcError(
+            f"The job is not RUNNING after {START_S:.0f} s; it goes on starting.", mend=f"See `cdc logs {name}`."
+        )
+    raise CdcError("The driver ended without a word.", mend=f"See `cdc logs {name}`.", exit=supervisor.returncode)
+
+
+class _Told(CdcError):
+    """An error that another process put into words already."""
+
+    def __init__(self, text: str, *, exit_code: int) -> None:
+        super().__init__(text, mend="")
+        self.exit_code = exit_code
+
+
+def _not_running(status: JobStatus) -> CdcError:
+    error = CdcError(f"The job {status.job} is {status.state}: {status.reason}", mend=status.mend or "")
+    error.exit_code = SurroundingsError.exit_code if status.resume == "automatic" else CdcError.exit_code
+    return error
+
+
+def _wait_until_running(
+    store: SqliteStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
+) -> JobStatus | None:
+    """The first status of the new run that is not PENDING; None if there is none to come."""
+    from cdc.jobs import Driver, offline_status
+
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        ended = supervisor.poll() is not None
+        record = store.job(name)
+        if record is not None and record.fence > fence:
+            status = Driver(record).status()
+            if status is not None and status.state != "PENDING":
+                return status
+            if ended and record.state.value in {"DONE", "CANCELLED"}:
+                return offline_status(store, record)
+        if ended:
+            return None
+        time.sleep(POLL_S)
+    return None
+
+
+@app.command()
+@name_argument
+def pause(name: str) -> None:
+    """Pause a job; its position is kept."""
+    from cdc.checkpoint import JobState
+    from cdc.jobs import Driver, known, mark, opened_store
+
+    with opened_store() as store:
+        record = known(store, name)
+        _refuse_ended(record)
+        driver = Driver(record)
+        if driver.status() is not None:
+            driver.pause()
+            _poll(f"Pausing {name}", lambda: (s := driver.status()) is not None and s.state == "PAUSED", PAUSE_S)
+        else:
+            _end_supervisor(record)
+            mark(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
+    _say(f"{name} is PAUSED.")
+
+
+@app.command()
+@name_argument
+@click.option("--past-ddl", is_flag=True, help="Go on behind a row-changing statement.")
+@click.option("--accept-server", is_flag=True, help="Go on from the other server that answers.")
+@click.option("--accept-gap", is_flag=True, help="Go on although changes are gone from the source.")
+@click.pass_context
+def resume(context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool) -> None:
+    """Go on after a pause."""
+    from cdc.jobs import Driver, known, opened_store
+    from cdc.status import Resume
+
+    agreed = Resume(past_ddl=past_ddl, accept_server=accept_server, accept_gap=accept_gap)
+    with opened_store() as store:
+        record = known(store, name)
+        _refuse_ended(record)
+        driver = Driver(record)
+        if (before := driver.status()) is not None:
+            _resume_running(driver, agreed, before)
+        else:
+            _end_supervisor(record)
+            flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
+            options = ["--resume", flags or "plain"]
+            _start_detached(store, name, Path(record.job_file), options, debug=context.obj)
+            return
+    _say(f"{name} is RUNNING.")
+
+
+def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
+    driver.resume(agreed)
+    last = before
+
+    def settled() -> bool:
+        nonlocal last
+        last = driver.status() or last
+        return last.state == "RUNNING"
+
+    with _console(stderr=True).status(f"Resuming {before.job}"):
+        deadline = time.monotonic() + PAUSE_S
+        while not settled() and time.monotonic() < deadline:
+            if last.state == "PAUSED" and last.reason != before.reason and last.reason:
+                break
+            time.sleep(POLL_S)
+    if last.state != "RUNNING":
+        raise _not_running(last)
+
+
+@app.command()
+@name_argument
+@click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone.")
+def stop(name: str, forget: bool) -> None:
+    """Stop a job for good."""
+    from cdc.checkpoint import JobState
+    from cdc.checkpoint_sqlite import state_folder
+    from cdc.folder import JobFolder
+    from cdc.jobs import Driver, is_ours, known, mark, opened_store
+
+    with opened_store() as store:
+        record = known(store, name)
+        driver = Driver(record)
+        if driver.status() is not None:
+            driver.stop()
+            _poll(
+                f"Stopping {name}",
+                lambda: (
+                    driver.status() is None and not is_ours(record.driver_pid) and not is_ours(record.supervisor_pid)
+                ),
+                PAUSE_S,
+            )
+        elif record.state not in (JobState.CANCELLED, JobState.DONE):
+            _end_supervisor(record)
+            mark(
+                store, record, JobState.CANCELLED, "stopped by its user", f"`cdc stop {name} --forget` drops its state."
+            )
+        if forget:
+            store.forget(name)
+            JobFolder(state_folder(), name).remove()
+    _say(f"{name} is forgotten." if forget else f"{name} is CANCELLED. `cdc stop {name} --forget` drops its state.")
+
+
+@app.command()
+@click.argument("name", metavar="[NAME]", default="")
+@click.option("--watch", "-w", is_flag=True, help="Refresh until Ctrl-C.")
+@output_option
+def status(name: str, watch: bool, output: str) -> None:
+    """State, reason, position, lag, and a line per channel."""
+    from cdc.jobs import known, opened_store, status_of
+
+    with opened_store() as store:
+
+        def look() -> list[JobStatus]:
+            records = (known(store, name),) if name else store.jobs()
+            return [status_of(store, record) for record in records]
+
+        if watch:
+            _watch(look, output, alone=bool(name))
+            return
+        statuses = look()
+    if output == "json":
+        bodies = [one.to_json() for one in statuses]
+        click.echo(json.dumps(bodies[0] if name else bodies, indent=2))
+    else:
+        _show(statuses, _console())
+
+
+@app.command(name="list")
+@output_option
+def list_jobs(output: str) -> None:
+    """All jobs, a line each."""
+    from cdc.jobs import opened_store, status_of
+    from cdc.render import list_view
+
+    with opened_store() as store:
+        statuses = [status_of(store, record) for record in store.jobs()]
+    if output == "json":
+        click.echo(json.dumps([one.to_json() for one in statuses], indent=2))
+    elif statuses:
+        _console().print(list_view(statuses))
+    else:
+        _say("There are no jobs. Start one with `cdc start JOB.yaml`.")
+
+
+@app.command()
+@name_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Of the log's end.")
+def logs(name: str, follow: bool, lines: int) -> None:
+    """The log of a job started without --foreground."""
+    from cdc.checkpoint_sqlite import state_folder
+    from cdc.folder import JobFolder
+    from cdc.jobs import known, opened_store
+    from cdc.logs import follow_log, last_lines
+
+    with opened_store() as store:
+        known(store, name)
+    log = JobFolder(state_folder(), name).log
+    if not log.exists():
+        raise ConfigError(
+            f"The job {name} has no log here.",
+            mend="It was started with --foreground; its log went to where it was started.",
+            path=log,
+        )
+    for line in last_lines(log, lines):
+        click.echo(line)
+    for line in follow_log(log) if follow else ():
+        click.echo(line)
+
+
+@app.command()
+@name_argument
+@click.argument("table", metavar="TABLE")
+@click.option("--where", metavar="SQL", help="Only these rows.")
+def snapshot(name: str, table: str, where: str | None) -> None:
+    """Load a table of a running job again (not in this version)."""
+    raise ConfigError(
+        "This version loads no tables again.",
+        mend="Start jobs with `start: latest`, `earliest` or a place; the snapshot comes with a later version.",
+        job=name,
+        table=table,
+        **({"rows": where} if where else {}),
+    )
+
+
+@app.command()
+@job_file_argument
+def ddl(job_file: Path) -> None:
+    """Print the target's CREATE TABLE statements."""
+    from cdc.config import load_config
+
+    config = load_config(job_file)
+    from cdc.inspection import ddl_of_job
+
+    for statement in ddl_of_job(config):
+        click.echo(statement.rstrip().rstrip(";") + ";\n")
+
+
+@app.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=Path("demo"), help="Emptied first; the tables stay in it."
+)
+@click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the shop is open.")
+def demo(folder: Path, seconds: float) -> None:
+    """Show it all at work, on a private MySQL."""
+    from cdc.demo.run import run_demo
+
+    sys.exit(run_demo(folder.absolute(), seconds=seconds))
+
+
+def _refuse_ended(record: JobRecord) -> None:
+    if record.state.value in {"CANCELLED", "DONE"}:
+        raise ConfigError(
+            f"The job {record.name} is {record.state.value}.",
+            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
+        )
+
+
+def _end_supervisor(record: JobRecord) -> None:
+    """End a supervisor that waits to start the next driver, so that it does not while we change the state."""
+    from cdc.jobs import is_ours
+
+    if record.supervisor_pid is None or not is_ours(record.supervisor_pid):
+        return
+    os.kill(record.supervisor_pid, signal.SIGTERM)
+    _poll(f"Ending the supervisor of {record.name}", lambda: not is_ours(record.supervisor_pid), PAUSE_S)
+
+
+def _poll(what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    with _console(stderr=True).status(what):
+        while not condition():
+            if time.monotonic() > deadline:
+                raise CdcError(f"{what} takes longer than {timeout_s:.0f} s; it goes on.", mend="See `cdc status`.")
+            time.sleep(POLL_S)
+
+
+def _show(statuses: list[JobStatus], console: Console) -> None:
+    from cdc.render import status_view
+
+    for number, one in enumerate(statuses):
+        if number:
+            console.rule(style="dim")
+        console.print(status_view(one))
+    if not statuses:
+        console.print("There are no jobs. Start one with `cdc start JOB.yaml`.", highlight=False)
+
+
+def _watch(look: Callable[[], list[JobStatus]], output: str, *, alone: bool) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    from cdc.render import status_view
+
+    if output == "json":  # one object a line, for programs that follow
+        while True:
+            bodies = [one.to_json() for one in look()]
+            click.echo(json.dumps(bodies[0] if alone else bodies))
+            time.sleep(REFRESH_S)
+    with Live(console=_console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(Group(*(status_view(one) for one in look())), refresh=True)
+            time.sleep(REFRESH_S)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def _say(text: str) -> None:
+    _console().print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, with its own exit code."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> NoReturn:
+    """Run the command line; every error of ours ends in three lines and its exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        with _signals():
+            # not standalone: click would make an exit code 1 of Ctrl-C
+            app(prog_name="cdc", standalone_mode=False)
+        sys.exit(0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        # the reader has gone (`cdc logs shop | head`); nothing is to be flushed to it at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except CdcError as error:
+        if debug:
+            raise
+        from cdc.render import error_view
+
+        where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
+        error_view(error.message, where, error.mend, _console(stderr=True))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,509 @@
+"""The job file: its models, and ``load_config``, which reads one and tells all of its faults at once.
+
+Only ``cdc.job`` and ``cdc.cli`` see ``Config``; below them parts get plain arguments. Durations are kept in seconds,
+sizes in bytes. What is relative is relative to the job file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from cdc.errors import ConfigError
+from cdc.jobfile import Fault, Misfit, Node, explain, read_job_file
+from cdc.status import is_loopback
+
+MYSQL_PORT = 3306
+CANAL_CLIENT_ID = 1001  # Canal's own default; it serves one client a destination
+CANAL_BATCH_ENTRIES = 8192  # half of Canal's default ring buffer, so that it fills while we work
+FIRST_EVENT_OFFSET = 4  # a binlog file starts with four magic bytes
+SQL_PORT = 9030  # Doris' and StarRocks' query port
+RETENTION_S = 3600.0  # longer than a reader's query; older versions only cost disk
+INTERVAL_S = 5.0  # a few seconds of lag buy merges that are worth their fixed cost
+MIN_ROWS = 10_000  # as in Binlog Load: an idle source is not held for the interval once this much waits
+MIN_BYTES = 15 << 20  # the same, in bytes
+MAX_BYTES = 64 << 20  # what one merge takes in about a second on two cores
+MAX_ROWS = 20_000_000  # narrow rows: bytes alone would let a cycle grow very long
+PARALLEL_TASKS = 8  # keeps two to four executors cores busy while some Tasks wait for the sink
+TASK_BYTES = 16 << 20  # large enough for Arrow, small enough for several at once within the window
+WINDOW_BYTES = 256 << 20  # two full cycles and the Tasks between them, on a 4 GiB machine
+MERGE_BYTES = 1 << 30  # a quarter of a 4 GiB machine; the rest is the driver's, the JVM's and the workers'
+STATUS_PORT = 8470
+NAME_MOST = 40  # the shortest label limit of the sinks leaves this much for the job
+
+_NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
+_TABLE = re.compile(r"(?P<database>[^.*\s]+)\.(?P<table>[^.\s]+)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
+_SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
+
+
+def _duration(value: object) -> float:
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be a duration with its unit, such as 500ms, 5s, 10m or 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _size(value: object) -> int:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be a size with its unit, such as 64MiB or 15MB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _switch(value: object) -> object:
+    # YAML 1.1 reads a bare `on` and `off` as booleans
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _address(value: object) -> object:
+    if isinstance(value, str):
+        host, colon, port = value.rpartition(":")
+        if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError("must be host:port, in quotes")
+    return value
+
+
+def _filled(value: object) -> object:
+    # pydantic's own limit would count the entries that have no fault
+    if isinstance(value, list | dict) and not value:
+        raise ValueError("must have at least one entry")
+    return value
+
+
+def _setting(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()  # Spark's spelling
+    return str(value) if isinstance(value, int | float) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Address = Annotated[str, BeforeValidator(_address)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Model(BaseModel):
+    """One mapping of the job file: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    def model_post_init(self, context: Any) -> None:
+        """Keep the job file's folder, which relative paths start from."""
+        if context is not None:
+            self._folder = context["file"].parent
+
+    def _located(self, path: str) -> str:
+        return path if "://" in path else str(self._folder / Path(path).expanduser())
+
+
+class Tls(Model):
+    """How the connection to MySQL is guarded."""
+
+    mode: Annotated[Literal["off", "required", "verify_ca", "verify_identity"], BeforeValidator(_switch)] = (
+        "verify_identity"
+    )
+    ca: Text | None = None  # file of certificates; None: the machine's own
+
+    @model_validator(mode="after")
+    def _ca_exists(self) -> Tls:
+        if self.ca_file is not None and not Path(self.ca_file).is_file():
+            raise Misfit("ca", f"there is no file {self.ca_file}")
+        return self
+
+    @property
+    def ca_file(self) -> str | None:
+        """Absolute path of ``ca``."""
+        return None if self.ca is None else self._located(self.ca)
+
+
+class StartAtFile(Model):
+    """Start at a place in a binlog file."""
+
+    tag: ClassVar = "a file"
+    file: Text
+    offset: Annotated[int, Field(ge=FIRST_EVENT_OFFSET)] = FIRST_EVENT_OFFSET
+
+
+class StartAtGtids(Model):
+    """Start behind a set of transactions."""
+
+    tag: ClassVar = "a GTID set"
+    gtid_set: str
+
+    @field_validator("gtid_set")
+    @classmethod
+    def _parses(cls, value: str) -> str:
+        from cdc.position import parse_gtid_set
+
+        parse_gtid_set(value)
+        return value
+
+
+def _start_tag(value: object) -> str:
+    if isinstance(value, dict):
+        return StartAtGtids.tag if "gtid_set" in value else StartAtFile.tag
+    return value.tag if isinstance(value, StartAtFile | StartAtGtids) else "a word"
+
+
+Start = Annotated[
+    Annotated[Literal["snapshot", "latest", "earliest"], Tag("a word")]
+    | Annotated[StartAtFile, Tag(StartAtFile.tag)]
+    | Annotated[StartAtGtids, Tag(StartAtGtids.tag)],
+    Discriminator(_start_tag),
+]
+
+
+class MysqlServer(Model):
+    """How to reach a MySQL server."""
+
+    host: Text
+    port: Port = MYSQL_PORT
+    username: Text
+    password: SecretStr = SecretStr("")
+    tls: Tls = Tls(mode="off")  # a server on this machine is the common case; the password is never sent in clear
+
+
+class BinlogSource(MysqlServer):
+    """The raw binlog of a MySQL or MariaDB server."""
+
+    tag: ClassVar = "binlog"
+    type: Literal["binlog"]
+    server_id: Annotated[int, Field(ge=1, le=(1 << 32) - 1)] | None = None  # None: derived from job and host
+    start: Start = "snapshot"
+
+
+class BinlogFilesSource(Model):
+    """Binlog files on disk, read once to their end."""
+
+    tag: ClassVar = "binlog_files"
+    type: Literal["binlog_files"]
+    path: Text  # may hold wildcards
+
+    @property
+    def location(self) -> str:
+        """``path`` made absolute."""
+        return self._located(self.path)
+
+
+class CanalBuffer(Model):
+    """The ring buffer as it is configured at the Canal server, which does not tell."""
+
+    entries: Count = 16384
+    unit_bytes: Count = 1024
+    mode: Literal["MEMSIZE", "ITEMSIZE"] = "MEMSIZE"
+
+    @field_validator("entries")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("must be a power of two, as canal.instance.memory.buffer.size is")
+        return value
+
+
+class CanalSource(Model):
+    """A destination of a Canal server."""
+
+    tag: ClassVar = "canal"
+    type: Literal["canal"]
+    servers: tuple[Address, ...] = ()
+    zookeeper: Text | None = None
+    destination: Text
+    client_id: Annotated[int, Field(ge=1, le=32767)] = CANAL_CLIENT_ID
+    username: str = ""
+    password: SecretStr = SecretStr("")
+    batch_size: Count = CANAL_BATCH_ENTRIES
+    filter: str = ""  # empty: leave the server's own
+    time_zone: str = "+00:00"  # of the Canal server's JVM
+    buffer: CanalBuffer = CanalBuffer()
+    mysql: MysqlServer | None = None  # schemas, enum labels, patterns, create_tables
+
+    @model_validator(mode="after")
+    def _one_way(self) -> CanalSource:
+        if bool(self.servers) == bool(self.zookeeper):
+            raise Misfit("servers", "either `servers` or `zookeeper` is required, and not both")
+        return self
+
+    @field_validator("time_zone")
+    @classmethod
+    def _fixed_offset(cls, value: str) -> str:
+        if not _OFFSET.fullmatch(value):
+            raise ValueError('must be a fixed offset in quotes, such as "+08:00"')
+        return value
+
+
+class DeltaSink(Model):
+    """Delta tables in a folder."""
+
+    tag: ClassVar = "delta"
+    type: Literal["delta"]
+    path: Text
+    create_tables: bool = True
+    retention: Seconds = RETENTION_S
+
+    @property
+    def location(self) -> str:
+        """``path`` made absolute, or the address it is."""
+        return self._located(self.path)
+
+
+class TargetTables(Model):
+    """How Doris and StarRocks lay out a table that the job creates."""
+
+    buckets: Literal["auto"] | Count = "auto"
+    replication: Count = 1
+    properties: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+
+
+class ChannelTable(Model):
+    """The same for one channel; None: as the sink says."""
+
+    buckets: Literal["auto"] | Count | None = None
+    replication: Count | None = None
+    properties: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+    partition: Text | None = None
+
+
+class ClusterSink(Model):
+    """What the two database clusters have in common."""
+
+    fe: Annotated[tuple[Address, ...], BeforeValidator(_filled)]
+    sql_port: Port = SQL_PORT
+    username: Text
+    password: SecretStr = SecretStr("")
+    create_tables: bool = True
+    tables: TargetTables = TargetTables()
+
+
+class DorisSink(ClusterSink):
+    """Unique-key tables of Apache Doris."""
+
+    tag: ClassVar = "doris"
+    type: Literal["doris"]
+    two_phase_commit: bool = True
+
+
+class StarrocksSink(ClusterSink):
+    """Primary-key tables of StarRocks."""
+
+    tag: ClassVar = "starrocks"
+    type: Literal["starrocks"]
+    multi_table: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+
+
+class Channel(Model):
+    """One source table to one target table, or with one ``*`` on each side all tables of a database."""
+
+    source: str
+    target: str
+    key: Annotated[tuple[Text, ...] | None, BeforeValidator(_filled)] = None  # None: the primary key
+    columns: Annotated[dict[Text, Text] | None, BeforeValidator(_filled)] = (
+        None  # target column -> Spark SQL; None: all by name
+    )
+    filter: Text | None = None
+    tables: ChannelTable | None = None
+
+    @field_validator("source", "target")
+    @classmethod
+    def _table_name(cls, value: str) -> str:
+        if not _TABLE.fullmatch(value) or value.count("*") > 1:
+            raise ValueError("must be database.table, or database.* for all tables of a database")
+        return value
+
+    @field_validator("key")
+    @classmethod
+    def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value and len(set(value)) < len(value):
+            raise ValueError(f"names {Counter(value).most_common(1)[0][0]} twice")
+        return value
+
+
+class Commit(Model):
+    """When a cycle closes."""
+
+    interval: Seconds = INTERVAL_S
+    max_bytes: Bytes = MAX_BYTES
+    max_rows: Count = MAX_ROWS
+    min_rows: Count = Field(default_factory=lambda known: min(MIN_ROWS, known.get("max_rows", MAX_ROWS)))
+    min_bytes: Bytes = Field(default_factory=lambda known: min(MIN_BYTES, known.get("max_bytes", MAX_BYTES)))
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Commit:
+        if self.max_bytes < self.min_bytes:
+            raise Misfit("max_bytes", f"must not be below min_bytes ({self.min_bytes} bytes)")
+        if self.max_rows < self.min_rows:
+            raise Misfit("max_rows", f"must not be below min_rows ({self.min_rows})")
+        return self
+
+
+class Tasks(Model):
+    """How much is loaded at once."""
+
+    parallel: Annotated[int, Field(ge=1, le=256)] = PARALLEL_TASKS  # over all channels
+    max_bytes: Bytes = TASK_BYTES  # rows a Task takes
+
+
+class Memory(Model):
+    """What may be held in memory."""
+
+    window: Bytes = WINDOW_BYTES  # rows handed out and in no started Task's hands
+    merge: Bytes = MERGE_BYTES  # of one merge in the Delta sink
+
+
+class Spark(Model):
+    """Which Spark the Tasks run on."""
+
+    master: Text | None = None  # None: local[*], unless remote says where
+    remote: Text | None = None  # sc://host:port of a Spark Connect server
+    conf: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Spark:
+        if self.master and self.remote:
+            raise Misfit("remote", "cannot stand beside `master`: a job runs on one Spark")
+        return self
+
+
+class StatusAddress(Model):
+    """Where the status endpoint listens."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = STATUS_PORT  # 0: any free one
+    token: SecretStr | None = None  # None: a random one in the job's state folder
+
+    @model_validator(mode="after")
+    def _guarded(self) -> StatusAddress:
+        if not is_loopback(self.host) and not (self.token and self.token.get_secret_value()):
+            others = "is not a loopback address, so `token` is required: anybody who reaches it could stop the job"
+            raise Misfit("host", others)
+        return self
+
+
+class Config(Model):
+    """One job file."""
+
+    name: str
+    source: BinlogSource | CanalSource | BinlogFilesSource = Field(discriminator="type")
+    sink: DeltaSink | DorisSink | StarrocksSink = Field(discriminator="type")
+    channels: Annotated[tuple[Channel, ...], BeforeValidator(_filled)]
+    commit: Commit = Commit()
+    tasks: Tasks = Tasks()
+    memory: Memory = Memory()
+    spark: Spark = Spark()
+    status: StatusAddress = StatusAddress()
+
+    @field_validator("name")
+    @classmethod
+    def _usable_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError(f"must be made of a-z, 0-9, - and _, at most {NAME_MOST} of them, not starting with -")
+        return value
+
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret that the file holds, for the filter that keeps them out of logs."""
+        settings = (value for name, value in self.spark.conf.items() if _SECRET_SETTING.search(name))
+        return tuple(filter(None, {*_secrets(self), *settings}))
+
+
+def load_config(path: Path) -> Config:
+    """Read and validate a job file.
+
+    Raises: ConfigError - with every fault: file, line, path and what is wrong.
+    """
+    file = path.expanduser().absolute()
+    root, faults = read_job_file(file)
+    config = None
+    try:
+        config = Config.model_validate(root.plain() if root else {}, context={"file": file})
+    except ValidationError as error:
+        if root is not None:
+            faults += explain(error, root, Config)
+    if root is not None:
+        faults += _crossing(root, config)
+    if faults or config is None:
+        lines = [fault.told(path.name) for fault in sorted(faults, key=lambda one: one.line)]
+        count = "1 fault" if len(lines) == 1 else f"{len(lines)} faults"
+        raise ConfigError(
+            "\n".join([f"{path} has {count}:", *(f"  {line}" for line in lines)]) + "\n",
+            mend=f"Nothing was started. Mend the file, then run `cdc check {path}`.",
+        )
+    return config
+
+
+def _secrets(model: BaseModel) -> Iterator[str]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, SecretStr):
+            yield value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            yield from _secrets(value)
+
+
+def _crossing(root: Node, config: Config | None) -> list[Fault]:
+    """Faults between keys. Those of the channels are told even where other parts are not valid."""
+    faults = [*_mapped_twice(root), *_out_of_place(root)]
+    if config is None:
+        return faults
+    if config.memory.window < config.tasks.max_bytes:
+        path = ("memory", "window")
+        message = f"must hold at least one Task: tasks.max_bytes is {config.tasks.max_bytes} bytes"
+        faults.append(Fault(root.line_of(path), path, message))
+    return faults
+
+
+def _mapped_twice(root: Node) -> Iterator[Fault]:
+    """A source table mapped twice and a target used twice, each naming the other place."""
+    seen: dict[str, list[tuple[str, int, int]]] = {"source": [], "target": []}
+    for index, channel in enumerate(root.items("channels")):
+        for side, others in seen.items():
+            node = channel.get(side)
+            if node is None or not isinstance(node.value, str):
+                continue
+            name, path = node.value, ("channels", index, side)
+            for other, other_index, other_line in others if side == "source" or "*" not in name else ():
+                place = f"by channels[{other_index}] (line {other_line})"
+                if name == other or (side == "target" and "*" not in name and name.lower() == other.lower()):
+                    what = "is mapped already" if side == "source" else "is used already"
+                    yield Fault(node.line, path, f"{name} {what} {place}; one source table goes to one target table")
+                elif side == "source" and (fnmatchcase(name, other) or fnmatchcase(other, name)):
+                    yield Fault(node.line, path, f"{name} overlaps with {other}, mapped {place}")
+            others.append((name, index, node.line))
+
+
+def _out_of_place(root: Node) -> Iterator[Fault]:
+    """Keys of a channel that do not go with each other or with the sink."""
+    sink_type = (root.get("sink") or root).get("type")
+    for index, channel in enumerate(root.items("channels")):
+        path = ("channels", index)
+        source, target, tables = channel.get("source"), channel.get("target"), channel.get("tables")
+        if source and target and ("*" in str(source.value)) != ("*" in str(target.value)):
+            yield Fault(target.line, (*path, "target"), "source and target both take one *, or neither does")
+        if tables and sink_type and sink_type.value == DeltaSink.tag:
+            yield Fault(
+                tables.line, (*path, "tables"), "is for the sinks doris and starrocks; Delta tables have none of it"
+            )

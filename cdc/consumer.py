@@ -1,0 +1,374 @@
+"""Consumer: Batch -> Channels -> checkpoint -> ack. The only one that touches receiver and checkpoints.
+
+Where a row is::
+
+    Gatherer.gather        enters through receiver.get; waits in its Channel
+    Gatherer.start_tasks   leaves for a Task, which loads it into the sink while the cycle still gathers
+    Committer.finish       all Tasks prepared, PREPARED saved, committed, COMMITTED saved; on a thread of its own
+    _acknowledge           the source may forget it
+
+While cycle N is with the Committer, cycle N+1 gathers; it closes only after N is COMMITTED and acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cdc.batch import Batch
+from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState
+from cdc.commit import Committer, last_of, utc_now
+from cdc.cycle import Closed, GivenUp
+from cdc.errors import Answer, CdcError, LoadLost, SchemaChanged, SourceError, SourceRewound, decide
+from cdc.gather import Gatherer
+from cdc.parts import Limits, Parts
+from cdc.position import Position
+from cdc.recovery import Recovery
+from cdc.reload import Reload, lost_targets
+
+WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
+_POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
+_BUSY_POLL_S = 0.02  # the same while something is under way
+
+_log = logging.getLogger(__name__)
+
+
+class Ended(Enum):
+    """Why a run of the Consumer ended without an error."""
+
+    STOPPED = "stopped"  # it was asked to
+    FINISHED = "finished"  # the source has an end, and all of it is committed
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelProgress:
+    """How a channel is."""
+
+    source: str
+    target: str
+    buffered_rows: int
+    counts: ChannelCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run is."""
+
+    position: Position  # everything before it is visible
+    lag_s: float | None  # None where the source tells no commit times
+    checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
+    channels: tuple[ChannelProgress, ...]
+    waits_for: CdcError | None  # a sink that is away while a commit is under way
+
+
+class Consumer:
+    """One run: from recovery until it is asked to stop, its source ends or an error ends it.
+
+    Calls: ``run`` once, on one thread; ``stop`` and ``progress`` from any.
+    """
+
+    def __init__(
+        self, parts: Parts, limits: Limits, *, sequence: int = 0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.sequence = sequence  # highest one handed out; a later run of this process starts above it
+        self._parts = parts
+        self._receiver = parts.receiver
+        self._limits = limits
+        self._now = now
+        self._stopping = threading.Event()
+        self._committer = Committer(parts.run, parts.store, parts.sink, self._stopping)
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._gatherer: Gatherer | None = None  # once recovered
+        self._closed: Closed | None = None  # the cycle before, while it is with the Committer
+        self._committing: Future[Checkpoint] | None = None
+        self._committed: Checkpoint | None = None
+        self._close_not_before = 0.0  # merges take at most half of the time
+        self._is_at_end = False
+
+    # from other threads
+
+    def stop(self) -> None:
+        """Ask ``run`` to finish what is PREPARED, close or abort what is OPEN, and return."""
+        self._stopping.set()
+
+    def progress(self) -> Progress | None:
+        """How it is at this moment; None until it has recovered."""
+        committed, closed, gatherer = self._committed, self._closed, self._gatherer
+        if committed is None:
+            return None
+        channels = gatherer.channels.copy() if gatherer else {}
+        return Progress(
+            position=last_of(committed),
+            lag_s=self._lag_s(),
+            checkpoint=closed.checkpoint if closed and closed.is_prepared else committed,
+            channels=tuple(
+                ChannelProgress(
+                    source, channel.target.name, channel.buffered_rows, committed.counts.get(source, ChannelCounts())
+                )
+                for source, channel in sorted(channels.items())
+            ),
+            waits_for=self._committer.trouble,
+        )
+
+    def _lag_s(self) -> float | None:
+        """Seconds since the commit of the oldest transaction that was received and is not visible."""
+        closed, gatherer = self._closed, self._gatherer
+        cycles = (closed, gatherer.cycle if gatherer else None)
+        oldest = [cycle.oldest_commit_us for cycle in cycles if cycle and cycle.oldest_commit_us is not None]
+        if not oldest and self._is_at_end:
+            return 0.0
+        newest = gatherer.newest_commit_us if gatherer else None
+        since_us = min(oldest) if oldest else newest
+        return None if since_us is None else max(0.0, time.time() - since_us / 1e6)
+
+    # the run
+
+    def run(self, resolve_start: Callable[[], Position], recovered: Callable[[], None] = lambda: None) -> Ended:
+        """Recover, call ``recovered``, then carry rows until there is a reason to end.
+
+        Raises: what ended it; sink and state are as recovery wants them, whatever it was.
+        """
+        try:
+            recovery = Recovery(self._parts, self._limits, self._committer, self.sequence, self._stopping)
+            self._committed = recovery.run(resolve_start)
+            sequence = max(self.sequence, self._committed.sequence)
+            self._gatherer = Gatherer(self._parts, last_of(self._committed), sequence)
+            recovered()
+            return self._carry(self._gatherer)
+        except GivenUp as error:
+            _log.info("stopped %s", error)
+            return Ended.STOPPED
+        finally:
+            self._end()
+
+    def _carry(self, gatherer: Gatherer) -> Ended:
+        while not self._stopping.is_set():
+            self._settle()
+            if gatherer.cycle.is_full(self._limits) and not self._may_close:
+                self._stopping.wait(_BUSY_POLL_S)
+                continue
+            try:
+                batch = gatherer.gather(self._patience_s(), self._now())
+            except SourceRewound as error:
+                _log.warning("gathering again: %s", error)
+                self._abort_open()
+                continue
+            except Exception as error:
+                self._save_what_is_whole(error)
+                raise
+            if batch is None and self._receiver.finished():
+                self._close_and_commit("end")
+                if self._receiver.finished():  # not after a rollback, which a lost load makes
+                    return Ended.FINISHED
+            self._look_for_close(batch)
+        self._wind_up()
+        return Ended.STOPPED
+
+    @property
+    def _gathering(self) -> Gatherer:
+        if self._gatherer is None:
+            raise RuntimeError("the run has not recovered yet")
+        return self._gatherer
+
+    def _patience_s(self) -> float:
+        """How long to wait for the source: not beyond the moment when the cycle should close."""
+        began = self._gathering.cycle.began
+        if began is None:
+            return _POLL_S
+        return min(_POLL_S, max(_BUSY_POLL_S, began + self._limits.interval_s - self._now()))
+
+    # closing, committing, acknowledging
+
+    def _look_for_close(self, batch: Batch | None) -> None:
+        """Start the Tasks that are due, and close the cycle if it is due."""
+        gatherer = self._gathering
+        gatherer.start_tasks(at_least=self._limits.task_bytes)
+        waits_for_ack = gatherer.make_room()
+        self._is_at_end = self._receiver.at_end()
+        idle = batch is None and self._is_at_end
+        reason = gatherer.cycle.closed_by(self._limits, self._now(), idle=idle, window_full=waits_for_ack)
+        if reason is not None and self._may_close:
+            self._close(reason)
+
+    @property
+    def _may_close(self) -> bool:
+        return self._committing is None and self._now() >= self._close_not_before
+
+    def _close(self, reason: str) -> None:
+        """The cycle gathers no more: the Committer takes it over, and the next one begins."""
+        gatherer, before = self._gathering, self._committed
+        opened, cycle = gatherer.close(), gatherer.cycle
+        if before is None or cycle.began is None:
+            raise RuntimeError("there is nothing to close")
+        gatherer.begin(cycle.last)
+        if opened is None:
+            self._save_empty(before, cycle.last, reason)
+            return
+        opened = replace(opened, schemas=gatherer.schemas)
+        self._closed = cycle.close(opened, before, reason, self._now() - cycle.began)
+        self._committing = self._threads.submit(self._committer.finish, self._closed)
+
+    def _save_empty(self, before: Checkpoint, last: Position, reason: str) -> None:
+        """Nothing to load: the place alone is saved, and the sink is left in peace."""
+        committed = Checkpoint(
+            self._parts.store.next_id(),
+            self._parts.run.fence,
+            CheckpointState.COMMITTED,
+            first=last_of(before),
+            last=last,
+            schemas=self._gathering.schemas,
+            sequence=before.sequence,
+            closed_by=reason,
+            committed_at=utc_now(),
+            counts=before.counts,
+        )
+        self._parts.store.save(committed)
+        self._acknowledge(committed)
+
+    def _acknowledge(self, committed: Checkpoint) -> None:
+        """Everything up to its end is visible and saved: the source may forget it."""
+        self._committed = committed
+        self._receiver.ack(last_of(committed))
+
+    def _settle(self) -> None:
+        """Look after Tasks that have started, Tasks that failed, and a commit that is done.
+
+        Raises: what a Task or the commit has raised.
+        """
+        committing, closed = self._committing, self._closed
+        self._gathering.watch(closed.loading if closed else ())
+        if committing is None or closed is None or not committing.done():
+            return
+        targets = frozenset(load.table for load in closed.checkpoint.loads)
+        try:
+            committed = committing.result()
+        except LoadLost as error:
+            committed = self._load_again(closed.checkpoint, error)
+        self._committing = self._closed = None
+        self._acknowledge(committed)
+        self._close_not_before = self._now() + self._committer.merge_s
+        self._threads.submit(self._maintain, targets)
+
+    def _wait_for_commit(self, deadline: float | None = None) -> None:
+        """Until the cycle before is COMMITTED and acknowledged; once a stop is asked for, not for long if OPEN."""
+        while self._committing is not None:
+            if deadline is None and self._stopping.is_set():
+                deadline = self._now() + WIND_UP_S
+            if deadline is not None and self._now() >= deadline and self._closed is not None:
+                self._closed.give_up()
+            wait([self._committing], _BUSY_POLL_S)
+            self._settle()
+
+    def _close_and_commit(self, reason: str, deadline: float | None = None) -> None:
+        self._wait_for_commit(deadline)
+        if self._gathering.cycle.may_close:
+            self._close(reason)
+            self._wait_for_commit(deadline)
+
+    def _load_again(self, prepared: Checkpoint, error: LoadLost) -> Checkpoint:
+        """The sink lost loads: nothing newer commits before the range is read and loaded again."""
+        self._gathering.discard()
+        self._gathering.begin(last_of(prepared))
+        while True:
+            self._receiver.rollback(prepared.first)
+            reload = Reload(self._parts, self._limits, self._stopping)
+            prepared = reload.run(prepared, lost_targets(prepared, error))
+            try:
+                committed = self._committer.roll_forward(prepared)
+                break
+            except LoadLost as again:
+                error = again
+        reload.tidy(committed)
+        # the last Batch read may have ended behind the range
+        self._receiver.ack(last_of(committed))
+        self._receiver.rollback(last_of(committed))
+        return committed
+
+    def _maintain(self, targets: frozenset[str]) -> None:
+        """Housekeeping of the sink, on the commit thread and so never beside a commit."""
+        try:
+            self._parts.store.check_fence()
+            self._parts.sink.maintain(self._gathering.targets(targets))
+        except Exception as error:  # noqa: BLE001 - an untidy table loses nothing, and the next commit tries again
+            _log.warning("housekeeping failed: %s", error)
+
+    # stopping
+
+    def _save_what_is_whole(self, error: Exception) -> None:
+        """The source cannot go on: what lies before that place is committed, alone."""
+        cycle = self._gathering.cycle
+        boundary, has_whole = cycle.last, cycle.last != cycle.first
+        if cycle.inside_transaction:
+            self._abort_open()
+        else:
+            self._wait_for_commit()
+        if not has_whole:
+            return
+        if not self._gathering.cycle.last.reached(boundary):
+            if decide(error) is not Answer.PAUSE:
+                return  # it may pass by itself, and then all of it is read again
+            self._gather_up_to(boundary)
+        self._close_and_commit("ddl" if isinstance(error, SchemaChanged) else "pause")
+
+    def _gather_up_to(self, boundary: Position) -> None:
+        gatherer = self._gathering
+        while gatherer.cycle.inside_transaction or not gatherer.cycle.last.reached(boundary):
+            if self._stopping.is_set():
+                raise GivenUp("while reading whole transactions again")
+            self._move_one_batch()
+
+    def _move_one_batch(self) -> None:
+        self._settle()
+        self._gathering.gather(self._patience_s(), self._now())
+        self._gathering.start_tasks(at_least=self._limits.task_bytes)
+        self._gathering.make_room()
+
+    def _wind_up(self) -> None:
+        """A pause or a signal: finish, within a few seconds, what can be finished."""
+        deadline = self._now() + WIND_UP_S
+        with suppress(SourceError):  # it will come again at the next start
+            while self._gathering.cycle.inside_transaction and self._now() < deadline:
+                self._move_one_batch()
+        if self._now() < deadline:
+            self._close_and_commit("pause", deadline)
+        else:
+            self._wait_for_commit(deadline)
+
+    def _abort_open(self) -> None:
+        """Gather the cycle again from its first Position on."""
+        self._wait_for_commit()
+        gatherer = self._gathering
+        gatherer.discard()
+        self._receiver.rollback(gatherer.cycle.first)
+        gatherer.begin(gatherer.cycle.first)
+
+    def _end(self) -> None:
+        """Leave nothing under way. What cannot be tidied now is tidied by the next recovery."""
+        self._stopping.set()
+        try:
+            self._end_commit()
+            if self._gatherer is not None:
+                self.sequence = self._gatherer.sequence
+                self._gatherer.discard()
+                if self._closed is not None and not self._closed.is_prepared:
+                    self._gatherer.abort(self._closed.checkpoint)
+        except Exception as error:  # noqa: BLE001 - the error that ends the run is already on its way
+            _log.warning("an OPEN checkpoint is left to the next start: %s", error)
+        finally:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._receiver.close()
+
+    def _end_commit(self) -> None:
+        if self._committing is None or self._closed is None:
+            return
+        wait([self._committing], WIND_UP_S)
+        self._closed.give_up()  # has no effect on what is PREPARED
+        if self._committing.exception() is None:
+            self._closed = None
+            self._acknowledge(self._committing.result())

@@ -1,0 +1,109 @@
+"""A job's folder beside the state file: its token, its log, and why its last start failed.
+
+::
+
+    $CDC_HOME/jobs/shop/     0700
+      token                  0600, what the status endpoint wants; random unless the job file sets one
+      driver.log, .1, .2     what supervisor and driver write
+      failure.json           the error that ended the newest driver; gone when a new one starts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cdc.errors import CdcError, CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a driver ended."""
+
+    error: str  # name of the class
+    text: str  # message, where and mend
+    exit_code: int
+
+
+class JobFolder:
+    """The folder of one job; made when something is first written."""
+
+    def __init__(self, home: Path, job: str) -> None:
+        self.job = job
+        self.path = home / "jobs" / job
+
+    @property
+    def log(self) -> Path:
+        """What supervisor and driver write."""
+        return self.path / "driver.log"
+
+    def make(self) -> None:
+        """Raises: CheckpointError - the folder cannot be made."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise CheckpointError(
+                f"The job's folder cannot be made: {error.strerror}.",
+                mend="Give it to the user that runs the job, or set CDC_HOME to another folder.",
+                path=self.path,
+            ) from error
+
+    def token(self) -> str:
+        """The token in the folder; drawn if there is none yet. Raises: CheckpointError - it cannot be kept."""
+        token = self.known_token()
+        if token is None:
+            token = secrets.token_urlsafe(32)
+            self.set_token(token)
+        return token
+
+    def set_token(self, token: str) -> None:
+        """Keep the token that a running driver wants, for the command line to read. Raises: CheckpointError."""
+        if token != self.known_token():
+            self._write("token", token)
+
+    def known_token(self) -> str | None:
+        """The token in the folder, None if there is none or this user may not read it."""
+        try:
+            return (self.path / "token").read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    def failure(self) -> Failure | None:
+        """The error that ended the newest driver."""
+        try:
+            return Failure(**json.loads((self.path / "failure.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def set_failure(self, error: BaseException | None) -> None:
+        """Keep the error that ends this driver, or None: a new one starts."""
+        if error is None:
+            (self.path / "failure.json").unlink(missing_ok=True)
+            return
+        code = error.exit_code if isinstance(error, CdcError) else 1
+        text = str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}"
+        with suppress(CheckpointError):  # a full disk is told in the log
+            self._write("failure.json", json.dumps(asdict(Failure(type(error).__name__, text, code))))
+
+    def remove(self) -> None:
+        """Drop everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write(self, name: str, text: str) -> None:
+        self.make()
+        new = self.path / f".{name}.{os.getpid()}"
+        try:
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            new.replace(self.path / name)
+        except OSError as error:
+            raise CheckpointError(
+                f"A file of the job's folder cannot be written: {error.strerror}.",
+                mend="Free some space, or give the folder to the user that runs the job.",
+                path=self.path / name,
+            ) from error

@@ -1,0 +1,58 @@
+"""What may not change in a job's file while the job lives: source server, keys, targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdc.config import BinlogSource, CanalSource, Config, DeltaSink
+from cdc.errors import ConfigError
+from cdc.status import SinkStatus, SourceStatus
+
+SOURCE = "source server"
+
+
+def identity_of(config: Config) -> dict[str, str]:
+    """What the job is, as text by name: kept with the job, compared at each start and resume."""
+    source, sink = source_status(config), config.sink
+    place = sink.location if isinstance(sink, DeltaSink) else ", ".join(sorted(sink.fe))
+    identity = {
+        SOURCE: " ".join(filter(None, (source.type, source.server, source.destination))),
+        "sink": f"{sink.type} {place}",
+    }
+    for channel in config.channels:
+        identity[f"target of {channel.source}"] = channel.target
+        identity[f"key of {channel.source}"] = ", ".join(channel.key) if channel.key else "the primary key"
+    return identity
+
+
+def check_identity(known: Mapping[str, str], config: Config, *, accept_server: bool = False) -> None:
+    """Refuse a job file that would make another job of it. Channels may come and go.
+
+    Raises: ConfigError - with every change.
+    """
+    changes = [
+        f"{name} was {known[name]}, is {text}"
+        for name, text in identity_of(config).items()
+        if name in known and known[name] != text and not (name == SOURCE and accept_server)
+    ]
+    if changes:
+        raise ConfigError(
+            f"The job file no longer fits job {config.name}: {'; '.join(changes)}.",
+            mend="Put it back as it was, or give the changed file a new name: it is another job.",
+        )
+
+
+def source_status(config: Config) -> SourceStatus:
+    """Where rows come from."""
+    source = config.source
+    if isinstance(source, BinlogSource):
+        return SourceStatus(source.type, f"{source.host}:{source.port}")
+    if isinstance(source, CanalSource):
+        return SourceStatus(source.type, source.zookeeper or ",".join(source.servers), source.destination)
+    return SourceStatus(source.type, source.location)
+
+
+def sink_status(config: Config) -> SinkStatus:
+    """Where rows go, as the job file writes it."""
+    sink = config.sink
+    return SinkStatus(sink.type, sink.path if isinstance(sink, DeltaSink) else ",".join(sink.fe))

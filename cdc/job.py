@@ -1,0 +1,458 @@
+"""Job: one YAML file at work. Its states, its pauses and what ends them; run after run of the Consumer.
+
+``PENDING -> RUNNING <-> PAUSED -> CANCELLED``, and DONE for sources that end. Whatever ends a run goes through
+``_after``, which asks ``decide`` what follows. Requests come from the status endpoint's threads and from signals; they
+are noted, and the run loop carries them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+
+from cdc.assembly import Assembly, assemble
+from cdc.batch import FENCE_STEP
+from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
+from cdc.checkpoint_sqlite import SqliteStore, state_folder
+from cdc.commit import delays, utc_now
+from cdc.config import Config, load_config
+from cdc.consumer import Consumer, Ended, Progress
+from cdc.endpoint import StatusEndpoint
+from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkForeign, decide
+from cdc.folder import JobFolder
+from cdc.identity import check_identity, identity_of, sink_status, source_status
+from cdc.parts import Limits, Parts
+from cdc.position import Position
+from cdc.recovery import adopt, compare
+from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
+from channels.sinks.base import Sink
+from channels.task import RunIdentity
+
+HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
+
+_log = logging.getLogger(__name__)
+
+
+class Wish(Enum):
+    """What somebody asked of the job; a later entry outweighs an earlier one."""
+
+    RESUME = 1
+    PAUSE = 2
+    END = 3  # a signal: PENDING
+    STOP = 4  # CANCELLED
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """Notes from other threads to the run loop."""
+
+    wish: Wish | None = None
+    resume: Resume | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def note(self, wish: Wish, resume: Resume | None = None) -> None:
+        with self.changed:
+            outweighed = self.wish in (Wish.END, Wish.STOP) and wish.value < self.wish.value
+            if not outweighed:
+                self.wish, self.resume = wish, resume or self.resume
+            self.changed.notify_all()
+
+    def wait(self, timeout_s: float | None) -> Wish | None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.wish is not None, timeout_s)
+            return self.wish
+
+    def take(self) -> Wish | None:
+        """The wish; a pause and a resume are done with once taken, an end never is."""
+        with self.changed:
+            wish = self.wish
+            if wish in (Wish.PAUSE, Wish.RESUME):
+                self.wish = None
+            return wish
+
+
+class Job:
+    """Runs one job in this process. Implements ``cdc.status.Controls``."""
+
+    def __init__(
+        self,
+        file: Path,
+        store: CheckpointStore,
+        *,
+        load: Callable[[Path], Config],
+        assemble: Callable[[Config], Assembly],
+        adopt: bool = False,
+        resume: Resume | None = None,
+    ) -> None:
+        """``resume``: a start that is the resume of a job PAUSED by hand. Raises: ConfigError."""
+        self._file = file.absolute()
+        self._store = store
+        self._load = load
+        self._assemble = assemble
+        self._adopt = adopt
+        self._config = load(self._file)
+        self._wishes = _Wishes()
+        self._resume = resume
+        self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
+        self._assembly: Assembly | None = None
+        self._consumer: Consumer | None = None
+        self._last: Progress | None = None  # of the newest run
+        self._is_compared = False
+        self._signal = 0
+        self._delays = delays()
+        record = store.job(self._config.name)
+        self._record = record or JobRecord(self._config.name, "", 0, JobState.PENDING, str(self._file))
+
+    @property
+    def config(self) -> Config:
+        """The job file as it was last read."""
+        return self._config
+
+    # asked from other threads
+
+    def status(self) -> JobStatus:
+        """See ``Controls``."""
+        record, progress = self._record, self._progress()
+        waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
+        if waits_for is not None:
+            record = _paused(record, waits_for, "automatic")
+        checkpoint = progress.checkpoint if progress else self._last_committed()
+        position = progress.position if progress else checkpoint.last if checkpoint else None
+        return JobStatus(
+            job=record.name,
+            state=record.state.value,
+            source=source_status(self._config),
+            sink=sink_status(self._config),
+            reason=record.reason,
+            mend=record.mend,
+            resume=record.resume,
+            started_at=record.started_at,
+            position=position_status(position) if position else None,
+            lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
+            checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
+            channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
+            window_limit_bytes=self._config.memory.window,
+        )
+
+    def request_pause(self) -> None:
+        """See ``Controls``."""
+        self._note(Wish.PAUSE)
+
+    def request_resume(self, resume: Resume) -> None:
+        """See ``Controls``."""
+        if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
+            check_identity(self._record.identity, self._load(self._file), accept_server=resume.accept_server)
+            self._note(Wish.RESUME, resume)
+
+    def request_stop(self) -> None:
+        """See ``Controls``."""
+        self._note(Wish.STOP)
+
+    def _note(self, wish: Wish, resume: Resume | None = None) -> None:
+        self._wishes.note(wish, resume)
+        consumer = self._consumer
+        if consumer is not None and wish is not Wish.RESUME:
+            consumer.stop()
+
+    # the run
+
+    def run(self, listen: Callable[[], str | None] = lambda: None, supervisor_pid: int | None = None) -> int:
+        """Run until the job is cancelled, done, or its process is told to end; the exit code.
+
+        ``listen`` starts the status endpoint, once the job is ours, and gives its address.
+
+        Raises: LeaseLost - another process runs the job; ConfigError - the file does not fit the job, or the job was
+        cancelled; SinkForeign - the sink knows more than our state.
+        """
+        self._record = self._store.acquire(self._config.name, str(self._file))
+        self._take_signals()
+        try:
+            self._begin(listen(), supervisor_pid)
+            return self._loop()
+        finally:
+            if self._assembly is not None:
+                self._assembly.close()
+            with suppress(CheckpointError, LeaseLost):
+                self._save(replace(self._record, driver_pid=None, status_url=None))
+            self._store.release()
+
+    def _begin(self, status_url: str | None, supervisor_pid: int | None) -> None:
+        record = self._record
+        if record.state in (JobState.CANCELLED, JobState.DONE):
+            raise ConfigError(
+                f"Job {record.name} is {record.state.value}.",
+                mend=f"`cdc stop {record.name} --forget` drops its state; then it can start anew.",
+            )
+        check_identity(record.identity, self._config, accept_server=self._accepts_server)
+        self._resumed_at = self._last_position()
+        stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
+        state = JobState.PAUSED if stays_paused else JobState.PENDING
+        self._save(
+            replace(
+                record,
+                state=state,
+                reason=record.reason if stays_paused else None,
+                mend=record.mend if stays_paused else None,
+                resume=record.resume if stays_paused else None,
+                identity=identity_of(self._config),
+                started_at=utc_now(),
+                driver_pid=os.getpid(),
+                supervisor_pid=supervisor_pid,
+                status_url=status_url,
+            )
+        )
+
+    def _loop(self) -> int:
+        while True:
+            wish = self._wishes.take()
+            if wish is Wish.STOP:
+                self._settle(JobState.CANCELLED, "stopped by its user")
+                return 0
+            if wish is Wish.END:
+                if not self._is_paused_by_hand:  # a pause outlives its process
+                    self._settle(JobState.PENDING, f"ended by {signal.Signals(self._signal).name}")
+                return 128 + self._signal
+            if wish is Wish.PAUSE and not self._is_paused_by_hand:
+                self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
+            if wish is Wish.RESUME:
+                self._take_up_again()
+            if self._is_paused_by_hand:
+                self._wishes.wait(None)
+                continue
+            if self._run_once() is Ended.FINISHED:
+                self._settle(JobState.DONE, "its source has ended, and all of it is committed")
+                return 0
+
+    def _run_once(self) -> Ended | None:
+        began = time.monotonic()
+        try:
+            consumer = self._prepared_consumer()
+            self._consumer = consumer
+            if self._wishes.wish is not None:
+                return Ended.STOPPED  # it came before there was anybody to pass it to
+            try:
+                return consumer.run(self._resolve_start, self._recovered)
+            finally:
+                self._end_of_run(consumer)
+        except Exception as error:  # noqa: BLE001 - the one place that decides
+            if time.monotonic() - began > HEALTHY_S:
+                self._delays = delays()
+            self._after(error)
+            return None
+
+    def _after(self, error: Exception) -> None:
+        """What follows from an error: a pause that ends by itself, one that waits for a person, or the end."""
+        answer = decide(error)
+        if answer is Answer.EXIT or (isinstance(error, SinkForeign) and not self._is_compared):
+            self._refused(error)
+            raise error
+        told = f"{type(error).__name__}: {error}"
+        if answer is Answer.PAUSE:
+            _log.error("paused until a person acts: %s", told)
+            self._save(_paused(self._record, error, "manual"))
+            return
+        delay_s = next(self._delays)
+        _log.warning("paused, again in %.1f s: %s", delay_s, told, exc_info=not isinstance(error, CdcError))
+        self._save(_paused(self._record, error, "automatic"))
+        self._wishes.wait(delay_s)
+
+    def _refused(self, error: Exception) -> None:
+        if isinstance(error, CdcError) and not isinstance(error, LeaseLost):
+            self._settle(JobState.PENDING, _reason(error), error.mend)
+
+    def _prepared_consumer(self) -> Consumer:
+        parts = self._assembled()
+        if not self._is_compared:
+            self._compare(parts.sink)
+        record, config = self._record, self._config
+        run = RunIdentity(record.name, record.incarnation, record.fence)
+        last = self._consumer.sequence if self._consumer else 0
+        return Consumer(
+            Parts(
+                run,
+                parts.receiver(run, self._resume),
+                parts.routes,
+                parts.runner,
+                parts.sink,
+                self._store,
+                parts.types,
+            ),
+            Limits(
+                config.commit.interval,
+                config.commit.min_rows,
+                config.commit.min_bytes,
+                config.commit.max_bytes,
+                config.commit.max_rows,
+                config.tasks.max_bytes,
+            ),
+            sequence=max(record.fence * FENCE_STEP, last),
+        )
+
+    def _compare(self, sink: Sink) -> None:
+        try:
+            compare(self._record, self._store, sink)
+        except SinkForeign:
+            if not self._adopt:
+                raise
+            self._record = adopt(self._record, self._store, sink)
+        self._is_compared = True
+
+    def _assembled(self) -> Assembly:
+        if self._assembly is None:
+            self._assembly = self._assemble(self._config)
+            self._assembly.runner.warm_up()
+        return self._assembly
+
+    def _resolve_start(self) -> Position:
+        record = self._record
+        return self._assembled().resolve_start(RunIdentity(record.name, record.incarnation, record.fence))
+
+    def _recovered(self) -> None:
+        if self._record.state is not JobState.RUNNING:
+            _log.info("running from %s", self._last_position())
+            self._settle(JobState.RUNNING)
+
+    def _end_of_run(self, consumer: Consumer) -> None:
+        self._last = consumer.progress() or self._last
+        if self._last and self._last.position != self._resumed_at:
+            self._delays, self._resume = delays(), None
+            self._resumed_at = self._last.position
+
+    def _take_up_again(self) -> None:
+        """A resume: the job file is read again, and the run starts with what was agreed to."""
+        self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
+        try:
+            config = self._load(self._file)
+            check_identity(self._record.identity, config, accept_server=self._accepts_server)
+        except ConfigError as error:
+            self._save(_paused(self._record, error, "manual"))
+            return
+        if config != self._config and self._assembly is not None:
+            self._assembly.close()
+            self._assembly = None
+        self._config = config
+        self._save(replace(self._record, identity=identity_of(config)))
+        self._settle(JobState.PENDING)
+
+    # states
+
+    @property
+    def _accepts_server(self) -> bool:
+        return self._resume is not None and self._resume.accept_server
+
+    @property
+    def _is_paused_by_hand(self) -> bool:
+        return self._record.state is JobState.PAUSED and self._record.resume == "manual"
+
+    def _settle(
+        self, state: JobState, reason: str | None = None, mend: str | None = None, resume: str | None = None
+    ) -> None:
+        self._save(replace(self._record, state=state, reason=reason, mend=mend, resume=resume))
+
+    def _save(self, record: JobRecord) -> None:
+        """Raises: LeaseLost. A store that cannot be written is told, and the state is kept here meanwhile."""
+        self._record = record
+        try:
+            self._store.save_job(record)
+        except CheckpointError as error:
+            _log.warning("the state %s is not saved: %s", record.state.value, error)
+
+    def _progress(self) -> Progress | None:
+        consumer = self._consumer
+        return (consumer.progress() if consumer else None) or self._last
+
+    def _last_committed(self) -> Checkpoint | None:
+        try:
+            return self._store.last_committed(self._record.name)
+        except CheckpointError:
+            return None
+
+    def _last_position(self) -> Position | None:
+        progress = self._progress()
+        committed = None if progress else self._last_committed()
+        return progress.position if progress else committed.last if committed else None
+
+    # signals
+
+    def _take_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._signal:
+            os._exit(128 + number)  # the second one: state is durable at every moment, so nothing is lost
+        self._signal = number
+        # a handler interrupts the run loop anywhere, also while it holds the lock of the wishes
+        threading.Thread(target=self._note, args=(Wish.END,), name="signal", daemon=True).start()
+
+
+def _reason(error: BaseException) -> str:
+    """What happened and where; the mend is told beside it."""
+    if not isinstance(error, CdcError):
+        return f"unknown fault: {type(error).__name__}: {error}"
+    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
+    return f"{error.message} ({place})" if place else error.message
+
+
+def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
+    mend = error.mend if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
+    return replace(record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume)
+
+
+def _checkpoint_status(checkpoint: Checkpoint) -> CheckpointStatus:
+    return CheckpointStatus(
+        checkpoint.id,
+        checkpoint.state.value,
+        checkpoint.committed_at,
+        checkpoint.closed_by,
+        checkpoint.rows,
+        checkpoint.bytes,
+        checkpoint.seconds,
+    )
+
+
+def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:
+    for channel in progress.channels:
+        counts = channel.counts
+        yield ChannelStatus(
+            channel.source,
+            channel.target,
+            state.value,
+            counts.upserts,
+            counts.deletes,
+            counts.bytes,
+            channel.buffered_rows,
+            counts.last_committed_at,
+        )
+
+
+def run_job(
+    job_file: Path, *, adopt: bool = False, resume: Resume | None = None, supervisor_pid: int | None = None
+) -> int:
+    """Be the driver of a job: state file, status endpoint and Job; returns the exit code.
+
+    Raises: CdcError - the start is refused.
+    """
+    store = SqliteStore(state_folder())
+    endpoint = None
+    try:
+        job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
+        address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
+        if address.token is not None:
+            folder.set_token(address.token.get_secret_value())
+        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
+        return job.run(endpoint.start, supervisor_pid)
+    finally:
+        if endpoint is not None:
+            endpoint.close()
+        store.close()

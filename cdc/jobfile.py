@@ -1,0 +1,345 @@
+"""The text of a job file: YAML with line numbers, secrets put in, and faults told with their place.
+
+``read_job_file`` gives a tree of Nodes; ``explain`` turns what pydantic found in it into Faults that a person can act
+on. Which keys there are is not known here, see ``cdc.config``.
+
+Source: YAML 1.1 as PyYAML reads it; pydantic manual, "Validation Errors".
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
+
+from cdc.errors import ConfigError
+
+FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
+NODES_MOST = 50_000  # aliases of aliases could make any number out of a few lines
+SHOWN_CHARACTERS = 60  # of a wrong value; the rest tells nobody more
+
+Place = tuple[str | int, ...]  # keys and indexes from the top of the file
+# inside {...} YAML takes the braces of ${NAME} for its own, so both ends are other characters while it reads
+_BEGIN, _END = "\ue000", "\ue001"
+_WRITTEN = re.compile(r"\$\{([^{}\n\"']*)\}")
+_SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|\$\{{")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, and where."""
+
+    line: int
+    path: Place
+    message: str
+
+    def told(self, file: str) -> str:
+        """``shop.yaml:12 channels[2].target: what is wrong``."""
+        return (
+            f"{file}:{self.line} {shown(self.path)}: {self.message}"
+            if self.path
+            else f"{file}:{self.line} {self.message}"
+        )
+
+
+class Misfit(PydanticCustomError):
+    """Raised by a model's validator: ``key`` of the model does not go with the others."""
+
+    def __new__(cls, key: str, message: str) -> Misfit:
+        """A ValueError for pydantic; the message is kept as it is."""
+        return super().__new__(cls, "misfit", "{message}", {"key": key, "message": message})
+
+
+@dataclass(slots=True)
+class Node:
+    """A value of the file with its line; ``value`` is a scalar, a list of Nodes, or a dict of Nodes."""
+
+    value: Any
+    line: int
+    key_lines: dict[str, int] = field(default_factory=dict)
+    substituted: bool = False  # holds what stood in ${...}, so it is never shown
+
+    def plain(self) -> Any:
+        """The values alone."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
+
+    def get(self, part: str | int) -> Node | None:
+        """The Node under a key or an index."""
+        if isinstance(self.value, dict):
+            return self.value.get(part)
+        if isinstance(self.value, list) and isinstance(part, int) and part < len(self.value):
+            return self.value[part]  # type: ignore[no-any-return]
+        return None
+
+    def items(self, key: str) -> Sequence[Node]:
+        """The entries of the list under ``key``; none if there is no such list."""
+        node = self.get(key)
+        return node.value if node is not None and isinstance(node.value, list) else ()
+
+    def line_of(self, path: Place) -> int:
+        """Line of the deepest part of ``path`` that the file has; of its key where the value begins later."""
+        node, line = self, self.line
+        for part in path:
+            below = node.get(part)
+            if below is None:
+                return node.key_lines.get(str(part), line)
+            line = node.key_lines.get(str(part), below.line) if isinstance(below.value, dict | list) else below.line
+            node = below
+        return line
+
+
+def shown(path: Place) -> str:
+    """``channels[2].target``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def read_job_file(file: Path) -> tuple[Node | None, list[Fault]]:
+    """The tree of a job file, and what is wrong with it as YAML or in its ``${...}``.
+
+    Raises: ConfigError - the file cannot be read at all.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"The job file cannot be read: {error.strerror}.", mend="Name a readable YAML file.", file=file
+        ) from error
+    if len(data) > FILE_BYTES_MOST:
+        raise ConfigError("This is no job file: it is larger than 1 MiB.", mend="Name a YAML job file.", file=file)
+    loader = None
+    try:
+        loader = yaml.SafeLoader(_WRITTEN.sub(rf"{_BEGIN}\1{_END}", data.decode("utf-8-sig")))
+        tree = loader.get_single_node()
+        if tree is None:
+            return None, [Fault(1, (), "is empty; see examples/ for job files to start from")]
+        reader = _Reader(loader, file.parent)
+        root = reader.node(tree, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(filter(None, (error.problem, error.context)))
+        return None, [Fault(mark.line + 1 if mark else 1, (), f"is not valid YAML: {what}")]
+    except UnicodeDecodeError as error:
+        return None, [Fault(data[: error.start].count(b"\n") + 1, (), "is not UTF-8 text")]
+    except yaml.YAMLError as error:
+        return None, [Fault(1, (), f"is not valid YAML: {str(error).splitlines()[0]}")]
+    except RecursionError:
+        return None, [Fault(1, (), "is nested too deeply")]
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(root.value, dict):
+        return None, [Fault(root.line, (), "must be a mapping (key: value) with name, source, sink and channels")]
+    return root, reader.faults
+
+
+class _Reader:
+    """Makes Nodes of PyYAML's nodes."""
+
+    def __init__(self, loader: yaml.SafeLoader, folder: Path) -> None:
+        self.faults: list[Fault] = []
+        self._loader = loader
+        self._folder = folder
+        self._made = 0
+        self._within: set[int] = set()
+
+    def node(self, tree: yaml.Node, path: Place) -> Node:
+        line = tree.start_mark.line + 1
+        self._made += 1
+        if id(tree) in self._within or self._made > NODES_MOST:
+            raise yaml.MarkedYAMLError(problem="an alias makes it endless", problem_mark=tree.start_mark)
+        self._within.add(id(tree))
+        try:
+            if isinstance(tree, yaml.MappingNode):
+                return self._mapping(tree, path, line)
+            if isinstance(tree, yaml.SequenceNode):
+                return Node([self.node(entry, (*path, index)) for index, entry in enumerate(tree.value)], line)
+            return self._scalar(tree, path, line)
+        finally:
+            self._within.discard(id(tree))
+
+    def _mapping(self, tree: yaml.MappingNode, path: Place, line: int) -> Node:
+        first: dict[str, int] = {}
+        for key, _ in tree.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
+            key.value = _SUBSTITUTE.sub(lambda match: f"${{{match[1]}}}" if match[1] else match[0], key.value)
+            key_line = key.start_mark.line + 1
+            if key.value in first:
+                message = f"is given twice, first in line {first[key.value]}; keep one of them"
+                self.faults.append(Fault(key_line, (*path, key.value), message))
+            first.setdefault(key.value, key_line)
+        self._loader.flatten_mapping(tree)  # "<<"
+        found: dict[str, Node] = {}
+        key_lines: dict[str, int] = {}
+        for key, value in tree.value:
+            # the text of the key as it stands: YAML 1.1 would make a column named `no` a False
+            found[key.value] = self.node(value, (*path, key.value))
+            key_lines[key.value] = key.start_mark.line + 1
+        return Node(found, line, key_lines)
+
+    def _scalar(self, tree: yaml.Node, path: Place, line: int) -> Node:
+        value = self._loader.construct_object(tree)
+        if isinstance(value, str) and _SUBSTITUTE.search(value):
+            return Node(_SUBSTITUTE.sub(lambda match: self._substitute(match, path, line), value), line, {}, True)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            value = tree.value  # dates and the like: only text is meant
+        return Node(value, line)
+
+    def _substitute(self, match: re.Match[str], path: Place, line: int) -> str:
+        inside = match[1]
+        if inside is not None and inside.startswith("file:"):
+            file = self._folder / Path(inside.removeprefix("file:")).expanduser()
+            try:
+                return file.read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                self.faults.append(Fault(line, path, f"the file of ${{{inside}}} cannot be read: {reason}"))
+        elif inside is not None and _VARIABLE.fullmatch(inside):
+            if inside in os.environ:
+                return os.environ[inside]
+            message = f"the environment variable {inside} is not set; run `export {inside}=...` first"
+            self.faults.append(Fault(line, path, message))
+        else:
+            form = "${" if inside is None else f"${{{inside}}}"
+            known = "write ${NAME} for a variable of the environment or ${file:/path} for a file's text"
+            self.faults.append(Fault(line, path, f"{form} is not known; {known}"))
+        return "?"  # stands in, so that the same place is not told twice
+
+
+def explain(error: ValidationError, root: Node, model: type[BaseModel]) -> list[Fault]:
+    """What pydantic found, in words, with the places in the file."""
+    faults = []
+    for found in error.errors(include_url=False):
+        if found["type"] == "default_factory_not_called":
+            continue  # it looks at another key, whose own fault is told
+        path, owner, secret = _trace(found["loc"], root, model)
+        node = root
+        for part in path:
+            below = node.get(part)
+            if below is None:
+                break
+            node = below
+        if found["type"] == "union_tag_invalid" or found["type"] == "union_tag_not_found":
+            path, node = _discriminated(found, path, node)
+        if found["type"] == "misfit":
+            path = (*path, found["ctx"]["key"])
+        hidden = secret or node.substituted
+        faults.append(Fault(root.line_of(path), path, _in_words(found, path, owner, hidden)))
+    return faults
+
+
+def _trace(
+    location: Sequence[str | int], root: Node, model: type[BaseModel]
+) -> tuple[Place, type[BaseModel] | None, bool]:
+    """The place in the file of an error's location, the model that it lies in, and whether it is a secret.
+
+    A location also names which member of a union was tried, and "[key]" for a key: neither is in the file.
+    """
+    path: list[str | int] = []
+    node: Node | None = root
+    owner: type[BaseModel] | None = model
+    candidates: list[type[BaseModel]] = []
+    secret = False
+    for number, part in enumerate(location):
+        below = node.get(part) if node is not None else None
+        is_tag = any(getattr(one, "tag", None) == part for one in candidates)
+        if is_tag:
+            owner = next(one for one in candidates if getattr(one, "tag", None) == part)
+            candidates = []
+            continue
+        if below is None and not (number == len(location) - 1 and isinstance(node and node.value, dict)):
+            continue
+        path.append(part)
+        known = owner.model_fields.get(str(part)) if owner is not None and isinstance(part, str) else None
+        if known is not None:
+            candidates = list(_models(known.annotation, known.metadata))
+            secret = SecretStr in (known.annotation, *get_args(known.annotation))
+            owner = candidates[0] if len(candidates) == 1 else None
+        elif isinstance(part, str) and number < len(location) - 1:
+            owner = None
+        node = below
+    return tuple(part for part in path if part != "[key]"), owner, secret
+
+
+def _models(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _discriminated(found: Mapping[str, Any], path: Place, node: Node) -> tuple[Place, Node]:
+    key = str(found["ctx"]["discriminator"]).strip("'")
+    below = node.get(key)
+    return (*path, key), below if below is not None else node
+
+
+def _in_words(found: Mapping[str, Any], path: Place, owner: type[BaseModel] | None, hidden: bool) -> str:
+    kind, context = found["type"], found.get("ctx", {})
+    got = "" if hidden else _got(found.get("input"))
+    if kind == "extra_forbidden":
+        return _unknown(str(path[-1]), owner)
+    if kind == "union_tag_invalid":
+        return f"must be one of {context['expected_tags'].replace(chr(39), '')} (got {context['tag']!r})"
+    if kind == "misfit":
+        return str(context["message"])
+    if kind == "value_error":
+        return f"{context['error']}{'' if isinstance(found.get('input'), dict | list | tuple) else got}"
+    if kind in _WORDS:
+        words = _WORDS[kind].format(**context).replace("'", "")
+        return words + ("" if kind in _WITHOUT_VALUE else got)
+    return f"{found['msg'][:1].lower()}{found['msg'][1:]}{got}"
+
+
+def _unknown(key: str, owner: type[BaseModel] | None) -> str:
+    names = list(owner.model_fields) if owner is not None else []
+    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+    if near:
+        return f"is not a known key; did you mean `{near[0]}`?"
+    return f"is not a known key; known here: {', '.join(names)}" if names else "is not a known key"
+
+
+def _got(value: object) -> str:
+    if isinstance(value, dict | list | tuple | None | BaseModel):
+        return {dict: " (got a mapping)", list: " (got a list)", type(None): " (got nothing)"}.get(type(value), "")
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+    return f" (got {short!r})" if isinstance(value, str) else f" (got {short})"
+
+
+_WORDS = {
+    "missing": "is required",
+    "union_tag_not_found": "is required",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "literal_error": "must be one of {expected}",
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be >= {ge}",
+    "less_than": "must be < {lt}",
+    "less_than_equal": "must be <= {le}",
+    "string_too_short": "must not be empty",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping (key: value)",
+    "model_type": "must be a mapping (key: value)",
+    "model_attributes_type": "must be a mapping (key: value)",
+}
+_WITHOUT_VALUE = {"missing", "union_tag_not_found", "string_too_short"}

@@ -1,0 +1,210 @@
+"""The source side of ``cdc check``: what is looked at before anything runs. Every finding has its mend.
+
+Source: MySQL manual, "Replication and Binary Logging Options"; MariaDB knowledge base, "Replication and Binary Log
+System Variables".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from cdc.binlog.catalog import cascades, mapped_tables, system_versioned, table_schemas
+from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity
+from cdc.binlog.server import Server
+from cdc.errors import CdcError
+from cdc.receiver.base import Selection
+from cdc.receiver.feeds import binlog_files, check_readers
+from channels.sinks.base import Finding
+
+SHORTEST_RETENTION_S = 86_400  # a job that stops on a Friday evening should be able to go on; a day is the least
+_CASCADES_LOGGED_FROM = (9, 6)
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def run_checks(checks: Iterable[Check]) -> tuple[Finding, ...]:
+    """Findings of every check, in order; a check that fails is a finding itself.
+
+    Calls: with ``check_source`` and what the sink has to say, for example
+    ``partial(sink.describe, target)`` for each target.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found += check()
+        except CdcError as error:
+            found.append(finding_of(error))
+    return tuple(dict.fromkeys(found))
+
+
+def finding_of(error: CdcError) -> Finding:
+    """An error as a finding: what and where, then the mend."""
+    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
+    return Finding(f"{error.message} ({place})." if place else error.message, error.mend)
+
+
+def check_source(
+    endpoint: Endpoint, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Everything about a server that a job would stumble over. ``sources``: as the job file has them, "crm.*" too."""
+    try:
+        server = Server(endpoint)
+    except CdcError as error:
+        return (finding_of(error),)
+    with server:
+        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned)
+        return run_checks(partial(check, server, identity, selection, sources) for check in checks)
+
+
+def check_files(pattern: str) -> tuple[Finding, ...]:
+    """Whether there are binlog files to read."""
+    if binlog_files(pattern):
+        return ()
+    return (
+        Finding(f"No binlog file matches {pattern}.", "Correct `source.path`; files are named like mysql-bin.000001."),
+    )
+
+
+def _rights(
+    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
+) -> Iterator[Finding]:
+    """Try what needs a privilege: roles and versions make the list of grants a poor witness."""
+    account = server.ask("SELECT CURRENT_USER() AS account")[0]["account"]
+    user, _, host = account.rpartition("@")
+    yield from _tried(lambda: server.position(), "REPLICATION CLIENT", f"'{user}'@'{host}'")
+    yield from _tried(lambda: _registered(server), "REPLICATION SLAVE", f"'{user}'@'{host}'")
+
+
+def _tried(attempt: Callable[[], object], privilege: str, account: str) -> Iterator[Finding]:
+    try:
+        attempt()
+    except CdcError as error:
+        if "privilege" not in error.message:
+            raise
+        yield Finding(error.message, f"Run `GRANT {privilege} ON *.* TO {account}`.")
+
+
+def _registered(server: Server) -> None:
+    """Register as a replica for a moment, under an id of its own: a reader's entry under the same id would go."""
+    stream = BinlogStream(server.endpoint, ReaderIdentity.of("check", "", str(server.endpoint)), mariadb=server.mariadb)
+    try:
+        stream.register()
+    finally:
+        stream.close()
+
+
+def _settings(server: Server, *_: object) -> Iterator[Finding]:
+    settings = server.settings
+    if settings.get("log_bin", "").upper() not in ("ON", "1"):
+        yield Finding(
+            "The server writes no binary log (log_bin is OFF).", "Set log_bin in its configuration and restart it."
+        )
+        return
+    for name, wanted, why in (
+        ("binlog_format", "ROW", "statements cannot be turned into rows"),
+        ("binlog_row_image", "FULL", "deletes and key changes need the whole row before the change"),
+    ):
+        value = settings.get(name, "")
+        if value.upper() != wanted:
+            yield Finding(f"{name} is {value}, and must be {wanted}: {why}.", _set(server, name, wanted))
+
+
+def _advice(server: Server, *_: object) -> Iterator[Finding]:
+    settings = server.settings
+    metadata = settings.get("binlog_row_metadata")
+    if metadata is not None and metadata.upper() != "FULL":
+        yield Finding(
+            f"binlog_row_metadata is {metadata}: column names then come from information_schema as it is now, and "
+            "a start in the past is refused where DDL lies between.",
+            _set(server, "binlog_row_metadata", "FULL"),
+            fatal=False,
+        )
+    if settings.get("binlog_row_value_options"):
+        yield Finding(
+            "binlog_row_value_options is PARTIAL_JSON: it works, but each JSON update is put together again here.",
+            _set(server, "binlog_row_value_options", ""),
+            fatal=False,
+        )
+    seconds = float(settings.get("binlog_expire_logs_seconds") or 0) or 86_400 * float(
+        settings.get("expire_logs_days") or 0
+    )
+    if 0 < seconds < SHORTEST_RETENTION_S:
+        yield Finding(
+            f"Binlogs are kept for {seconds:.0f} s only; a job that stops for longer loses its position.",
+            _set(server, "binlog_expire_logs_seconds", "604800"),
+            fatal=False,
+        )
+    if not server.gtids:
+        yield Finding(
+            f"gtid_mode is {settings.get('gtid_mode')}: the job cannot go on by itself after a failover.",
+            'Switch it on, step by step: see "Enabling GTID Transactions Online" in MySQL\'s manual.',
+            fatal=False,
+        )
+
+
+def _set(server: Server, name: str, value: str) -> str:
+    scope = "GLOBAL" if server.mariadb or server.version_numbers < (8,) else "PERSIST"
+    text = value if value.isdecimal() else f"'{value}'"
+    also = " and put it into the server's configuration" if scope == "GLOBAL" else ""
+    return (
+        f"Run `SET {scope} {name} = {text}`{also}; sessions that are open keep the old value until they connect again."
+    )
+
+
+def _identity(server: Server, identity: ReaderIdentity, *_: object) -> Iterator[Finding]:
+    check_readers(server, identity)
+    if str(identity.server_id) == server.settings.get("server_id"):
+        yield Finding(f"Server id {identity.server_id} is the source server's own.", "Set another `source.server_id`.")
+
+
+def _tables(
+    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
+) -> Iterator[Finding]:
+    names = mapped_tables(server, selection.maps)
+    there = {".".join(name) for name in names}
+    for source in sources:
+        database, _, table = source.partition(".")
+        if table == "*":
+            if not any(name[0] == database for name in names):
+                yield Finding(
+                    f"{source} matches no table that this account can see.",
+                    f"Correct the pattern, or run `GRANT SELECT ON `{database}`.* TO ...`.",
+                )
+        elif source not in there:
+            yield Finding(
+                f"Table {source} is not there, or this account cannot see it.",
+                f"Correct `source` of the channel, or run `GRANT SELECT ON {source} TO ...`.",
+            )
+    for schema in table_schemas(server, names).values():
+        try:
+            selection.reads(schema)
+        except CdcError as error:
+            yield finding_of(error)
+
+
+def _cascades(
+    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
+) -> Iterator[Finding]:
+    native = server.settings.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
+    if not server.mariadb and server.version_numbers >= _CASCADES_LOGGED_FROM and not native:
+        return
+    for key in cascades(server, selection.maps):
+        yield Finding(
+            f"Foreign key {key.constraint} of {key.child} has {key.action}: rows that the server changes through it "
+            f"are not in its binlog, so the target of {key.child} keeps them as they were.",
+            f"Delete and update the rows of {key.child} by statements of their own (ON DELETE RESTRICT), leave the "
+            "table out, or use MySQL 9.6 or later, which logs them.",
+            fatal=False,
+        )
+
+
+def _versioned(
+    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
+) -> Iterator[Finding]:
+    if server.mariadb:
+        for table in system_versioned(server, selection.maps):
+            yield Finding(
+                f"{table} is system-versioned: its deletes are logged as updates of row_end.",
+                "Leave the table out, or run `ALTER TABLE ... DROP SYSTEM VERSIONING`.",
+            )

@@ -1,0 +1,120 @@
+"""Whether a schema known from elsewhere describes the rows of a TABLE_MAP, and one schema made of both.
+
+Source: the column types and metadata of ``cdc.binlog.tables``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cdc.binlog.charsets import charset_of
+from cdc.binlog.events import Malformed
+from cdc.binlog.tables import MappedColumn, TableMap, schema_of, text_of
+from cdc.errors import DecodeError
+from cdc.schema import Column, Kind, TableSchema
+
+# type codes of a TABLE_MAP by kind; MariaDB has codes of its own for compressed columns, and none for its special types
+_STRING, _VARCHAR, _VAR_STRING, _BLOB = 254, 15, 253, 252
+_CODES: dict[Kind, frozenset[int]] = {
+    Kind.TINYINT: frozenset({1}),
+    Kind.SMALLINT: frozenset({2}),
+    Kind.MEDIUMINT: frozenset({9}),
+    Kind.INT: frozenset({3}),
+    Kind.BIGINT: frozenset({8}),
+    Kind.FLOAT: frozenset({4}),
+    Kind.DOUBLE: frozenset({5}),
+    Kind.DECIMAL: frozenset({246}),
+    Kind.BIT: frozenset({16}),
+    Kind.YEAR: frozenset({13}),
+    Kind.DATE: frozenset({10, 14}),
+    Kind.DATETIME: frozenset({18, 12}),
+    Kind.TIMESTAMP: frozenset({17, 7}),
+    Kind.TIME: frozenset({19, 11}),
+    Kind.CHAR: frozenset({_STRING}),
+    Kind.VARCHAR: frozenset({_VARCHAR, _VAR_STRING, 141}),
+    Kind.TEXT: frozenset({_BLOB, 140}),
+    Kind.BINARY: frozenset({_STRING}),
+    Kind.VARBINARY: frozenset({_VARCHAR, _VAR_STRING, 141}),
+    Kind.BLOB: frozenset({_BLOB, 140}),
+    Kind.ENUM: frozenset({247}),
+    Kind.SET: frozenset({248}),
+    Kind.JSON: frozenset({245}),
+    Kind.GEOMETRY: frozenset({255}),
+    Kind.VECTOR: frozenset({242, _VARCHAR}),
+    Kind.UUID: frozenset({_STRING}),
+    Kind.INET4: frozenset({_STRING}),
+    Kind.INET6: frozenset({_STRING}),
+}
+_TEXTS = (Kind.CHAR, Kind.VARCHAR, Kind.TEXT)
+_LABELLED = (Kind.ENUM, Kind.SET)
+_FRACTIONS = (17, 18, 19)
+_BINARY_COLLATION = 63
+
+
+def misfit(schema: TableSchema, table_map: TableMap) -> str | None:
+    """Why ``schema`` cannot describe the rows of ``table_map``; None where nothing speaks against it."""
+    if len(schema.columns) != len(table_map.columns):
+        return f"{len(schema.columns)} columns are known, the rows have {len(table_map.columns)}"
+    for column, mapped in zip(schema.columns, table_map.columns, strict=True):
+        problem = _column_misfit(column, mapped, mariadb=table_map.mariadb)
+        if problem is not None:
+            return f"column {column.name} {problem}"
+    if table_map.key and [schema.columns[index].name for index in table_map.key] != list(schema.key):
+        return "its key is another one"
+    return None
+
+
+def _column_misfit(column: Column, mapped: MappedColumn, *, mariadb: bool) -> str | None:
+    low, high = mapped.meta & 0xFF, mapped.meta >> 8
+    if mapped.name is not None and mapped.name != column.name:
+        return f"is called {mapped.name} there"
+    if mapped.type not in _CODES[column.kind]:
+        return f"has another type there (code {mapped.type})"
+    if mapped.unsigned is not None and column.kind is not Kind.YEAR and mapped.unsigned != column.unsigned:
+        return "has another sign there"
+    if column.kind is Kind.DECIMAL and (low, high) != (column.precision, column.scale):
+        return f"is decimal({low},{high}) there"
+    if mapped.type in _FRACTIONS and low != column.fsp:
+        return f"has {low} digits of a second there"
+    if column.kind is Kind.BIT and high * 8 + low != column.length:
+        return f"has {high * 8 + low} bits there"
+    return _charset_misfit(column, mapped, "mariadb" if mariadb else "mysql")
+
+
+def _charset_misfit(column: Column, mapped: MappedColumn, flavor: str) -> str | None:
+    if mapped.collation is not None and mapped.type in (_STRING, _VARCHAR, _VAR_STRING, _BLOB, 140, 141):
+        if (mapped.collation == _BINARY_COLLATION) == (column.kind in _TEXTS):
+            return "is text in one place and bytes in the other"
+        if column.kind in _TEXTS and charset_of(mapped.collation, flavor) != column.charset:
+            return f"has charset {charset_of(mapped.collation, flavor)} there"
+    if mapped.labels is not None and column.kind in _LABELLED:
+        try:
+            labels = tuple(text_of(label, column.charset or "utf8mb4") for label in mapped.labels)
+        except DecodeError:
+            return "has another charset there"
+        if labels != column.labels:
+            return "has other labels there"
+    return None
+
+
+def assembled(table_map: TableMap, known: TableSchema | None) -> TableSchema | None:
+    """The schema that ``table_map`` tells, with the columns of ``known`` where they fit it.
+
+    None: the map does not tell names, or a column needs the server's own description and ``known`` has none.
+    """
+    if any(column.name is None for column in table_map.columns):
+        return None
+    others = {column.name: column for column in known.columns} if known is not None else {}
+    columns = []
+    for mapped in table_map.columns:
+        other = others.get(mapped.name or "")
+        if other is not None and _column_misfit(other, mapped, mariadb=table_map.mariadb) is None:
+            columns.append(other)
+            continue
+        try:
+            columns += schema_of(replace(table_map, columns=(mapped,), key=None), None).columns
+        except Malformed:
+            return None
+    key = tuple(columns[index].name for index in table_map.key or ())
+    comment = known.comment if known is not None else ""
+    return TableSchema(table_map.database, table_map.table, tuple(columns), key, comment)

@@ -1,0 +1,150 @@
+"""Jobs as people read them: tables, colours, rounded numbers and ages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import inf
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from cdc.status import JobStatus
+
+_COLOURS = {"RUNNING": "green", "PENDING": "yellow", "PAUSED": "red", "CANCELLED": "dim", "DONE": "cyan"}
+GTID_CHARACTERS = 60  # a set of many servers fills screens; --output json has it whole
+
+
+def status_view(status: JobStatus, now: datetime | None = None) -> RenderableType:
+    """One job: a few lines about the whole, then a line per channel."""
+    now = now or datetime.now(UTC)
+    head = Table.grid(padding=(0, 2))
+    head.add_column(style="dim", no_wrap=True)
+    head.add_column(overflow="fold")
+    head.add_row("job", Text.assemble((status.job, "bold"), "  ", _state(status)))
+    for name, value in (("reason", status.reason), ("mend", status.mend)):
+        if value:
+            head.add_row(name, Text(value, style="bold" if name == "mend" else ""))
+    source = " ".join(filter(None, (status.source.type, status.source.server, status.source.destination)))
+    head.add_row("flow", Text(f"{source} -> {status.sink.type} {status.sink.target}"))
+    if status.position is not None:
+        head.add_row("position", Text(_position(status)))
+    head.add_row("lag", Text(_lag(status)))
+    if status.checkpoint is not None:
+        head.add_row("checkpoint", Text(_checkpoint(status, now)))
+    if status.split_transactions:
+        head.add_row("split", Text(f"{status.split_transactions:,} transactions were cut between cycles"))
+    return Group(head, Text(""), _channels(status, now)) if status.channels else head
+
+
+def list_view(statuses: Sequence[JobStatus], now: datetime | None = None) -> RenderableType:
+    """All jobs, a line each."""
+    now = now or datetime.now(UTC)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("JOB", "STATE", "LAG", "CHANNELS", "CHANGES", "COMMITTED", "REASON"):
+        table.add_column(name, justify="right" if name in {"LAG", "CHANNELS", "CHANGES"} else "left")
+    for status in statuses:
+        changes = sum(channel.upserts + channel.deletes for channel in status.channels)
+        committed = status.checkpoint.committed_at if status.checkpoint is not None else None
+        row = (f"{len(status.channels):,}", count(changes), age(committed, now), status.reason or "")
+        table.add_row(Text(status.job, style="bold"), _state(status), _lag(status), *(escape(one) for one in row))
+    return table
+
+
+def error_view(message: str, where: str, mend: str, console: Console) -> None:
+    """What happened, where, and the mend, on three lines; made by a program's text, so never read as markup."""
+    console.print(Text.assemble(("error: ", "bold red"), message.rstrip()), soft_wrap=True)
+    if where:
+        console.print(Text.assemble(("where: ", "dim"), where), soft_wrap=True)
+    if mend:
+        console.print(Text.assemble(("mend:  ", "bold green"), mend), soft_wrap=True)
+
+
+def count(number: int) -> str:
+    """``1,234``, ``12.3k``, ``4.56M``: three figures that mean something."""
+    if number < 10_000:
+        return f"{number:,}"
+    for unit, size in (("k", 10**3), ("M", 10**6), ("G", 10**9)):
+        if number < 999.5 * size or unit == "G":
+            value = number / size
+            return (
+                f"{value:.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}" if value >= 10 else f"{value:.2f}{unit}"
+            )
+    raise AssertionError(number)
+
+
+def size(number: int) -> str:
+    """``512 B``, ``1.5 KiB``, ``64 MiB``."""
+    value, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def seconds(value: float) -> str:
+    """``0.4 s``, ``42 s``, ``3 min 5 s``, ``2 h 10 min``, ``3 d 4 h``."""
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 120:
+        return f"{whole} s"
+    steps = ((7200, 60, "min", 1, "s"), (172_800, 3600, "h", 60, "min"), (inf, 86400, "d", 3600, "h"))
+    _, size_s, unit, below_s, below = next(step for step in steps if whole < step[0])
+    rest = whole % size_s // below_s
+    return f"{whole // size_s} {unit}" + (f" {rest} {below}" if rest else "")
+
+
+def age(moment: str | None, now: datetime) -> str:
+    """How long ago, in words; "never" for none."""
+    if moment is None:
+        return "never"
+    ago = (now - datetime.fromisoformat(moment)).total_seconds()
+    return f"{seconds(max(0.0, ago))} ago"
+
+
+def _state(status: JobStatus) -> Text:
+    resume = f" ({status.resume})" if status.resume and status.state == "PAUSED" else ""
+    return Text(status.state + resume, style=f"bold {_COLOURS.get(status.state, 'white')}")
+
+
+def _lag(status: JobStatus) -> str:
+    return "unknown" if status.lag_seconds is None else seconds(status.lag_seconds)
+
+
+def _position(status: JobStatus) -> str:
+    position = dict(status.position or {})
+    gtids = str(position.pop("gtid_set", "") or "")
+    short = gtids if len(gtids) <= GTID_CHARACTERS else gtids[:GTID_CHARACTERS] + "..."
+    place = f"{position.pop('file', '')}:{position.pop('offset', '')}".strip(":")
+    others = (f"{name} {value}" for name, value in position.items() if value not in (None, ""))
+    return "  ".join(filter(None, (place, *others, f"gtids {short}" if short else "")))
+
+
+def _checkpoint(status: JobStatus, now: datetime) -> str:
+    checkpoint = status.checkpoint
+    assert checkpoint is not None
+    parts = [f"{checkpoint.id} {checkpoint.state}"]
+    if checkpoint.committed_at is not None:
+        parts.append(age(checkpoint.committed_at, now))
+    parts.append(f"{count(checkpoint.rows)} rows, {size(checkpoint.bytes)}")
+    if checkpoint.closed_by:
+        parts.append(f"closed by {checkpoint.closed_by}")
+    if checkpoint.seconds:
+        parts.append(", ".join(f"{name} {value:.2f} s" for name, value in checkpoint.seconds.items()))
+    return "  ".join(parts)
+
+
+def _channels(status: JobStatus, now: datetime) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("SOURCE", "TARGET", "UPSERTS", "DELETES", "BYTES", "WAITING", "COMMITTED", ""):
+        table.add_column(name, justify="right" if name in {"UPSERTS", "DELETES", "BYTES", "WAITING"} else "left")
+    for channel in status.channels:
+        odd = channel.state if channel.state != status.state else ""
+        counts = (count(channel.upserts), count(channel.deletes), size(channel.bytes), count(channel.buffered_rows))
+        names = (Text(channel.source), Text(channel.target))
+        table.add_row(*names, *counts, age(channel.last_committed_at, now), Text(odd, style="bold yellow"))
+    return table

@@ -1,0 +1,153 @@
+"""What a job tells about itself: the tree behind ``GET /status``, and what a user may ask of a running job.
+
+The JSON form is an interface: other programs read it (docs: the status page). Times are ISO 8601, UTC.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from cdc.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """Where rows come from."""
+
+    type: str  # binlog, canal, binlog_files
+    server: str | None  # "127.0.0.1:3306"; of files: the pattern
+    destination: str | None = None  # Canal's
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """Where rows go."""
+
+    type: str  # delta, doris, starrocks
+    target: str  # as the job file writes it
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """The newest commit cycle."""
+
+    id: int
+    state: str  # OPEN, PREPARED, COMMITTED
+    committed_at: str | None = None
+    closed_by: str | None = None
+    rows: int = 0
+    bytes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """One source table on its way to one target table."""
+
+    source: str
+    target: str
+    state: str
+    upserts: int = 0  # source changes in committed checkpoints since the job's first start
+    deletes: int = 0
+    bytes: int = 0
+    buffered_rows: int = 0
+    last_committed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job at a moment."""
+
+    job: str
+    state: str  # PENDING, RUNNING, PAUSED, CANCELLED, DONE
+    source: SourceStatus
+    sink: SinkStatus
+    reason: str | None = None  # why it is in this state, where that is not plain
+    mend: str | None = None  # what its user can do about it
+    resume: str | None = None  # automatic or manual while PAUSED
+    started_at: str | None = None
+    position: Mapping[str, Any] | None = None  # of the newest COMMITTED checkpoint, see position_status
+    lag_seconds: float | None = None  # None: not known, no driver is running
+    split_transactions: int = 0
+    checkpoint: CheckpointStatus | None = None
+    channels: tuple[ChannelStatus, ...] = ()
+    window_bytes: int = 0  # rows handed out and in no started Task's hands; in /metrics, not in /status
+    window_limit_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of ``GET /status``, keys in their documented order."""
+        return {
+            "job": self.job,
+            "state": self.state,
+            "reason": self.reason,
+            "mend": self.mend,
+            "resume": self.resume,
+            "started_at": self.started_at,
+            "source": asdict(self.source),
+            "sink": asdict(self.sink),
+            "position": None if self.position is None else dict(self.position),
+            "lag_seconds": self.lag_seconds,
+            "split_transactions": self.split_transactions,
+            "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
+            "channels": [asdict(channel) for channel in self.channels],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobStatus:
+        """The status that ``to_json`` wrote. Raises: KeyError, TypeError - it did not."""
+        checkpoint = data["checkpoint"]
+        plain = {
+            name: value for name, value in data.items() if name not in {"source", "sink", "checkpoint", "channels"}
+        }
+        return cls(
+            source=SourceStatus(**data["source"]),
+            sink=SinkStatus(**data["sink"]),
+            checkpoint=None if checkpoint is None else CheckpointStatus(**checkpoint),
+            channels=tuple(ChannelStatus(**channel) for channel in data["channels"]),
+            **plain,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the user of ``cdc resume`` agrees to."""
+
+    past_ddl: bool = False  # go on behind a row-changing statement
+    accept_server: bool = False  # go on from another server at the address
+    accept_gap: bool = False  # go on although the source no longer has everything
+
+
+class Controls(Protocol):
+    """What the status endpoint needs of a job. Calls come from threads of the endpoint and return at once."""
+
+    def status(self) -> JobStatus:
+        """The job at this moment."""
+
+    def request_pause(self) -> None:
+        """Pause at the next possible place. Harmless when paused already."""
+
+    def request_resume(self, resume: Resume) -> None:
+        """Go on after a pause. Harmless while running.
+
+        Raises: CdcError - what was agreed to does not suffice, or the job file no longer fits.
+        """
+
+    def request_stop(self) -> None:
+        """Cancel the job for good."""
+
+
+def position_status(position: Position) -> dict[str, Any]:
+    """A Position as ``/status`` shows it: the place alone, without the server's identity."""
+    return {name: value for name, value in position.to_json().items() if name not in {"kind", "server"}}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an endpoint at ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,0 +1,320 @@
+"""Mappings: which columns of a source table become which columns of its target, by what key and under what filter."""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from cdc.batch import Reads
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
+from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from channels.sinks.base import TargetColumn, TargetTable
+from spark.frames import expression_types
+from spark.session import SessionHolder
+
+
+class ExpressionTypes(Protocol):
+    """Tells types of Spark SQL expressions; Spark's own analyzer behind it."""
+
+    def __call__(self, schema: TableSchema, expressions: abc.Mapping[str, str]) -> dict[str, tuple[pa.DataType, bool]]:
+        """Arrow type and nullability of each expression over the columns of ``schema``, by target name.
+
+        Raises: SchemaMismatch - an expression does not stand over this table; it names the target column.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One source table to one target table; with a ``*`` on both sides, a pattern for many.
+
+    Column names ignore case, as MySQL's do; table names are taken as they are written.
+    """
+
+    source: str  # "shop.orders", or "crm.*"
+    target: str  # "ods.orders", or "ods.crm_*"
+    key: tuple[str, ...] = ()  # target columns; (): those that copy the source's key
+    columns: abc.Mapping[str, str] | None = None  # target column -> Spark SQL over source columns; None: all by name
+    filter: str | None = None  # Spark SQL; a row for which it is false or NULL becomes a delete
+    options: abc.Mapping[str, Any] = field(default_factory=dict)  # for the sink: partition, buckets, properties
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether this stands for many tables."""
+        return "*" in self.source
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether rows reach the target just as they are, all columns by name."""
+        return self.columns is None and self.filter is None
+
+    def matches(self, source: str) -> bool:
+        """Whether ``source`` (``database.table``) is mapped by this."""
+        head, star, tail = self.source.partition("*")
+        if not star:
+            return source == head
+        fits = len(source) >= len(head) + len(tail) and source.startswith(head) and source.endswith(tail)
+        return fits and len(source) > len(head) + len(tail)
+
+    def resolved(self, source: str) -> Mapping:
+        """The mapping of one table that this pattern matches."""
+        if not self.is_pattern:
+            return self
+        head, _, tail = self.source.partition("*")
+        middle = source[len(head) : len(source) - len(tail)]
+        return replace(self, source=source, target=self.target.replace("*", middle))
+
+    def expressions(self, schema: TableSchema) -> dict[str, str]:
+        """Target column -> Spark SQL, for every target column in target order."""
+        if self.columns is None:
+            return {column.name: quoted(column.name) for column in schema.columns}
+        return dict(self.columns)
+
+    def reads(self, schema: TableSchema) -> Reads:
+        """The source columns that this needs.
+
+        Raises: SchemaMismatch - a column that is not there; TargetMismatch - no usable key.
+        """
+        expressions = self.expressions(schema)
+        read = {name for text in expressions.values() for name in self._columns_read(text, schema)}
+        if self.filter is not None:
+            read |= self._columns_read(self.filter, schema)
+        key = {name for part in self.key_of(schema) for name in self._columns_read(expressions[part], schema)}
+        return Reads(frozenset(read | key), frozenset(key))
+
+    def key_of(self, schema: TableSchema) -> tuple[str, ...]:
+        """The target's key columns, spelt as the target spells them.
+
+        Raises: TargetMismatch - the key lacks a column, or does not hold a NOT NULL unique key of the source.
+        """
+        copies = self.copies(schema)
+        if not self.key:
+            return self._copied_key(schema, copies)
+        names = {name.casefold(): name for name in self.expressions(schema)}
+        missing = [name for name in self.key if name.casefold() not in names]
+        if missing:
+            raise self._key_error(f"The key names {', '.join(missing)}, which is no column of the target.", schema)
+        key = tuple(names[name.casefold()] for name in self.key)
+        held = {copies[name].name for name in key if name in copies}
+        lacking = [name for name in schema.key if schema.column(name).name not in held]
+        if lacking:
+            problem = f"The key lacks {', '.join(lacking)} of the source's key: rows of the source would fall together."
+            raise self._key_error(problem, schema)
+        loose = [name for name in key if name not in copies or copies[name].nullable]
+        if not schema.key and loose:
+            raise self._key_error(f"The key column {loose[0]} is not the copy of a NOT NULL source column.", schema)
+        return key
+
+    def copies(self, schema: TableSchema) -> dict[str, Column]:
+        """Target columns that are plain copies, with the source column copied."""
+        found = {}
+        for name, text in self.expressions(schema).items():
+            parsed = _parsed(text, self.source)
+            if isinstance(parsed, exp.Column) and len(parsed.parts) == 1:
+                found[name] = self._column(schema, parsed.name)
+        return found
+
+    def target_table(self, schema: TableSchema, types: ExpressionTypes | None = None) -> TargetTable:
+        """The target as this mapping wants it. ``types`` is needed where a column is more than a copy.
+
+        Raises: SchemaMismatch, TargetMismatch.
+        """
+        key, copies = self.key_of(schema), self.copies(schema)
+        expressions = self.expressions(schema)
+        computed = {name: text for name, text in expressions.items() if name not in copies}
+        if computed and types is None:
+            raise ValueError(f"{self.source} has expressions, and nothing was given that knows their types")
+        found = types(schema, computed) if computed and types is not None else {}
+        columns = []
+        for name in expressions:
+            if name in copies:
+                column = copies[name]
+                nullable = can_be_null(column) and name not in key
+                columns.append(TargetColumn(name, column.arrow, nullable, column.type, column.comment))
+            else:
+                arrow, nullable = found[name]
+                columns.append(TargetColumn(name, arrow, nullable and name not in key))
+        return TargetTable(self.target, tuple(columns), key, schema.comment, self.options)
+
+    def _copied_key(self, schema: TableSchema, copies: abc.Mapping[str, Column]) -> tuple[str, ...]:
+        if not schema.key:
+            raise self._key_error("The source table has no primary key and no NOT NULL unique key.", schema)
+        by_source = {column.name.casefold(): name for name, column in copies.items()}
+        lacking = [name for name in schema.key if name.casefold() not in by_source]
+        if lacking:
+            raise self._key_error(f"No target column is a copy of the key column {lacking[0]}.", schema)
+        return tuple(by_source[name.casefold()] for name in schema.key)
+
+    def _columns_read(self, text: str, schema: TableSchema) -> set[str]:
+        read = set()
+        for column in _parsed(text, self.source).find_all(exp.Column):
+            if len(column.parts) > 1:
+                raise SchemaMismatch(
+                    f"{column.sql(dialect='spark')} names more than a column.",
+                    mend="Name source columns alone, without table; quote names that hold a dot with `.",
+                    table=schema.name,
+                )
+            read.add(self._column(schema, column.name).name)
+        return read
+
+    def _column(self, schema: TableSchema, name: str) -> Column:
+        try:
+            return schema.column(name)
+        except KeyError:
+            raise SchemaMismatch(
+                f"The mapping reads column {name}, which the table does not have.",
+                mend=f"Columns are: {', '.join(column.name for column in schema.columns)}. Correct the job file.",
+                table=schema.name,
+            ) from None
+
+    def _key_error(self, problem: str, schema: TableSchema) -> TargetMismatch:
+        mend = "Set `key:` of the channel to target columns that hold a NOT NULL unique key of the source."
+        return TargetMismatch(problem, mend=mend, table=schema.name, target=self.target)
+
+
+class SparkExpressionTypes:
+    """See ``ExpressionTypes``; asks Spark's analyzer. No session is built before an expression comes."""
+
+    def __init__(self, sessions: SessionHolder) -> None:
+        """``sessions`` gives the session when it is first needed."""
+        self._sessions = sessions
+
+    def __call__(self, schema: TableSchema, expressions: abc.Mapping[str, str]) -> dict[str, tuple[pa.DataType, bool]]:
+        """See ``ExpressionTypes``."""
+        source = pa.schema([pa.field(column.name, column.arrow, can_be_null(column)) for column in schema.columns])
+        try:
+            return expression_types(self._sessions.get(), source, expressions)
+        except ValueError as error:
+            mend = "Correct the expression in `columns:` of the channel."
+            raise SchemaMismatch(f"Spark refuses {error}.", mend=mend, table=schema.name) from error
+
+
+class Routes:
+    """All mappings of a job, one to one. Gives each source table its mapping, patterns resolved."""
+
+    def __init__(self, mappings: Sequence[Mapping]) -> None:
+        """Raises: ConfigError - a source mapped twice, a target used twice, a mapping that cannot stand."""
+        self._mappings = tuple(mappings)
+        self._known: dict[str, Mapping | None] = {}
+        self._targets: dict[str, str] = {}  # target, case ignored -> source
+        for mapping in self._mappings:
+            _check(mapping)
+        for number, mapping in enumerate(self._mappings):
+            for earlier in self._mappings[:number]:
+                _check_pair(earlier, mapping)
+
+    @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """As given, patterns unresolved."""
+        return self._mappings
+
+    def mapping_for(self, database: str, table: str) -> Mapping | None:
+        """The mapping of a source table, resolved; None when no channel reads it.
+
+        Raises: ConfigError - its target, by a pattern, is another source's already.
+        """
+        source = f"{database}.{table}"
+        if source not in self._known:
+            found = [mapping.resolved(source) for mapping in self._mappings if mapping.matches(source)]
+            if len(found) > 1:
+                raise _mapped_twice(source)
+            if found:
+                owner = self._targets.setdefault(found[0].target.casefold(), source)
+                if owner != source:
+                    raise _used_twice(found[0].target, owner, source)
+            self._known[source] = found[0] if found else None
+        return self._known[source]
+
+    def maps(self, database: str, table: str) -> bool:
+        """See ``cdc.receiver.base.Selection``."""
+        return self.mapping_for(database, table) is not None
+
+    def reads(self, schema: TableSchema) -> Reads:
+        """See ``cdc.receiver.base.Selection``."""
+        mapping = self.mapping_for(schema.database, schema.table)
+        if mapping is None:
+            raise KeyError(schema.name)
+        return mapping.reads(schema)
+
+
+def can_be_null(column: Column) -> bool:
+    """Whether values of ``column`` may be NULL in Arrow: dates that are none (0000-00-00) come as NULL."""
+    return column.nullable or column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
+
+
+def quoted(name: str) -> str:
+    """``name`` as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _parsed(text: str, source: str) -> exp.Expr:
+    try:
+        statements = sqlglot.parse(text, dialect="spark")
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{text!r} is no Spark SQL expression: {reason}", mend="Correct the job file.", table=source
+        ) from error
+    parsed = statements[0] if len(statements) == 1 else None
+    if not isinstance(parsed, exp.Condition) or parsed.find(exp.Query, exp.Star) is not None:
+        raise ConfigError(
+            f"{text!r} is not one expression over the columns of a row.",
+            mend="Use column names, literals and functions of Spark SQL, without queries.",
+            table=source,
+        )
+    return parsed
+
+
+def _check(mapping: Mapping) -> None:
+    for side, name in (("source", mapping.source), ("target", mapping.target)):
+        database, dot, table = name.partition(".")
+        if not (database and dot and table) or "*" in database or table.count("*") > 1:
+            raise ConfigError(
+                f"{side} {name!r} is not `database.table`.",
+                mend="Write database, a dot and the table; one * may stand in the table's name.",
+                source=mapping.source,
+            )
+    if ("*" in mapping.source) != ("*" in mapping.target):
+        raise ConfigError(
+            f"{mapping.source} -> {mapping.target} has a * on one side only.",
+            mend="Put one * on each side, or on none.",
+            source=mapping.source,
+        )
+    seen: set[str] = set()
+    for name, text in (mapping.columns or {}).items():
+        if name.casefold() in seen or name in (DELETED, SEQUENCE):
+            raise ConfigError(
+                f"Target column {name} is given twice or is a name of ours.",
+                mend="Names of target columns ignore case; give each once.",
+                source=mapping.source,
+            )
+        seen.add(name.casefold())
+        _parsed(text, mapping.source)
+    if mapping.filter is not None:
+        _parsed(mapping.filter, mapping.source)
+
+
+def _check_pair(one: Mapping, other: Mapping) -> None:
+    if one.source == other.source or one.matches(other.source) or other.matches(one.source):
+        raise _mapped_twice(other.source if one.is_pattern else one.source)
+    if one.target.casefold() == other.target.casefold() and not one.is_pattern:
+        raise _used_twice(other.target, one.source, other.source)
+
+
+def _mapped_twice(source: str) -> ConfigError:
+    return ConfigError(
+        f"Source table {source} is mapped twice.", mend="Leave it in one entry of `channels` only.", source=source
+    )
+
+
+def _used_twice(target: str, one: str, other: str) -> ConfigError:
+    return ConfigError(
+        f"Target table {target} is used twice, by {one} and by {other}.",
+        mend="Give each source table a target of its own.",
+        target=target,
+    )

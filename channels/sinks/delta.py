@@ -1,0 +1,508 @@
+"""The embedded sink: Delta tables in a folder, written without a server and without a JVM.
+
+Table ``ods.orders`` lies at ``<root>/ods/orders``; prepared loads lie under ``<root>/_cdc_staging``. A commit puts its
+checkpoint into the log of every table it changes: as an application transaction, which makes a repeat harmless, and
+in full as commit metadata, which ``last_checkpoint`` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Schema as DeltaSchema
+from deltalake.transaction import AddAction
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import CdcError, LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
+from cdc.position import position_from_json
+from channels.label import label_for, label_prefix
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
+from channels.sinks.delta_layout import compaction, delete_unused
+from channels.sinks.delta_merge import Action, Load, Merge, table_files
+from spark.writers import write_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_TRIES = 5  # somebody else may write the table's log between our snapshot and our commit, rarely
+_READ_FEATURES = {"timestampNtz"}
+_WRITE_FEATURES = {"timestampNtz", "appendOnly", "invariants"}
+_METADATA = "cdc"
+_ABORTED_KEPT_S = 7 * 86400.0
+_VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
+
+
+class DeltaSink:
+    """See ``channels.sinks.base.Sink``. One process writes at a time; anyone may read."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        create_tables: bool = True,
+        retention_s: float = 3600.0,
+        merge_memory_bytes: int = 1 << 30,
+        threads: int | None = None,
+        parts: int = 2,
+    ) -> None:
+        """``retention_s``: how long files that a merge replaced stay for readers of older versions.
+
+        ``merge_memory_bytes``: what the keys of one load may take while merging (``sink.merge_memory``).
+        """
+        self._root = Path(root).resolve()
+        self._create_tables = create_tables
+        self._retention_s = retention_s
+        self._merge_memory_bytes = merge_memory_bytes
+        self._parts = parts
+        cores = threads or os.cpu_count() or 2
+        self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
+        self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
+        self._tables: dict[str, DeltaTable] = {}
+        self._vacuumed: dict[str, float] = {}
+        self._token: str | None = None
+        self._swept: set[tuple[str, str, int]] = set()  # runs whose forerunners' leftovers are gone
+
+    def ensure_table(self, table: TargetTable) -> None:
+        """See ``Sink``."""
+        folder = self._folder(table.name)
+        for finding in self.describe(table):
+            if finding.fatal:
+                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name, path=folder)
+        if self._open(table.name) is None:
+            self._create(table, folder)
+
+    def _create(self, table: TargetTable, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(
+                str(folder),
+                _delta_schema(table),
+                name=table.name,
+                description=table.comment or None,
+                configuration={
+                    "cdc.key": json.dumps(list(table.key)),
+                    "delta.deletedFileRetentionDuration": f"interval {int(self._retention_s)} seconds",
+                    "delta.logRetentionDuration": "interval 1 days",
+                    "delta.checkpointInterval": "50",
+                    **{name: str(value) for name, value in table.options.get("properties", {}).items()},
+                },
+                raise_if_key_not_exists=False,
+            )
+            sync_folder(folder / "_delta_log")
+            sync_folder(folder.parent)
+        except OSError as error:
+            raise unavailable(error, folder / "_delta_log") from error
+
+    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        found = self._open(table.name)
+        if found is None and self._create_tables:
+            return ()  # it is made when its first rows come
+        if found is None:
+            return (
+                Finding(
+                    f"There is no table {table.name} at {self._folder(table.name)}.",
+                    "Set `sink.create_tables: true`, or create it: `cdc ddl` prints how.",
+                ),
+            )
+        return tuple(_differences(found, table))
+
+    def ddl(self, table: TargetTable) -> str:
+        """See ``Sink``: Spark SQL for a Delta table."""
+        lines = []
+        for field, column in zip(_delta_schema(table).fields, table.columns, strict=True):
+            kind = field.type.type if isinstance(field.type, PrimitiveType) else "array<float>"
+            null = "" if field.nullable else " NOT NULL"
+            comment = f" COMMENT {_quoted(column.comment)}" if column.comment else ""
+            lines.append(f"  `{column.name}` {kind.upper()}{null}{comment}")
+        comment = f"\nCOMMENT {_quoted(table.comment)}" if table.comment else ""
+        database, _, name = table.name.partition(".")
+        return (
+            f"CREATE TABLE `{database}`.`{name}` (\n" + ",\n".join(lines) + f"\n)\nUSING delta{comment}\n"
+            f"LOCATION {_quoted(str(self._folder(table.name)))}\n"
+            f"TBLPROPERTIES ('cdc.key' = {_quoted(json.dumps(list(table.key)))});"
+        )
+
+    def part_writer(self, table: TargetTable) -> StagedFileWriter:
+        """See ``Sink``."""
+        return StagedFileWriter(str(self._root), self._probe(), table)
+
+    def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
+        """See ``Sink``."""
+        outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
+        for outcome in outcomes:
+            if isinstance(outcome, CdcError):
+                raise outcome
+        return tuple(outcome for outcome in outcomes if isinstance(outcome, PreparedLoad))
+
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+        """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""
+        by_table: dict[str, list[PreparedLoad]] = {}
+        for load in sorted(loads, key=lambda load: load.name):
+            by_table.setdefault(load.table, []).append(load)
+        jobs = [
+            self._table_threads.submit(self._commit_table, table, found, checkpoint)
+            for table, found in by_table.items()
+        ]
+        errors = [error for job in jobs if (error := job.exception()) is not None]
+        lost = [error for error in errors if isinstance(error, LoadLost)]
+        if lost:
+            labels = [label for error in lost for label in error.where["labels"]]  # type: ignore[attr-defined]
+            raise LoadLost("Staged files are gone.", mend="They are loaded again by themselves.", labels=labels)
+        if errors:
+            raise errors[0]
+        self._sweep(checkpoint)
+
+    def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
+        """See ``Sink``."""
+        folder = self._staging_of(job, incarnation, fence, checkpoint)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            (self._root / STAGING).mkdir(parents=True, exist_ok=True)
+            folder.with_suffix(".aborted").touch()
+        except OSError as error:
+            raise unavailable(error, folder) from error
+
+    def state(self, load: PreparedLoad) -> LoadState:
+        """See ``Sink``."""
+        name = load.name
+        folder = self._staging_of(name.job, name.incarnation, name.fence, name.checkpoint)
+        if folder.with_suffix(".aborted").exists():
+            return LoadState.ABORTED
+        table = self._open(load.table)
+        if table is not None:
+            committed = table.transaction_version(_application(name.job, name.incarnation))
+            if committed is not None and committed >= name.checkpoint:
+                return LoadState.COMMITTED
+        return LoadState.PREPARED if self._is_staged(load) else LoadState.UNKNOWN
+
+    def last_checkpoint(self, job: str) -> CheckpointMark | None:
+        """See ``Sink``. Reads the newest entries of every table's log."""
+        marks = []
+        for log in self._root.glob("*/*/_delta_log"):
+            table = self._open(f"{log.parent.parent.name}.{log.parent.name}")
+            if table is None:
+                continue
+            mark = _newest_mark(table, job)
+            if mark is not None:
+                marks.append(mark)
+        return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
+
+    def maintain(self, tables: Iterable[TargetTable]) -> None:
+        """See ``Sink``: puts small files together, and deletes files that no version within retention needs."""
+        for table in tables:
+            found = self._open(table.name)
+            if found is None:
+                continue
+            self._compact(found, table)
+            self._vacuum(found, table)
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._table_threads.shutdown(wait=True)
+        self._leaf_threads.shutdown(wait=True)
+        if self._token is not None:
+            (self._root / STAGING / self._token).unlink(missing_ok=True)
+            self._token = None
+
+    def _commit_table(self, table: str, loads: Sequence[PreparedLoad], mark: CheckpointMark) -> None:
+        for attempt in range(_COMMIT_TRIES):
+            found = self._open(table)
+            if found is None:
+                raise SinkUnavailable(
+                    "The target table is gone.",
+                    mend="Put the table's folder back, or `cdc stop --forget` the job and load anew.",
+                    table=table,
+                    path=self._folder(table),
+                )
+            done = found.transaction_version(_application(mark.job, mark.incarnation))
+            if done is not None and done >= mark.checkpoint:
+                return
+            if done is None:
+                self._refuse_foreign(found, table, mark)
+            lost = [label_for(load.name) for load in loads if not self._is_staged(load)]
+            if lost:
+                raise LoadLost("Staged files are gone.", mend="They are loaded again by themselves.", labels=lost)
+            try:
+                self._merge(found, table, loads, mark)
+                return
+            except CommitFailedError:
+                # another writer's commit came between; nothing of ours is in the log, so it starts from there anew
+                logger.warning("table %s was changed by another writer during a merge", table)
+                time.sleep(0.05 * 2**attempt)
+        raise SinkUnavailable(
+            f"Another writer changes the table all the time: {_COMMIT_TRIES} merges in a row came too late.",
+            mend="Stop the other writer, an OPTIMIZE for instance; the job compacts its tables itself.",
+            table=table,
+        )
+
+    def _merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: CheckpointMark) -> None:
+        folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
+        schema = _arrow_schema(found)
+        started = time.monotonic()
+        try:
+            load = Load([self._root / one.detail["file"] for one in loads], key)
+            if load.key_bytes > self._merge_memory_bytes:
+                raise SinkSetting(
+                    f"The keys of one checkpoint take {load.key_bytes >> 20} MiB while merging.",
+                    mend="Raise `sink.merge_memory`, or lower `commit.max_rows` where transactions allow.",
+                    table=table,
+                )
+            name = f"part-{label_for(loads[0].name)}"
+            actions = Merge(folder, schema, load, table_files(found, key), name).actions(self._leaf_threads)
+            self._write_log(found, table, actions, mark)
+        except OSError as error:
+            raise unavailable(error, folder) from error
+        logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
+
+    def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: CheckpointMark) -> None:
+        folder = self._folder(table)
+        application = _application(mark.job, mark.incarnation)
+        properties = CommitProperties(
+            custom_metadata={_METADATA: json.dumps(_mark_to_json(mark))},
+            max_commit_retries=0,  # the merge is right for the snapshot it was made on, and for no other
+            app_transactions=[Transaction(application, mark.checkpoint)],
+        )
+        sync_folder(folder)  # adopted files are there for good before the log names them
+        found.create_write_transaction(actions, "append", found.schema(), commit_properties=properties)
+        # without retries a commit is the version behind its snapshot, or fails
+        self._sync_log(folder / "_delta_log", found.version() + 1)
+
+    def _sync_log(self, log: Path, version: int) -> None:
+        handle = os.open(log / f"{version:020}.json", os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(log)
+
+    def _refuse_foreign(self, found: DeltaTable, table: str, mark: CheckpointMark) -> None:
+        """A job of the same name and another life must have been adopted, and then goes on above the old one."""
+        other = _newest_mark(found, mark.job)
+        if other is not None and other.incarnation != mark.incarnation and other.checkpoint >= mark.checkpoint:
+            raise SinkForeign(
+                f"The table has checkpoint {other.checkpoint} of job {mark.job} in another life "
+                f"({other.incarnation}, ours is {mark.incarnation}).",
+                mend="Start the job with `--adopt` to go on above it.",
+                table=table,
+            )
+
+    def _compact(self, found: DeltaTable, table: TargetTable) -> None:
+        schema, folder = _arrow_schema(found), self._folder(table.name)
+        try:
+            actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
+            if not actions:
+                return
+            newest = found.history(1)[0].get(_METADATA)
+            properties = CommitProperties(custom_metadata={_METADATA: newest} if newest else None, max_commit_retries=0)
+            sync_folder(folder)
+            found.create_write_transaction(actions, "append", found.schema(), commit_properties=properties)
+            found.update_incremental()
+        except CommitFailedError:
+            logger.warning("table %s was changed by another writer while its small files were put together", table.name)
+        except OSError as error:
+            raise unavailable(error, folder) from error
+        else:
+            added = sum(isinstance(action, AddAction) for action in actions)
+            logger.info("compacted %s: %d files into %d", table.name, len(actions) - added, added)
+
+    def _vacuum(self, found: DeltaTable, table: TargetTable) -> None:
+        now = time.monotonic()
+        if now - self._vacuumed.get(table.name, -_VACUUM_EVERY_S) < min(_VACUUM_EVERY_S, self._retention_s):
+            return
+        self._vacuumed[table.name] = now
+        try:
+            active = {file.path for file in table_files(found, ())}
+            delete_unused(self._folder(table.name), active, self._retention_s)
+        except OSError as error:
+            raise unavailable(error, self._folder(table.name)) from error
+
+    def _open(self, table: str) -> DeltaTable | None:
+        """The table at its newest version; None when there is none."""
+        folder = self._folder(table)
+        if not (folder / "_delta_log").is_dir():
+            self._tables.pop(table, None)
+            return None
+        try:
+            if table in self._tables:
+                self._tables[table].update_incremental()
+            else:
+                self._tables[table] = DeltaTable(str(folder))
+            return self._tables[table]
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            self._tables.pop(table, None)
+            raise SinkUnavailable(
+                f"The log of the Delta table cannot be read: {error}.",
+                mend=f"Look after {folder / '_delta_log'}; the job goes on by itself.",
+                table=table,
+            ) from error
+
+    def _folder(self, table: str) -> Path:
+        database, _, name = table.partition(".")
+        return self._root / database / name
+
+    def _staging_of(self, job: str, incarnation: str, fence: int, checkpoint: int) -> Path:
+        return self._root / STAGING / label_prefix(job, incarnation, fence, checkpoint).rstrip("-")
+
+    def _is_staged(self, load: PreparedLoad) -> bool:
+        path = self._root / load.detail["file"]
+        return path.exists() and path.stat().st_size == load.detail["size"]  # type: ignore[no-any-return]
+
+    def _probe(self) -> str:
+        if self._token is None:
+            token = f"seen-{uuid.uuid4().hex}"
+            path = self._root / STAGING / token
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            except OSError as error:
+                raise unavailable(error, path) from error
+            self._token = token
+        return self._token
+
+    def _sweep(self, mark: CheckpointMark) -> None:
+        """Delete what was staged for ``mark`` and, once in a run, what earlier runs and checkpoints left behind.
+
+        Commits come in order: whatever of this job was staged for an earlier checkpoint is committed or dead.
+        """
+        shutil.rmtree(self._staging_of(mark.job, mark.incarnation, mark.fence, mark.checkpoint), ignore_errors=True)
+        run = (mark.job, mark.incarnation, mark.fence)
+        if run in self._swept:
+            return
+        self._swept.add(run)
+        head = f"cdc-{mark.job}-"
+        for path in (self._root / STAGING).glob(f"{head}*"):
+            parts = path.name.removesuffix(".aborted").removeprefix(head).split("-")
+            if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+                continue  # of another job, whose name begins like ours
+            if path.suffix == ".aborted":  # kept for a while: the label stays unused, and `state` still knows
+                if path.stat().st_mtime < time.time() - _ABORTED_KEPT_S:
+                    path.unlink(missing_ok=True)
+            elif parts[0] != mark.incarnation or int(parts[2]) < mark.checkpoint:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _application(job: str, incarnation: str) -> str:
+    return f"cdc/{job}/{incarnation}"
+
+
+def _newest_mark(table: DeltaTable, job: str) -> CheckpointMark | None:
+    for limit in (5, 100, None):
+        for entry in table.history(limit):
+            if _METADATA in entry:
+                data = json.loads(entry[_METADATA])
+                if data["job"] == job:
+                    return _mark_from_json(data)
+    return None
+
+
+def _mark_to_json(mark: CheckpointMark) -> dict[str, Any]:
+    return {
+        "job": mark.job,
+        "incarnation": mark.incarnation,
+        "fence": mark.fence,
+        "checkpoint": mark.checkpoint,
+        "first": mark.first.to_json(),
+        "position": mark.position.to_json(),
+        "sequence": mark.sequence,
+    }
+
+
+def _mark_from_json(data: Mapping[str, Any]) -> CheckpointMark:
+    return CheckpointMark(
+        data["job"],
+        data["incarnation"],
+        data["fence"],
+        data["checkpoint"],
+        position_from_json(data["first"]),
+        position_from_json(data["position"]),
+        data["sequence"],
+    )
+
+
+def _arrow_schema(table: DeltaTable) -> pa.Schema:
+    schema = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def _delta_schema(table: TargetTable) -> DeltaSchema:
+    fields = []
+    for column in table.columns:
+        kind = DeltaSchema.from_arrow(pa.schema([pa.field(column.name, column.arrow)])).fields[0].type
+        metadata = {"comment": column.comment} if column.comment else {}
+        fields.append(Field(column.name, kind, nullable=column.nullable, metadata=metadata))
+    return DeltaSchema(fields)
+
+
+def _differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
+    protocol, metadata = found.protocol(), found.metadata()
+    alien = (set(protocol.reader_features or ()) - _READ_FEATURES) | (
+        set(protocol.writer_features or ()) - _WRITE_FEATURES
+    )
+    if alien:
+        yield Finding(
+            f"The table uses Delta features that this sink does not write: {', '.join(sorted(alien))}.",
+            "Load into a table of its own, or drop the features from the table.",
+        )
+    if metadata.partition_columns:
+        yield Finding(
+            f"The table is partitioned by {', '.join(metadata.partition_columns)}.",
+            "Load into an unpartitioned table; this sink keeps files apart by key.",
+        )
+    key = json.loads(metadata.configuration.get("cdc.key", "null"))
+    if key is None or [name.casefold() for name in key] != [name.casefold() for name in table.key]:
+        has = f"has the key ({', '.join(key)})" if key else "was not made by this program"
+        yield Finding(
+            f"The table {has}, and the mapping wants ({', '.join(table.key)}).",
+            "Choose another target, or remove the table and load it anew.",
+        )
+    fields = {field.name: field for field in found.schema().fields}
+    wanted = {field.name: field for field in _delta_schema(table).fields}
+    for name, field in wanted.items():
+        if name not in fields:
+            yield Finding(
+                f"The table lacks column {name}.",
+                f"Add it (ALTER TABLE ... ADD COLUMN {name}), or leave it out by `columns:`.",
+            )
+        elif fields[name].type != field.type:
+            yield Finding(
+                f"Column {name} is {fields[name].type.type} in the table, and the mapping gives {field.type.type}.",
+                "Cast it in `columns:`, or load the table anew.",
+            )
+        elif field.nullable and not fields[name].nullable:
+            yield Finding(
+                f"Column {name} is NOT NULL in the table, and the mapping may give NULL.",
+                "Use coalesce in `columns:`, or drop NOT NULL from the table.",
+            )
+    for name in fields.keys() - wanted.keys():
+        yield Finding(
+            f"The table has column {name}, which the mapping does not give.",
+            "It stays NULL for new rows; add it to `columns:` to fill it.",
+            fatal=not fields[name].nullable,
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

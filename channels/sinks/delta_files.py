@@ -1,0 +1,193 @@
+"""Parquet files of the Delta sink: written durably on executors or while merging, and their statistics for the log."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import CdcError, LoadRejected, SinkSetting, SinkUnavailable
+from cdc.schema import DELETED
+from channels.label import label_for, label_prefix
+from channels.sinks.base import TargetTable
+
+STAGING = "_cdc_staging"
+_ROW_GROUP = 1 << 17  # rows; what a merge holds of a file at a time
+_LONGEST_BOUND = 256  # characters of text in the log's statistics
+
+
+def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
+    """Write ``tables`` to ``path``, durable when this returns; gives the footer.
+
+    Raises: SinkUnavailable - disk full, no permission.
+    """
+    found: list[pq.FileMetaData] = []
+    # under another name first: a file that is there already may by now be part of a table, by a hard link
+    growing = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with growing.open("wb") as file:
+                # no dictionaries and a light codec: a file is often rewritten soon, and CPU is dearer than disk
+                options: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "store_schema": False}
+                with pq.ParquetWriter(file, schema, metadata_collector=found, **options) as writer:
+                    for table in tables:
+                        writer.write_table(table, row_group_size=_ROW_GROUP)
+                file.flush()
+                os.fsync(file.fileno())
+            growing.replace(path)
+        finally:
+            growing.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unavailable(error, path) from error
+    return found[0]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def unavailable(error: OSError, path: Path) -> CdcError:
+    """What an error of the file system means to the job."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        mend = f"Free space on the file system of {path.parent}; the job goes on by itself."
+        return SinkUnavailable("The disk of the Delta tables is full.", mend=mend, path=path)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        mend = f"Give this user write permission to {path.parent}; the job goes on by itself."
+        return SinkUnavailable("The folder of the Delta tables cannot be written.", mend=mend, path=path)
+    mend = f"Look after the file system of {path.parent}; the job goes on by itself."
+    return SinkUnavailable(f"A file of a Delta table cannot be read or written: {error}.", mend=mend, path=path)
+
+
+def statistics(footer: pq.FileMetaData, text_columns: Sequence[str] = ()) -> str:
+    """Row count and the columns' bounds as the Delta log keeps them, taken from a file's footer.
+
+    Text has bounds for ``text_columns``, the key, alone: merges are pruned by them.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(footer.num_columns):
+        groups = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
+        if not groups or "." in groups[0].path_in_schema:
+            continue
+        name = groups[0].path_in_schema
+        try:
+            found = [group.statistics for group in groups]
+            if any(one is None or one.null_count is None for one in found):
+                continue
+            nulls[name] = sum(one.null_count for one in found)
+            bounded = [one for one, group in zip(found, groups, strict=True) if one.null_count < group.num_values]
+            if not bounded or not all(one.has_min_max for one in bounded):
+                continue
+            first, last = min(one.min for one in bounded), max(one.max for one in bounded)
+        except (NotImplementedError, OverflowError, ValueError, pa.ArrowException):
+            continue  # a bound that Python cannot hold (year 0000, some decimals): the column has none
+        first, last = _bound(first, name in text_columns), _bound(last, name in text_columns)
+        if first is not None and last is not None:
+            low[name], high[name] = first, last
+    return json.dumps({"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+
+
+def _bound(value: Any, text: bool) -> Any:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else None
+    if isinstance(value, datetime):
+        zone = "Z" if value.tzinfo is not None else ""
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if text and len(value) <= _LONGEST_BOUND else None
+    return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFileWriter:
+    """Writes a part as one Parquet file under ``_cdc_staging/``; runs on an executor.
+
+    The file has the target's columns, and ``__deleted`` where the part deletes anything.
+    """
+
+    root: str
+    token: str  # name of a file that the driver left in the staging folder: proof that we see its file system
+    table: TargetTable
+
+    def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
+        """See ``channels.sinks.base.PartWriter``."""
+        table = pa.Table.from_batches(rows)
+        if not table.num_rows:
+            return None
+        staging = Path(self.root) / STAGING
+        if not (staging / self.token).exists():
+            raise SinkSetting(
+                f"An executor on host {os.uname().nodename} does not see the folder of the Delta tables.",
+                mend="Set `sink.path` to a folder that all executors share, or run on `local[*]`.",
+                path=self.root,
+            )
+        deleted = table.column(DELETED)
+        delete_count = pc.sum(deleted).as_py()
+        check_nulls(self.table, table)
+        schema = pa.schema([pa.field(column.name, column.arrow) for column in self.table.columns])
+        data = table.select(schema.names).cast(schema)
+        if delete_count:
+            data = data.append_column(DELETED, deleted)
+        folder = staging / label_prefix(name.job, name.incarnation, name.fence, name.checkpoint).rstrip("-")
+        path = folder / f"{label_for(name)}.parquet"
+        write_parquet(path, data.schema, iter([data]))
+        size = path.stat().st_size
+        detail = {"file": str(path.relative_to(self.root)), "size": size, "deletes": delete_count}
+        return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes, detail)
+
+
+def check_nulls(target: TargetTable, rows: pa.Table) -> None:
+    """Raises: LoadRejected - a NULL where the target has none; names table, column and the first keys."""
+    for column in target.columns:
+        is_key = column.name in target.key
+        if (column.nullable and not is_key) or not rows.column(column.name).null_count:
+            continue
+        bad = pc.is_null(rows.column(column.name))
+        if not is_key:
+            bad = pc.and_not(bad, rows.column(DELETED))
+        found = rows.filter(bad)
+        if not found.num_rows:
+            continue
+        keys = found.select(list(target.key)).slice(0, 5).to_pylist()
+        what = "key column" if is_key else "column"
+        raise LoadRejected(
+            f"NULL for {what} {column.name}, which the target holds to be NOT NULL ({found.num_rows} rows).",
+            mend="Mend the rows at the source (zero dates come as NULL), or map the column to an expression that is "
+            "never NULL; then `cdc resume`.",
+            table=target.name,
+            column=column.name,
+            keys=keys,
+        )
+
+
+def now_ms() -> int:
+    """Now, as the Delta log counts: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

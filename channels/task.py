@@ -1,0 +1,200 @@
+"""Tasks: what a channel has gathered, loaded into its sink once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import CdcError, SinkUnavailable
+from cdc.schema import TableSchema
+from channels.sinks.base import Sink, TargetTable
+from spark.frames import mapped_frame, typed_frame
+from spark.session import SessionHolder
+from spark.writers import Outcome, PackedLoad, write_frames, write_packed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from channels.mapping import Mapping
+
+logger = logging.getLogger(__name__)
+
+_SMALL_BYTES = 1 << 20  # Tasks below share a Spark job: a job costs tens of milliseconds, whatever it does
+_SHARED_BYTES = 16 << 20  # what Tasks of one shared job have together
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What all labels of one run of a job share."""
+
+    job: str
+    incarnation: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Rows of one source table under one TableSchema, on their way to one target."""
+
+    name: LoadName  # of its first part
+    target: TargetTable
+    mapping: Mapping
+    schema: TableSchema
+    rows: tuple[pa.RecordBatch, ...] = field(repr=False)  # as in Changes, in source order
+    row_count: int
+    byte_count: int  # of the Arrow buffers
+    upserts: int
+    deletes: int
+    last_sequence: int
+
+
+class TaskRunner(Protocol):
+    """Prepares Tasks at the sink, in the background."""
+
+    def warm_up(self) -> None:
+        """Get ready in the background, so that the first Task need not wait for what starts slowly."""
+
+    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
+
+    def cancel(self) -> None:
+        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
+
+    def close(self) -> None:
+        """Cancel, and let threads and sessions go. Harmless when repeated."""
+
+
+class SparkTaskRunner:
+    """See ``TaskRunner``; every Task is written by one executor, as one part.
+
+    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
+    """
+
+    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
+        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
+        self._sessions = sessions
+        self._sink = sink
+        self._threads = ThreadPoolExecutor(parallel, "task")
+        self._lock = threading.Lock()
+        self._round = 0  # raised by cancel: what belongs to an older one is dead
+        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+
+    def warm_up(self) -> None:
+        """See ``TaskRunner``: session and Python workers."""
+        self._sessions.warm_up()
+
+    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """See ``TaskRunner``."""
+        futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
+        with self._lock:
+            number = self._round
+            self._open.update(futures.values())
+        for group in _jobs(tasks):
+            self._threads.submit(self._run, group, [futures[task.name] for task in group], number)
+        return [futures[task.name] for task in tasks]
+
+    def cancel(self) -> None:
+        """See ``TaskRunner``."""
+        with self._lock:
+            self._round += 1
+            for future in self._open:
+                # whoever waits is told at once; Future.cancel does not do that for one that runs
+                future.set_exception(CancelledError())
+            self._open.clear()
+        if self._sessions.alive():
+            self._sessions.get().interruptAll()
+
+    def close(self) -> None:
+        """See ``TaskRunner``."""
+        self.cancel()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._sessions.close()
+
+    def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
+        with self._lock:
+            if self._round != number:
+                return  # given up before it began
+            for future in futures:
+                future.set_running_or_notify_cancel()
+        try:
+            outcomes: list[Outcome] = self._written(tasks, number)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
+            outcomes = [_as_sink_error(error)] * len(tasks)
+        with self._lock:
+            if self._round != number:
+                return
+            self._open.difference_update(futures)
+        for future, outcome in zip(futures, outcomes, strict=True):
+            if isinstance(outcome, CdcError):
+                future.set_exception(outcome)
+            else:
+                future.set_result((outcome,) if outcome is not None else ())
+
+    def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
+        """Write ``tasks``; once more with a new session where the JVM dies meanwhile: a repeat is harmless."""
+        write = self._write_packed if tasks[0].mapping.is_identity else self._write_typed
+        try:
+            return write(tasks)
+        except Exception:
+            if self._round != number or self._sessions.alive():
+                raise
+            logger.warning("Spark's JVM died under %d tasks; they are written again", len(tasks))
+            return write(tasks)
+
+    def _write_packed(self, tasks: list[Task]) -> list[Outcome]:
+        loads = [
+            PackedLoad(task.name, task.target.key, self._sink.part_writer(task.target), task.rows, task.byte_count)
+            for task in tasks
+        ]
+        return write_packed(self._sessions.get(), loads, self._sessions.core_count())
+
+    def _write_typed(self, tasks: list[Task]) -> list[Outcome]:
+        frames = [self._frame(task) for task in tasks]
+        loads = [(task.name, task.target.key, self._sink.part_writer(task.target)) for task in tasks]
+        return write_frames(frames, loads)
+
+    def _frame(self, task: Task) -> DataFrame:
+        target = task.target
+        schema = pa.schema([pa.field(column.name, column.arrow) for column in target.columns])
+        kept = {column.name for column in target.columns if not column.nullable}.union(target.key)
+        frame = typed_frame(self._sessions.get(), task.rows)
+        return mapped_frame(frame, task.mapping.expressions(task.schema), schema, kept, task.mapping.filter)
+
+
+def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
+    """What is written by one Spark job: a large Task alone, small ones of a kind together."""
+    jobs: list[list[Task]] = []
+    for is_identity in (True, False):
+        shared: list[Task] = []
+        for task in tasks:
+            if task.mapping.is_identity is not is_identity:
+                continue
+            if task.byte_count >= _SMALL_BYTES:
+                jobs.append([task])
+            else:
+                shared.append(task)
+                if sum(one.byte_count for one in shared) >= _SHARED_BYTES:
+                    jobs.append(shared)
+                    shared = []
+        if shared:
+            jobs.append(shared)
+    return jobs
+
+
+def _as_sink_error(error: Exception) -> CdcError:
+    if isinstance(error, CdcError):
+        return error
+    lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    found = SinkUnavailable(
+        f"Spark could not write a task: {lines[0].strip()}",
+        mend="Look after Spark (executors, memory, disk); the job goes on by itself. `cdc logs` has the whole error.",
+    )
+    found.__cause__ = error
+    return found

@@ -1,0 +1,228 @@
+"""The Spark session: ours to build, open to ``spark.conf``, and built anew when its JVM dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_PACKAGES = ("cdc", "channels", "spark")
+_ROOT = Path(__file__).resolve().parent.parent
+_MIB = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+def build_session(
+    app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None, remote: str | None = None
+) -> SparkSession:
+    """A session with our settings, and ``conf`` on top of them. With ``remote`` (``sc://...``) over Spark Connect.
+
+    Calls: takes seconds, a JVM is started.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 the path has
+    # pyspark.pandas warns at import when pandas has another version than it likes; nothing here uses pandas
+    os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
+    settings = {**_RUNTIME, **(conf or {})}
+    if remote is not None:
+        builder = SparkSession.builder.remote(remote).appName(app_name)
+    else:
+        settings = {**_static(master), **settings}
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
+        builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark_session: SparkSession = builder.getOrCreate()
+    _ship(spark_session, master, remote)
+    if remote is None:
+        spark_session.sparkContext.setLogLevel("ERROR")
+    return spark_session
+
+
+_RUNTIME: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # else a timestamp without a zone (DATETIME) is taken for an instant
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    # rows go to the executors as Arrow batches, and not row by row through a relation of the driver
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # also decides how many partitions a DataFrame made of Arrow has: never less than a Task is meant to be
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.enabled": "false",  # would run a Task's shuffle as a job of its own
+}
+
+
+def _static(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{_driver_memory() // _MIB}m",
+        # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:TieredStopAtLevel=1 {_quiet_logs()}",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
+        "spark.log.level": "ERROR",
+        "spark.cleaner.referenceTracking.blocking": "false",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.executorEnv.PYTHONPATH": str(_ROOT),
+        }
+    else:
+        settings |= {"spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0")}  # noqa: S104 - executors call back
+    return settings
+
+
+def _quiet_logs() -> str:
+    """A Java option that keeps Spark's warnings out of our log from the JVM's first line on."""
+    path = Path(tempfile.gettempdir()) / f"cdc-log4j2-{os.getuid()}.properties"
+    path.write_text(_LOG4J, encoding="ascii")
+    return f"-Dlog4j2.configurationFile={path.as_uri()}"
+
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def _driver_memory() -> int:
+    """An eighth of the machine, within 512 MiB and 2 GiB: rows pass through the JVM, they do not stay in it."""
+    return max(512 * _MIB, min(2048 * _MIB, psutil.virtual_memory().total // 8))
+
+
+def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
+    if remote is None and master.startswith("local"):
+        return  # executors are this machine's, and find our packages by PYTHONPATH
+    archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for package in _PACKAGES:
+            for path in sorted((_ROOT / package).rglob("*.py")):
+                file.write(path, path.relative_to(_ROOT))
+    if remote is None:
+        spark_session.sparkContext.addPyFile(str(archive))
+    else:
+        spark_session.addArtifacts(str(archive), pyfile=True)
+
+
+def _passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+class SessionHolder:
+    """Keeps one session, and builds it when it is first wanted or when its JVM has died.
+
+    Calls: any thread.
+    """
+
+    def __init__(
+        self,
+        app_name: str,
+        master: str = "local[*]",
+        conf: Mapping[str, str] | None = None,
+        remote: str | None = None,
+    ) -> None:
+        """Nothing is started yet."""
+        self._build = (app_name, master, dict(conf or {}), remote)
+        self._session: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> SparkSession:
+        """The session, alive as far as is known."""
+        with self._lock:
+            if self._session is not None and not self._alive(self._session):
+                logger.warning("the JVM of Spark has died; the session is built anew")
+                self._forget()
+            if self._session is None:
+                app_name, master, conf, remote = self._build
+                self._session = build_session(app_name, master, conf, remote)
+            return self._session
+
+    def warm_up(self) -> None:
+        """Begin to build the session and its Python workers; returns at once. What fails shows at the next ``get``."""
+        threading.Thread(target=self._warm_up, name="spark-start", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            spark_session = self.get()
+            cores = self.core_count()
+            # workers import pyarrow at their first rows, which takes a second
+            spark_session.range(cores, numPartitions=cores).mapInArrow(_passed_on, "id long").collect()
+        except Exception as error:  # noqa: BLE001 - it is told where a Task meets it
+            logger.debug("Spark could not be started ahead: %s", error)
+
+    def core_count(self) -> int:
+        """How many partitions run at once."""
+        if self._build[3] is not None:
+            return 8  # Spark Connect does not tell
+        return int(self.get().sparkContext.defaultParallelism)
+
+    def alive(self) -> bool:
+        """Whether there is a session and its JVM answers."""
+        with self._lock:
+            return self._session is not None and self._alive(self._session)
+
+    def close(self) -> None:
+        """Stop the session. Harmless when repeated."""
+        with self._lock:
+            if self._session is not None and self._alive(self._session):
+                self._session.stop()
+            self._session = None
+
+    def _alive(self, spark_session: SparkSession) -> bool:
+        if self._build[3] is not None:
+            return not getattr(spark_session, "is_stopped", False)
+        context = spark_session.sparkContext
+        gateway = context._gateway
+        process = getattr(gateway, "proc", None)
+        if gateway is None or (process is not None and process.poll() is not None) or context._jsc is None:
+            return False
+        try:
+            return not context._jsc.sc().isStopped()
+        except Exception:  # noqa: BLE001 - whatever py4j throws here, the JVM does not answer
+            return False
+
+    def _forget(self) -> None:
+        """Make PySpark forget a JVM that is gone, so that the next session starts one."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        spark_session, self._session = self._session, None
+        if self._build[3] is not None or spark_session is None:
+            return
+        context = spark_session.sparkContext
+        with suppress(Exception):  # the other end is gone; what counts is that our ends are closed
+            context._accumulatorServer.shutdown()
+        with suppress(Exception):
+            context._gateway.shutdown()  # type: ignore[union-attr]
+        with suppress(Exception):
+            context._gateway.proc.stdin.close()  # type: ignore[union-attr]
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkSession._instantiatedSession = None
+        os.environ.pop("PYSPARK_GATEWAY_PORT", None)

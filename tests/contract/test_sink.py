@@ -1,0 +1,443 @@
+"""The Sink contract, run on every sink: prepare, commit, abort, state, last_checkpoint, and repeats of each."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import LoadLost, LoadRejected, SinkUnavailable, TargetMismatch
+from cdc.position import BinlogPosition
+from cdc.schema import DELETED, SEQUENCE
+from channels.sinks.base import CheckpointMark, LoadState, Sink, TargetColumn, TargetTable
+from channels.sinks.delta import DeltaSink
+from channels.sinks.doris import DorisSink
+from channels.sinks.memory import MemorySink
+from tests.servers.doris.cases import RealDoris, any_doris, sink_on
+from tests.servers.doris.stand_in import DorisStandIn
+
+ORDERS = TargetTable(
+    "ods.orders",
+    (TargetColumn("id", pa.int64(), False), TargetColumn("text", pa.string(), True)),
+    key=("id",),
+)
+Row = tuple[int, str | None]
+
+
+@dataclass
+class Subject:
+    """A sink under test, a way to see its rows as a reader does, and one to start it anew."""
+
+    sink: Sink
+    read: Callable[[str], list[dict[str, Any]]]
+    restart: Callable[[], Sink]
+    two_phase: bool = True  # False: rows are visible as they load
+    sequence: int = 0
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> column -> name of what it holds
+
+    def prepare(self, name: LoadName, *rows: Row, deletes: Sequence[int] = (), table: TargetTable = ORDERS) -> Any:
+        ids = [number for number, _ in rows] + list(deletes)
+        self.sequence += len(ids)
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "text": pa.array([text for _, text in rows] + [None] * len(deletes), pa.string()),
+                DELETED: pa.array([False] * len(rows) + [True] * len(deletes)),
+                SEQUENCE: pa.array(range(self.sequence - len(ids), self.sequence), pa.int64()),
+            }
+        )
+        return self.sink.part_writer(table)(name, iter([batch]))
+
+    def texts(self, table: str = "ods.orders") -> dict[int, str | None]:
+        rows = self.read(table)
+        found = {row["id"]: row["text"] for row in rows}
+        assert len(found) == len(rows), "a key is in the table twice"
+        return found
+
+    def needs_two_phases(self) -> None:
+        if not self.two_phase:
+            pytest.skip("this sink's rows are visible as they load")
+
+
+def _memory(folder: Path) -> Subject:
+    sink = MemorySink()
+    return Subject(sink, lambda table: sink.rows(table).to_pylist(), lambda: sink)
+
+
+def _delta(folder: Path) -> Subject:
+    def read(table: str) -> list[dict[str, Any]]:
+        return read_delta(folder / table.replace(".", "/")).to_pylist()
+
+    return Subject(DeltaSink(folder), read, lambda: DeltaSink(folder))
+
+
+def read_delta(folder: Path) -> pa.Table:
+    return pa.table(QueryBuilder().register("t", DeltaTable(str(folder))).execute("select * from t").read_all())
+
+
+def _doris(doris: DorisStandIn | RealDoris, *, two_phase: bool) -> Subject:
+    """Bytes come as hexadecimal digits, and TIMESTAMP as UTC without a zone: a reader of Doris knows."""
+
+    def value(column: str, found: Any) -> Any:
+        if column == "bytes" and found is not None:
+            return bytes.fromhex(found)
+        if column == "vector" and isinstance(found, str):
+            return json.loads(found)
+        return found.replace(tzinfo=datetime.UTC) if column == "timestamp" and found is not None else found
+
+    def read(table: str) -> list[dict[str, Any]]:
+        names, rows = doris.execute(f"SELECT * FROM {table}")
+        columns = subject.columns.get(table, {})
+        return [
+            {name: value(columns.get(name, name), cell) for name, cell in zip(names, row, strict=True)} for row in rows
+        ]
+
+    def make() -> DorisSink:
+        return sink_on(doris, two_phase_commit=two_phase)
+
+    subject = Subject(make(), read, make, two_phase)
+    return subject
+
+
+SINKS = {"memory": _memory, "delta": _delta}
+
+
+DORIS = {"doris": True, "doris plain": False}
+
+
+@pytest.fixture(params=[*SINKS, *DORIS])
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+    if request.param in DORIS:
+        with any_doris() as doris:
+            yield from _with_orders(_doris(doris, two_phase=DORIS[request.param]))
+    else:
+        yield from _with_orders(SINKS[request.param](tmp_path))
+
+
+def _with_orders(found: Subject) -> Iterator[Subject]:
+    found.sink.ensure_table(ORDERS)
+    yield found
+    found.sink.close()
+
+
+def name(checkpoint: int = 1, task: int = 0, **other: Any) -> LoadName:
+    values = {"job": "shop", "incarnation": "0badcafe", "fence": 1, "channel": "ods.orders", **other}
+    return LoadName(checkpoint=checkpoint, task=task, **values)
+
+
+def mark(checkpoint: int = 1, fence: int = 1, incarnation: str = "0badcafe", job: str = "shop") -> CheckpointMark:
+    position = BinlogPosition("mysql-bin.000001", 100 + checkpoint, "server", "")
+    return CheckpointMark(job, incarnation, fence, checkpoint, position, position, checkpoint * 1000)
+
+
+def test_prepared_rows_are_seen_only_after_commit(subject: Subject) -> None:
+    subject.needs_two_phases()
+    load = subject.prepare(name(), (1, "one"), (2, "two"))
+    assert subject.texts() == {}
+    assert (load.rows, load.table) == (2, "ods.orders")
+    subject.sink.commit([load], mark())
+    assert subject.texts() == {1: "one", 2: "two"}
+
+
+def test_of_one_key_in_several_tasks_the_last_task_wins(subject: Subject) -> None:
+    inserted = subject.prepare(name(task=0), (7, "new"), (8, "stays"))
+    updated = subject.prepare(name(task=1), (7, "changed"))
+    deleted = subject.prepare(name(task=2), deletes=[7])
+    subject.sink.commit([inserted, updated, deleted], mark())
+    assert subject.texts() == {8: "stays"}
+    again = [subject.prepare(name(2, task), (7, f"version {task}")) for task in range(12)]
+    subject.sink.commit(again[::-1], mark(2))  # order is by name, not by place in the list
+    assert subject.texts() == {7: "version 11", 8: "stays"}
+
+
+def test_delete_then_insert_within_a_checkpoint_leaves_the_row(subject: Subject) -> None:
+    subject.sink.commit([subject.prepare(name(), (1, "old"))], mark())
+    loads = [subject.prepare(name(2, 0), deletes=[1]), subject.prepare(name(2, 1), (1, "back"))]
+    subject.sink.commit(loads, mark(2))
+    assert subject.texts() == {1: "back"}
+
+
+def test_updates_deletes_and_inserts_meet_old_rows(subject: Subject) -> None:
+    subject.sink.commit([subject.prepare(name(), *((number, "old") for number in range(10)))], mark())
+    subject.sink.commit([subject.prepare(name(2), (3, "new"), (20, "in"), deletes=[4, 99])], mark(2))
+    expected: dict[int, str | None] = dict.fromkeys(range(10), "old") | {3: "new", 20: "in"}
+    del expected[4]
+    assert subject.texts() == expected
+
+
+def test_committing_again_changes_nothing(subject: Subject) -> None:
+    first = subject.prepare(name(), (1, "one"))
+    subject.sink.commit([first], mark())
+    second = subject.prepare(name(2), deletes=[1])
+    subject.sink.commit([second], mark(2))
+    subject.sink.commit([first], mark())
+    subject.sink.commit([second], mark(2))
+    assert subject.texts() == {}
+    assert subject.sink.state(first) is LoadState.COMMITTED
+
+
+def test_preparing_again_is_the_same_load(subject: Subject) -> None:
+    first = subject.prepare(name(), (1, "one"))
+    second = subject.prepare(name(), (1, "one"))
+    assert first == second
+    subject.sink.commit([second], mark())
+    assert subject.texts() == {1: "one"}
+
+
+def test_an_empty_part_is_no_load(subject: Subject) -> None:
+    assert subject.prepare(name()) is None
+
+
+def test_abort_drops_loads_nobody_knows_of(subject: Subject) -> None:
+    subject.needs_two_phases()
+    load = subject.prepare(name(5), (1, "one"))
+    for _ in range(2):
+        subject.sink.abort("shop", "0badcafe", 1, 5)
+    assert subject.sink.state(load) is LoadState.ABORTED
+    with pytest.raises(LoadLost) as caught:
+        subject.sink.commit([load], mark(5))
+    assert len(caught.value.where["labels"]) == 1  # type: ignore[arg-type]
+    assert subject.texts() == {}
+
+
+def test_abort_leaves_other_runs_and_checkpoints_alone(subject: Subject) -> None:
+    subject.needs_two_phases()
+    others = [name(5, fence=2), name(6), name(51), name(5, job="shop2"), name(5, incarnation="0badcaff")]
+    loads = [subject.prepare(other, (number, "x")) for number, other in enumerate(others)]
+    subject.sink.abort("shop", "0badcafe", 1, 5)
+    assert [subject.sink.state(load) for load in loads] == [LoadState.PREPARED] * len(loads)
+
+
+def test_state_in_every_state(subject: Subject) -> None:
+    subject.needs_two_phases()
+    never = PreparedLoad(name(9), "ods.orders", 1, 1, {"file": "_cdc_staging/none/none.parquet", "size": 1})
+    assert subject.sink.state(never) is LoadState.UNKNOWN
+    aborted, kept = subject.prepare(name(1), (1, "x")), subject.prepare(name(2), (2, "x"))
+    assert subject.sink.state(kept) is LoadState.PREPARED
+    subject.sink.abort("shop", "0badcafe", 1, 1)
+    subject.sink.commit([kept], mark(2))
+    assert subject.sink.state(kept) is LoadState.COMMITTED
+    assert subject.sink.state(aborted) is LoadState.ABORTED
+
+
+def test_states_and_loads_live_through_a_restart(subject: Subject) -> None:
+    subject.needs_two_phases()
+    load = subject.prepare(name(), (1, "one"))
+    load = PreparedLoad.from_json(load.to_json())
+    subject.sink = subject.restart()
+    assert subject.sink.state(load) is LoadState.PREPARED
+    subject.sink.commit([load], mark())
+    subject.sink = subject.restart()
+    assert subject.sink.state(load) is LoadState.COMMITTED
+    assert subject.texts() == {1: "one"}
+
+
+def test_last_checkpoint_is_the_newest_committed_one(subject: Subject) -> None:
+    assert subject.sink.last_checkpoint("shop") is None
+    for number in (3, 4):
+        subject.sink.commit([subject.prepare(name(number), (1, "x"))], mark(number))
+    subject.sink.commit([subject.prepare(name(1, job="other"), (2, "x"))], mark(1, job="other"))
+    subject.sink = subject.restart()
+    assert subject.sink.last_checkpoint("shop") == mark(4)
+    assert subject.sink.last_checkpoint("other") == mark(1, job="other")
+    assert subject.sink.last_checkpoint("sho") is None
+
+
+def test_a_checkpoint_that_changes_no_row_is_recorded(subject: Subject) -> None:
+    load = subject.prepare(name(), deletes=[42])
+    subject.sink.commit([load], mark())
+    assert subject.sink.state(load) is LoadState.COMMITTED
+    assert subject.sink.last_checkpoint("shop") == mark()
+
+
+def test_commit_goes_on_after_it_failed_between_two_tables(tmp_path: Path) -> None:
+    subject = _delta(tmp_path)
+    items = TargetTable("ods.items", ORDERS.columns, ORDERS.key)
+    subject.sink.ensure_table(ORDERS)
+    subject.sink.ensure_table(items)
+    loads = [subject.prepare(name(), (1, "one")), subject.prepare(name(channel="ods.items"), (1, "item"), table=items)]
+    (tmp_path / "ods/items").rename(tmp_path / "away")
+    with pytest.raises(SinkUnavailable, match="gone"):
+        subject.sink.commit(loads, mark())
+    assert subject.texts() == {1: "one"}
+    (tmp_path / "away").rename(tmp_path / "ods/items")
+    subject.sink = subject.restart()
+    subject.sink.commit(loads, mark())
+    assert (subject.texts(), subject.texts("ods.items")) == ({1: "one"}, {1: "item"})
+    subject.sink.close()
+
+
+def test_null_in_a_not_null_column_or_a_key_is_refused_by_name(subject: Subject) -> None:
+    columns = (ORDERS.columns[0], TargetColumn("text", pa.string(), False))
+    table = TargetTable("ods.strict", columns, ("id",))
+    subject.sink.ensure_table(table)
+    with pytest.raises(LoadRejected) as caught:
+        subject.prepare(name(channel="ods.strict"), (1, "fine"), (17, None), table=table)
+    assert caught.value.where == {"table": "ods.strict", "column": "text", "keys": [{"id": 17}]}
+    assert subject.prepare(name(channel="ods.strict"), (1, "fine"), deletes=[2], table=table).rows == 2
+    with pytest.raises(LoadRejected, match="key column id"):
+        subject.prepare(name(), (None, "x"))  # type: ignore[arg-type]
+
+
+def test_a_table_that_does_not_fit_is_refused(subject: Subject) -> None:
+    subject.sink.ensure_table(ORDERS)
+    assert subject.sink.describe(ORDERS) == ()
+    changed = TargetTable("ods.orders", (ORDERS.columns[0], TargetColumn("text", pa.int32(), True)), ("id",))
+    assert subject.sink.describe(changed)
+    with pytest.raises(TargetMismatch):
+        subject.sink.ensure_table(changed)
+    with pytest.raises(TargetMismatch):
+        subject.sink.ensure_table(TargetTable("ods.orders", ORDERS.columns, ("text",)))
+
+
+def test_maintenance_keeps_every_row(subject: Subject) -> None:
+    subject.needs_two_phases()
+    expected = {}
+    for checkpoint in range(1, 20):
+        subject.sink.commit([subject.prepare(name(checkpoint), (checkpoint, f"{checkpoint}"))], mark(checkpoint))
+        expected[checkpoint] = f"{checkpoint}"
+    pending = subject.prepare(name(20), (1, "changed"))
+    subject.sink.maintain([ORDERS])
+    assert subject.texts() == expected
+    assert subject.sink.last_checkpoint("shop") == mark(19)
+    assert subject.sink.state(pending) is LoadState.PREPARED
+    subject.sink.commit([pending], mark(20))
+    assert subject.texts() == expected | {1: "changed"}
+
+
+Action = tuple[str, int]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    checkpoints=st.lists(
+        st.lists(st.lists(st.tuples(st.sampled_from("ud"), st.integers(0, 12)), max_size=8), max_size=4), max_size=6
+    ),
+    routed=st.sampled_from([2, 1000]),
+)
+def test_delta_holds_what_the_model_holds(
+    checkpoints: list[list[list[Action]]],
+    routed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("channels.sinks.delta_merge.LEAF_ROWS", 4)
+    monkeypatch.setattr("channels.sinks.delta_merge._ROUTED_ROWS", routed)
+    monkeypatch.setattr("channels.sinks.delta_layout._SMALL_FILES", 3)
+    subjects = [make(tmp_path_factory.mktemp("model")) for make in SINKS.values()]
+    for found in subjects:
+        found.sink.ensure_table(ORDERS)
+        for checkpoint, tasks in enumerate(checkpoints, 1):
+            loads = []
+            for number, actions in enumerate(tasks):
+                last = {key: kind for kind, key in actions}
+                rows = [(key, f"{checkpoint}.{number}") for key, kind in last.items() if kind == "u"]
+                deletes = [key for key, kind in last.items() if kind == "d"]
+                loads.append(found.prepare(name(checkpoint, number), *rows, deletes=deletes))
+            found.sink.commit([load for load in loads if load is not None], mark(checkpoint))
+        found.sink.maintain([ORDERS])
+    assert subjects[0].texts() == subjects[1].texts()
+    for found in subjects:
+        found.sink.close()
+
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tiny": (pa.int8(), [-128, 127]),
+    "small": (pa.int16(), [-(2**15), 2**15 - 1]),
+    "int": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "big": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "unsigned": (pa.decimal128(20, 0), [decimal.Decimal(0), decimal.Decimal(2**64 - 1)]),
+    "wide": (pa.decimal128(38, 10), [decimal.Decimal("-9999999999999999999999999999.9999999999"), decimal.Decimal(1)]),
+    "float": (pa.float32(), [1.5, -3.4028234663852886e38]),
+    "double": (pa.float64(), [math.pi, -0.0]),
+    "date": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "datetime": (
+        pa.timestamp("us"),
+        [datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999999)],
+    ),
+    "timestamp": (
+        pa.timestamp("us", "UTC"),
+        [
+            datetime.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=datetime.UTC),
+            datetime.datetime(2038, 1, 19, 3, 14, 7, 999999, tzinfo=datetime.UTC),
+        ],
+    ),
+    "text": (pa.string(), ["", "\x00 é \U0001f600 \\N \t\n"]),
+    "bytes": (pa.binary(), [b"", bytes(range(256))]),
+    "vector": (pa.list_(pa.float32()), [[], [1.5, -2.0]]),
+}
+
+
+def test_every_type_comes_back_as_it_went_in(subject: Subject) -> None:
+    columns = tuple(TargetColumn(name, kind, True) for name, (kind, _) in VALUES.items())
+    table = TargetTable("ods.types", (TargetColumn("id", pa.int64(), False), *columns), ("id",))
+    subject.sink.ensure_table(table)
+    data = {"id": [1, 2, 3], **{name: [*values, None] for name, (_, values) in VALUES.items()}}
+    schema = pa.schema([pa.field(column.name, column.arrow) for column in table.columns])
+    rows = pa.Table.from_pydict(data, schema=schema)
+    rows = rows.append_column(DELETED, pa.array([False] * 3)).append_column(SEQUENCE, pa.array([1, 2, 3]))
+    for checkpoint in (1, 2):  # the second one merges into the first one's file
+        load = subject.sink.part_writer(table)(name(checkpoint, channel="ods.types"), iter(rows.to_batches()))
+        assert load is not None
+        subject.sink.commit([load], mark(checkpoint))
+    found = sorted(subject.read("ods.types"), key=lambda row: row["id"])
+    assert found == pa.Table.from_pydict(data, schema=schema).to_pylist()
+
+
+@pytest.mark.parametrize("kind", [name for name in VALUES if name not in ("vector", "float", "double")])
+def test_every_type_may_be_part_of_a_key(kind: str, subject: Subject) -> None:
+    arrow, values = VALUES[kind]
+    table = TargetTable(
+        "ods.keyed", (TargetColumn("a", arrow, False), TargetColumn("b", pa.int32(), False)), ("a", "b")
+    )
+    subject.sink.ensure_table(table)
+    subject.columns["ods.keyed"] = {"a": kind}
+    keys = [(value, number) for value in values for number in (1, 2)]
+
+    def load(checkpoint: int, deleted: list[bool]) -> None:
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "a": pa.array([value for value, _ in keys], arrow),
+                "b": pa.array([number for _, number in keys], pa.int32()),
+                DELETED: pa.array(deleted),
+                SEQUENCE: pa.array(range(4), pa.int64()),
+            }
+        )
+        found = subject.sink.part_writer(table)(name(checkpoint, channel="ods.keyed"), iter([batch]))
+        subject.sink.commit([found], mark(checkpoint))  # type: ignore[list-item]
+
+    load(1, [False] * 4)
+    load(2, [False, True, False, False])
+    found = {(row["a"], row["b"]) for row in subject.read("ods.keyed")}
+    assert found == {keys[0], keys[2], keys[3]} and len(subject.read("ods.keyed")) == 3
+
+
+def test_year_zero_is_kept_by_delta(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    table = TargetTable("ods.old", (TargetColumn("day", pa.date32(), False),), ("day",))
+    sink.ensure_table(table)
+    days = pa.array([-719528, 0], pa.int32()).cast(pa.date32())  # 0000-01-01 and 1970-01-01
+    batch = pa.RecordBatch.from_pydict(
+        {"day": days, DELETED: pa.array([False] * 2), SEQUENCE: pa.array([1, 2], pa.int64())}
+    )
+    for checkpoint in (1, 2):
+        load = sink.part_writer(table)(name(checkpoint, channel="ods.old"), iter([batch]))
+        assert load is not None
+        sink.commit([load], mark(checkpoint))
+    found = read_delta(tmp_path / "ods/old").column("day").cast(pa.int32()).to_pylist()
+    assert sorted(found) == [-719528, 0]
+    sink.close()
+    shutil.rmtree(tmp_path / "ods")

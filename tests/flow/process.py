@@ -1,0 +1,39 @@
+"""A run in a process of its own, which may kill itself. Everything that it leaves behind is on disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from pathlib import Path
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults"])
+
+
+def run_in_process(folder: Path, source, faults=(), timeout_s=60, **options):
+    """Runs until the source is finished; the exit code, negative for a signal."""
+    process = _CONTEXT.Process(target=_run, args=(folder, source, faults, options))
+    process.start()
+    process.join(timeout_s)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise AssertionError("the run did not end")
+    code = process.exitcode
+    process.close()
+    return code
+
+
+def killed(code):
+    assert code in (0, -signal.SIGKILL), code
+    return code == -signal.SIGKILL
+
+
+def _run(folder, source, faults, options):
+    from tests.flow.faults import Script, put_in
+    from tests.flow.harness import Harness
+
+    harness = Harness(folder, source, **options)
+    put_in(harness, Script(*faults))
+    harness.until_finished()
+    harness.close()

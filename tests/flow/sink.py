@@ -1,0 +1,173 @@
+"""A sink in an SQLite file: durable, commits load by load, and keeps a log of every row it ever made visible."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import contextmanager
+from json import dumps
+from json import loads as from_json
+
+import pyarrow as pa
+
+from cdc.batch import PreparedLoad
+from cdc.errors import LoadLost, LoadRejected
+from cdc.position import position_from_json
+from cdc.schema import DELETED
+from channels.label import label_for, label_prefix
+from channels.sinks.base import CheckpointMark, LoadState
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS loads (label TEXT PRIMARY KEY, state TEXT, payload BLOB);
+CREATE TABLE IF NOT EXISTS aborted (prefix TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS rows (target TEXT, id INT, op INT, PRIMARY KEY (target, id));
+CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, target TEXT, id INT, op INT, checkpoint_id INT);
+CREATE TABLE IF NOT EXISTS marks (job TEXT PRIMARY KEY, mark TEXT);
+"""
+
+
+class FileSink:
+    """Implements Sink."""
+
+    def __init__(self, path):
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._lock = threading.RLock()
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = OFF")  # the process dies in tests, the machine does not
+        self._connection.executescript(TABLES)
+        self.tables = {}
+        self.commits = 0
+        self.maintained = 0
+
+    @contextmanager
+    def _transaction(self):
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+
+    def _all(self, sql, *values):
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def ensure_table(self, table):
+        self.tables[table.name] = table
+
+    def describe(self, table):
+        return ()
+
+    def ddl(self, table):
+        return f"CREATE TABLE {table.name}"
+
+    def part_writer(self, table):
+        return self._write
+
+    def _write(self, name, rows):
+        batches = list(rows)
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        label = label_for(name)
+        with self._transaction() as sql:
+            dead = sql.execute("SELECT prefix FROM aborted WHERE substr(?, 1, length(prefix)) = prefix", (label,))
+            if dead.fetchone():
+                raise LoadRejected("The label was aborted.", mend="Use a new one.", label=label)
+            sql.execute("INSERT INTO loads VALUES (?, 'PREPARED', ?)", (label, out.getvalue().to_pybytes()))
+        count = sum(batch.num_rows for batch in batches)
+        return PreparedLoad(name, name.channel, count, 10 * count, {"label": label})
+
+    def prepare(self, frame, name, table):
+        raise NotImplementedError("frames are Spark's; these tests do without")
+
+    def commit(self, loads, checkpoint):
+        lost = [label_for(load.name) for load in loads if self.state(load) in (LoadState.UNKNOWN, LoadState.ABORTED)]
+        if lost:
+            raise LoadLost("Loads are gone.", mend="They are loaded again.", labels=lost)
+        for load in loads:
+            if self.state(load) is LoadState.PREPARED:
+                self._apply(load)
+        with self._transaction() as sql:
+            mark = dumps(
+                {
+                    "job": checkpoint.job,
+                    "incarnation": checkpoint.incarnation,
+                    "fence": checkpoint.fence,
+                    "checkpoint": checkpoint.checkpoint,
+                    "first": checkpoint.first.to_json(),
+                    "position": checkpoint.position.to_json(),
+                    "sequence": checkpoint.sequence,
+                }
+            )
+            sql.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (checkpoint.job, mark))
+        self.commits += 1
+
+    def _apply(self, load):
+        with self._transaction() as sql:
+            label = label_for(load.name)
+            (payload,) = sql.execute("SELECT payload FROM loads WHERE label = ?", (label,)).fetchone()
+            for row in pa.ipc.open_stream(payload).read_all().to_pylist():
+                if row[DELETED]:
+                    sql.execute("DELETE FROM rows WHERE target = ? AND id = ?", (load.table, row["id"]))
+                else:
+                    sql.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", (load.table, row["id"], row["op"]))
+                sql.execute(
+                    "INSERT INTO log (target, id, op, checkpoint_id) VALUES (?, ?, ?, ?)",
+                    (load.table, row["id"], row["op"], load.name.checkpoint),
+                )
+            sql.execute("UPDATE loads SET state = 'COMMITTED', payload = NULL WHERE label = ?", (label,))
+
+    def abort(self, job, incarnation, fence, checkpoint):
+        prefix = label_prefix(job, incarnation, fence, checkpoint)
+        with self._transaction() as sql:
+            sql.execute("INSERT OR IGNORE INTO aborted VALUES (?)", (prefix,))
+            sql.execute(
+                "UPDATE loads SET state = 'ABORTED', payload = NULL"
+                " WHERE substr(label, 1, length(?)) = ? AND state = 'PREPARED'",
+                (prefix, prefix),
+            )
+
+    def lose(self, load):
+        """As a sink does whose prepared loads expire."""
+        with self._transaction() as sql:
+            sql.execute("DELETE FROM loads WHERE label = ? AND state = 'PREPARED'", (label_for(load.name),))
+
+    def state(self, load):
+        found = self._all("SELECT state FROM loads WHERE label = ?", label_for(load.name))
+        return LoadState(found[0][0]) if found else LoadState.UNKNOWN
+
+    def last_checkpoint(self, job):
+        found = self._all("SELECT mark FROM marks WHERE job = ?", job)
+        if not found:
+            return None
+        mark = from_json(found[0][0])
+        places = {name: position_from_json(mark[name]) for name in ("first", "position")}
+        return CheckpointMark(**{**mark, **places})
+
+    def maintain(self, tables):
+        self.maintained += 1
+
+    def close(self):
+        with self._lock:
+            self._connection.close()
+
+    # what tests look at
+
+    def rows(self):
+        """Target -> key -> op."""
+        tables = {}
+        for target, key, op in self._all("SELECT target, id, op FROM rows"):
+            tables.setdefault(target, {})[key] = op
+        return tables
+
+    def log(self):
+        """Ops in the order in which they became visible."""
+        return [op for (op,) in self._all("SELECT op FROM log ORDER BY number")]
+
+    def prepared(self):
+        """Labels that are prepared and neither committed nor aborted."""
+        return [label for (label,) in self._all("SELECT label FROM loads WHERE state = 'PREPARED'")]

@@ -1,0 +1,19 @@
+"""``cdc``, with the driver of ``cdc_fake_driver`` where a supervisor starts one, and no server to look at before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cdc.cli
+import cdc.inspection
+
+
+def driver_command(job_file: Path, options: list[str]) -> list[str]:
+    return [sys.executable, "-m", "tests.integration.cdc_fake_driver", str(job_file), *options]
+
+
+if __name__ == "__main__":
+    cdc.cli.driver_command = driver_command
+    cdc.inspection.check_source_of = lambda config, incarnation: ()
+    cdc.cli.main()

@@ -1,0 +1,110 @@
+"""A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
+
+``python -m tests.integration.cdc_fake_driver JOB.yaml [--resume FLAGS]``. What it does on its way is set by files
+beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cdc import errors
+from cdc.checkpoint import JobRecord, JobState
+from cdc.checkpoint_sqlite import SqliteStore, state_folder
+from cdc.config import load_config
+from cdc.endpoint import StatusEndpoint
+from cdc.folder import JobFolder
+from cdc.logs import set_up_logs
+from cdc.status import ChannelStatus, JobStatus, Resume, SinkStatus, SourceStatus
+
+
+class FakeJob:
+    def __init__(self, store: SqliteStore, record: JobRecord) -> None:
+        self.store = store
+        self.record = record
+        self.over = threading.Event()
+        self.code = 0
+
+    def become(self, state: JobState, reason: str | None = None) -> None:
+        resume = "manual" if state is JobState.PAUSED else None
+        self.record = replace(self.record, state=state, reason=reason, resume=resume, mend=None)
+        self.store.save_job(self.record)
+
+    def status(self) -> JobStatus:
+        record = self.record
+        return JobStatus(
+            job=record.name,
+            state=record.state.value,
+            reason=record.reason,
+            resume=record.resume,
+            started_at=record.started_at,
+            source=SourceStatus("binlog", "127.0.0.1:3306"),
+            sink=SinkStatus("delta", "./warehouse"),
+            lag_seconds=0.4,
+            channels=(ChannelStatus("shop.orders", "ods.orders", record.state.value, 1000, 10, 90_000, 3),),
+        )
+
+    def request_pause(self) -> None:
+        threading.Timer(0.2, self.become, (JobState.PAUSED, "paused by its user")).start()
+
+    def request_resume(self, resume: Resume) -> None:
+        if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
+            raise errors.SchemaChanged("A TRUNCATE lies ahead.", mend="Use --past-ddl.")
+        threading.Timer(0.2, self.become, (JobState.RUNNING,)).start()
+
+    def request_stop(self) -> None:
+        self.become(JobState.CANCELLED)
+        self.over.set()
+
+    def terminate(self, number: int, _: object) -> None:
+        self.code = 128 + number
+        self.over.set()
+
+
+def main() -> int:
+    file = Path(sys.argv[1])
+    config = load_config(file)
+    set_up_logs(config.name)
+    folder = JobFolder(state_folder(), config.name)
+    store = SqliteStore(state_folder())
+    try:
+        fail = file.with_name("fail")
+        if fail.exists():
+            raise getattr(errors, fail.read_text())("The server is away.", mend="Start it.", host="db")
+        record = store.acquire(config.name, str(file))
+    except errors.CdcError as error:
+        folder.set_failure(error)
+        store.close()
+        return error.exit_code
+    supervisor = os.environ.get("CDC_SUPERVISOR_PID")
+    job = FakeJob(store, record)
+    endpoint = StatusEndpoint(job, host=config.status.host, port=config.status.port, token=folder.token())
+    url = endpoint.start()
+    job.record = replace(
+        record,
+        driver_pid=os.getpid(),
+        supervisor_pid=int(supervisor) if supervisor else None,
+        status_url=url,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    signal.signal(signal.SIGTERM, job.terminate)
+    job.become(JobState.RUNNING)
+    die = file.with_name("die")
+    if die.exists():
+        os._exit(int(die.read_text()))
+    job.over.wait()
+    if job.code:
+        job.become(JobState.PENDING)
+    endpoint.close()
+    store.close()
+    return job.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

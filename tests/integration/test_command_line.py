@@ -1,0 +1,293 @@
+"""The command line and the supervisor as processes, around a driver that does everything but move rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cdc.checkpoint import JobRecord
+from cdc.checkpoint_sqlite import SqliteStore
+from cdc.folder import JobFolder
+from cdc.jobs import is_ours
+
+ROOT = Path(__file__).parents[2]
+JOB = """\
+name: shop
+source: {type: binlog, host: 127.0.0.1, username: cdc, password: secret-word, start: latest}
+sink: {type: delta, path: ./warehouse}
+channels: [{source: shop.orders, target: ods.orders}]
+status: {port: 0}
+"""
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+class Desk:
+    """A user with a home of its own, a job file, and the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.job_file = folder / "shop.yaml"
+        self.job_file.write_text(JOB)
+        self.pids: set[int] = set()
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = self.command(*words)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        with suppress(AssertionError):
+            self.record()
+        return done.stdout + done.stderr
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.integration.cdc_fake_cli", *words],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "CDC_HOME": str(self.home), "COLUMNS": "160", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+
+    def start(self) -> JobRecord:
+        self.run("start", str(self.job_file))
+        return self.record()
+
+    def record(self) -> JobRecord:
+        store = SqliteStore(self.home)
+        record = store.job("shop")
+        store.close()
+        assert record is not None
+        self.pids |= {pid for pid in (record.supervisor_pid, record.driver_pid) if pid is not None}
+        return record
+
+    def status(self) -> dict[str, object]:
+        return dict(json.loads(self.run("status", "shop", "--output", "json")))
+
+    def say(self, name: str, text: str = "") -> None:
+        self.job_file.with_name(name).write_text(text)
+
+    def log(self) -> str:
+        log = JobFolder(self.home, "shop").log
+        return log.read_text() if log.exists() else ""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    with suppress(AssertionError):
+        desk.record()
+    for pid in sorted(desk.pids):
+        if is_ours(pid):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(map(is_ours, desk.pids)), "every process of the test has ended")
+
+
+def alive(record: JobRecord) -> bool:
+    return is_ours(record.driver_pid)
+
+
+def test_a_job_is_started_paused_resumed_and_stopped(desk: Desk) -> None:
+    told = desk.run("start", str(desk.job_file))
+    assert "shop is RUNNING." in told
+    record = desk.record()
+    assert record.supervisor_pid and record.driver_pid and record.supervisor_pid != record.driver_pid
+    status = desk.status()
+    assert (status["job"], status["state"], status["lag_seconds"]) == ("shop", "RUNNING", 0.4)
+
+    desk.run("pause", "shop")
+    assert desk.status()["state"] == "PAUSED"
+    refused = desk.run("start", str(desk.job_file), code=2)
+    assert "`cdc resume shop`" in refused
+    desk.run("resume", "shop")
+    assert desk.status()["state"] == "RUNNING"
+
+    told = desk.run("stop", "shop")
+    assert "CANCELLED" in told and "--forget" in told
+    assert not alive(record) and not is_ours(record.supervisor_pid)
+    assert desk.status()["state"] == "CANCELLED"
+    assert "`cdc stop shop --forget`" in desk.run("start", str(desk.job_file), code=2)
+    assert "CANCELLED" in desk.run("resume", "shop", code=2)
+
+    desk.run("stop", "shop", "--forget")
+    assert not JobFolder(desk.home, "shop").path.exists()
+    assert "There is no job shop." in desk.run("status", "shop", code=2)
+    assert desk.start().fence == 1
+
+
+def test_a_job_runs_once(desk: Desk) -> None:
+    record = desk.start()
+    told = desk.run("start", str(desk.job_file), code=1)
+    assert "runs already" in told and str(record.driver_pid) in told
+
+
+def test_a_killed_driver_is_started_again_and_goes_on_paused_or_not(desk: Desk) -> None:
+    first = desk.start()
+    assert first.driver_pid
+    os.kill(first.driver_pid, signal.SIGKILL)
+    wait_for(lambda: desk.record().driver_pid != first.driver_pid, "another driver")
+    second = desk.record()
+    assert second.supervisor_pid == first.supervisor_pid
+    assert second.fence == first.fence + 1
+    assert "died" in desk.log() and "SIGKILL" in desk.log()
+
+
+def test_a_driver_that_always_dies_is_started_with_growing_pauses(desk: Desk) -> None:
+    desk.say("die", "1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.cdc_fake_cli", "start", str(desk.job_file)],
+        cwd=ROOT,
+        env=desk.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: "in_s=2.0" in desk.log(), "the second pause")
+        assert "in_s=1.0" in desk.log()
+        desk.record()
+        assert "the supervisor starts it again" in str(desk.status()["reason"]) or desk.status()["state"] == "RUNNING"
+        desk.run("stop", "shop")
+        assert desk.record().state.value == "CANCELLED"
+        assert process.wait(timeout=60) != 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_sigterm_to_the_supervisor_ends_the_driver_and_leaves_the_job_pending(desk: Desk) -> None:
+    record = desk.start()
+    assert record.supervisor_pid
+    os.kill(record.supervisor_pid, signal.SIGTERM)
+    wait_for(lambda: not alive(record) and not is_ours(record.supervisor_pid), "both ended")
+    assert desk.record().state.value == "PENDING"
+    desk.start()
+
+
+def test_sigterm_to_the_driver_ends_the_supervisor_too(desk: Desk) -> None:
+    record = desk.start()
+    assert record.driver_pid
+    os.kill(record.driver_pid, signal.SIGTERM)
+    wait_for(lambda: not is_ours(record.supervisor_pid), "the supervisor ended")
+    assert desk.status()["state"] == "PENDING"
+
+
+def test_a_job_without_driver_and_supervisor_is_shown_as_died_and_starts_again(desk: Desk) -> None:
+    record = desk.start()
+    assert record.driver_pid and record.supervisor_pid
+    os.kill(record.supervisor_pid, signal.SIGKILL)
+    assert desk.status()["state"] == "RUNNING"  # the driver goes on without it
+    os.kill(record.driver_pid, signal.SIGKILL)
+    wait_for(lambda: not alive(record), "the driver ended")
+    status = desk.status()
+    assert (status["state"], status["reason"]) == ("PENDING", "died")
+    assert status["source"] == {"type": "binlog", "server": "127.0.0.1:3306", "destination": None}
+    assert status["sink"] == {"type": "delta", "target": "./warehouse"}
+    assert "died" in desk.run("list")
+    desk.run("pause", "shop")
+    assert desk.status()["state"] == "PAUSED"
+    assert "`cdc resume shop`" in desk.run("start", str(desk.job_file), code=2)
+    desk.run("resume", "shop")
+    assert desk.status()["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize(("error", "code"), [("SourceUnavailable", 3), ("LeaseLost", 1), ("ConfigError", 2)])
+def test_a_start_that_fails_says_why_and_leaves_nothing_behind(desk: Desk, error: str, code: int) -> None:
+    desk.say("fail", error)
+    told = desk.run("start", str(desk.job_file), code=code)
+    assert "The server is away. (host db). Start it." in told
+    assert "no jobs" in desk.run("list")
+
+
+def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:
+    desk.start()
+    desk.say("ddl")
+    desk.run("pause", "shop")
+    told = desk.run("resume", "shop", code=1)
+    assert "A TRUNCATE lies ahead." in told and "mend:  Use --past-ddl." in told
+    desk.run("resume", "shop", "--past-ddl")
+
+
+def test_a_broken_job_file_starts_nothing(desk: Desk) -> None:
+    desk.job_file.write_text(JOB.replace("host:", "hots:"))
+    told = desk.run("start", str(desk.job_file), code=2)
+    assert "shop.yaml:2 source.hots: is not a known key; did you mean `host`?" in told
+    assert "cdc check" in told
+    desk.run("check", str(desk.job_file), code=2)
+
+
+def test_the_token_is_for_its_owner_alone(desk: Desk) -> None:
+    desk.start()
+    folder = JobFolder(desk.home, "shop")
+    assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert folder.log.stat().st_mode & 0o777 == 0o600
+    assert "secret-word" not in desk.log()
+
+
+def test_logs_show_the_end_and_follow(desk: Desk) -> None:
+    desk.start()
+    assert len(desk.run("logs", "shop", "-n", "1").splitlines()) == 1
+    assert "The driver starts." in desk.run("logs", "shop")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.cdc_fake_cli", "logs", "shop", "-f", "-n", "0"],
+        cwd=ROOT,
+        env=desk.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as following:
+        assert following.stdout is not None
+        # it says nothing until it reads, so lines are written until one arrives
+        with JobFolder(desk.home, "shop").log.open("a", buffering=1) as log:
+            wait_for(
+                lambda: bool(log.write("a new line\n") and select.select([following.stdout], [], [], 0.3)[0]),
+                "a line that was written arrives",
+            )
+        assert following.stdout.readline() == "a new line\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(timeout=10) == 130
+
+
+@pytest.mark.parametrize(
+    "words", [("status", "nope"), ("pause", "nope"), ("resume", "nope"), ("stop", "nope"), ("logs", "nope")]
+)
+def test_an_unknown_job_is_told_with_those_that_are_known(desk: Desk, words: tuple[str, ...]) -> None:
+    told = desk.run(*words, code=2)
+    assert "There is no job nope." in told and "cdc start JOB.yaml" in told
+
+
+def test_what_is_not_there_yet_says_so(desk: Desk) -> None:
+    told = desk.run("snapshot", "shop", "shop.orders", code=2)
+    assert "mend:" in told and "start: latest" in told
+
+
+def test_help_and_version_are_quick_and_import_nothing_heavy(desk: Desk) -> None:
+    assert desk.run("--version").startswith("cdc")
+    script = (
+        "import sys\nfrom cdc import cli\nsys.argv = ['cdc', 'status']\n"
+        "try: cli.main()\nexcept SystemExit as done: assert not done.code\n"
+        "print(sorted({'pyarrow', 'numpy', 'numba', 'pyspark', 'pydantic', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=desk.environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -1,0 +1,178 @@
+"""What the Delta sink does beyond the contract: files adopted and pruned, old ones deleted, other writers, faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import SinkForeign, SinkSetting, SinkUnavailable
+from cdc.position import BinlogPosition
+from cdc.schema import DELETED, SEQUENCE
+from channels.sinks import delta_merge
+from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
+from channels.sinks.delta import DeltaSink
+from channels.sinks.delta_files import unavailable
+
+COLUMNS = (TargetColumn("id", pa.int64(), False, comment="it's the key"), TargetColumn("n", pa.int32(), True))
+TABLE = TargetTable("ods.orders", COLUMNS, ("id",), "all")
+
+
+def stage(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnation: str = "0badcafe") -> PreparedLoad:
+    rows = {"id": pa.array(ids, pa.int64()), "n": pa.array([value] * len(ids), pa.int32())}
+    rows |= {DELETED: pa.array([False] * len(ids)), SEQUENCE: pa.array(range(len(ids)), pa.int64())}
+    name = LoadName("shop", incarnation, 1, checkpoint, "ods.orders", 0)
+    load = sink.part_writer(TABLE)(name, iter([pa.RecordBatch.from_pydict(rows)]))
+    assert load is not None
+    return load
+
+
+def commit(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnation: str = "0badcafe") -> None:
+    load = stage(sink, checkpoint, ids, value, incarnation)
+    mark = CheckpointMark(
+        "shop",
+        incarnation,
+        1,
+        checkpoint,
+        BinlogPosition("b.000001", 4),
+        BinlogPosition("b.000001", checkpoint),
+        checkpoint,
+    )
+    sink.commit([load], mark)
+
+
+def files(folder: Path) -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(str(folder / "ods/orders")).file_uris()}
+
+
+def sums(folder: Path) -> tuple[int, int]:
+    query = "select count(*) as c, sum(n) as s from t"
+    found = QueryBuilder().register("t", DeltaTable(str(folder / "ods/orders"))).execute(query).read_all()
+    row = pa.table(found).to_pylist()[0]
+    return row["c"], row["s"]
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> DeltaSink:
+    found = DeltaSink(tmp_path, retention_s=3600)
+    found.ensure_table(TABLE)
+    return found
+
+
+def test_new_keys_become_files_of_the_table_without_being_rewritten(tmp_path: Path, sink: DeltaSink) -> None:
+    commit(sink, 1, range(100))
+    load = stage(sink, 2, range(100, 200))
+    staged = (tmp_path / load.detail["file"]).stat().st_ino
+    before = files(tmp_path)
+    sink.commit(
+        [load],
+        CheckpointMark("shop", "0badcafe", 1, 2, BinlogPosition("b.000001", 1), BinlogPosition("b.000001", 2), 2),
+    )
+    (added,) = files(tmp_path) - before
+    assert before < files(tmp_path)
+    assert (tmp_path / "ods/orders" / added).stat().st_ino == staged
+    assert not list((tmp_path / "_cdc_staging").glob("cdc-*"))
+
+
+def test_only_files_that_hold_a_key_are_rewritten(tmp_path: Path, sink: DeltaSink) -> None:
+    for checkpoint in range(1, 6):
+        commit(sink, checkpoint, range(checkpoint * 100, checkpoint * 100 + 100, 2))
+    before = files(tmp_path)
+    commit(sink, 6, range(300, 310, 2), value=1)
+    assert len(before & files(tmp_path)) == 4 and len(files(tmp_path)) == 5
+    commit(sink, 7, range(401, 405, 2), value=1)  # within a file's range, but in no file
+    assert len(files(tmp_path)) == 6
+    assert sums(tmp_path) == (252, 7)
+
+
+def test_small_files_are_put_together_and_old_ones_deleted(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path, retention_s=0)
+    sink.ensure_table(TABLE)
+    for checkpoint in range(1, 12):
+        commit(sink, checkpoint, range(checkpoint * 10, checkpoint * 10 + 10), value=checkpoint)
+    pending = stage(sink, 12, range(5))
+    time.sleep(0.05)
+    sink.maintain([TABLE])
+    assert {path.name for path in (tmp_path / "ods/orders").glob("*.parquet")} == files(tmp_path)
+    assert len(files(tmp_path)) == 1
+    assert sums(tmp_path) == (110, 660)
+    assert (tmp_path / pending.detail["file"]).exists()
+
+
+def test_files_within_retention_stay_for_readers_of_older_versions(tmp_path: Path, sink: DeltaSink) -> None:
+    for checkpoint in range(1, 4):
+        commit(sink, checkpoint, range(10), value=checkpoint)
+    sink.maintain([TABLE])
+    older = DeltaTable(str(tmp_path / "ods/orders"), version=1)
+    rows = QueryBuilder().register("t", older).execute("select sum(n) as s from t").read_all()
+    assert pa.table(rows).to_pylist() == [{"s": 10}]
+
+
+def test_another_writers_commit_during_a_merge_is_seen_and_the_merge_made_anew(
+    tmp_path: Path, sink: DeltaSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(sink, 1, range(10), value=1)
+    real, calls = delta_merge.Merge.actions, []
+
+    def interrupted(self: delta_merge.Merge, threads: object) -> object:
+        found = real(self, threads)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 1:
+            other = pa.table({"id": pa.array([5000], pa.int64()), "n": pa.array([0], pa.int32())})
+            write_deltalake(str(tmp_path / "ods/orders"), other, mode="append")
+        return found
+
+    monkeypatch.setattr(delta_merge.Merge, "actions", interrupted)
+    commit(sink, 2, range(5), value=2)
+    assert len(calls) == 2
+    assert sums(tmp_path) == (11, 15)
+
+
+def test_another_life_of_the_job_is_refused_below_and_welcome_above(tmp_path: Path, sink: DeltaSink) -> None:
+    commit(sink, 7, range(10), value=1)
+    with pytest.raises(SinkForeign, match="0badcafe"):
+        commit(sink, 7, range(10), value=2, incarnation="12345678")
+    commit(sink, 8, range(10), value=2, incarnation="12345678")
+    assert sums(tmp_path) == (10, 20)
+
+
+def test_what_dead_runs_staged_is_deleted_and_other_jobs_kept(tmp_path: Path, sink: DeltaSink) -> None:
+    dead, ahead = stage(sink, 1, range(3)), stage(sink, 9, range(3))
+    other = tmp_path / "_cdc_staging/cdc-shop-two-0badcafe-1-1"
+    other.mkdir()
+    commit(sink, 5, range(3))
+    assert not (tmp_path / dead.detail["file"]).exists()
+    assert (tmp_path / ahead.detail["file"]).exists() and other.exists()
+
+
+def test_a_load_whose_keys_outgrow_the_memory_names_the_setting(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path, merge_memory_bytes=100)
+    sink.ensure_table(TABLE)
+    with pytest.raises(SinkSetting, match=r"sink\.merge_memory"):
+        commit(sink, 1, range(1000))
+
+
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "full"), (errno.EACCES, "permission")])
+def test_a_fault_of_the_file_system_names_path_and_mend(number: int, said: str, tmp_path: Path) -> None:
+    error = unavailable(OSError(number, os.strerror(number)), tmp_path / "a/b.parquet")
+    assert isinstance(error, SinkUnavailable) and said in str(error) and str(tmp_path / "a") in error.mend
+
+
+def test_a_staging_folder_that_cannot_be_made_is_unavailable(tmp_path: Path, sink: DeltaSink) -> None:
+    (tmp_path / "_cdc_staging").write_text("in the way")
+    with pytest.raises(SinkUnavailable):
+        stage(sink, 1, range(3))
+
+
+def test_ddl_has_key_types_and_comments(sink: DeltaSink) -> None:
+    text = sink.ddl(TABLE)
+    assert (
+        "`id` LONG NOT NULL COMMENT 'it\\'s the key'" in text or "`id` BIGINT NOT NULL COMMENT 'it\\'s the key'" in text
+    )
+    assert "COMMENT 'all'" in text and "cdc.key" in text

@@ -1,0 +1,308 @@
+"""The status endpoint over real HTTP: what it shows, and what it turns away."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cdc.endpoint import StatusEndpoint
+from cdc.errors import SchemaChanged, SurroundingsError
+from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SourceStatus
+
+TOKEN = "t0ken-of-the-job"
+STATUS = JobStatus(
+    job="shop",
+    state="RUNNING",
+    started_at="2026-01-01T00:00:00Z",
+    source=SourceStatus("binlog", "127.0.0.1:3306"),
+    sink=SinkStatus("delta", "./warehouse"),
+    position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
+    lag_seconds=0.4,
+    checkpoint=CheckpointStatus(
+        42, "COMMITTED", "2026-01-01T00:00:05Z", "interval", 120, 9000, {"gather": 5.0, "prepare": 0.4}
+    ),
+    channels=(ChannelStatus("shop.orders", "ods.orders", "RUNNING", 1000, 10, 90000, 3, "2026-01-01T00:00:05Z"),),
+    window_bytes=77,
+)
+
+
+class Controls:
+    """Answers with STATUS and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.now = STATUS
+        self.broken = False
+
+    def status(self) -> JobStatus:
+        if self.broken:
+            raise RuntimeError("a secret place in the code")
+        return self.now
+
+    def request_pause(self) -> None:
+        self.asked.append("pause")
+
+    def request_resume(self, resume: Resume) -> None:
+        self.asked.append(resume)
+        if resume.past_ddl:
+            raise SchemaChanged("The target lacks a column.", mend="Add it.")
+
+    def request_stop(self) -> None:
+        self.asked.append("stop")
+
+
+@contextmanager
+def served(controls: Controls, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    endpoint = StatusEndpoint(controls, host=host, port=port, token=TOKEN)
+    try:
+        yield endpoint.start()
+    finally:
+        endpoint.close()
+
+
+@pytest.fixture
+def controls() -> Controls:
+    return Controls()
+
+
+@pytest.fixture
+def url(controls: Controls) -> Iterator[str]:
+    with served(controls) as address:
+        yield address
+
+
+def ask(
+    url: str, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, Any] | str, http.client.HTTPResponse]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        return answer.status, json.loads(text) if text.startswith("{") else text, answer
+    finally:
+        connection.close()
+
+
+def with_token(token: str = TOKEN) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def raw(url: str, data: bytes) -> bytes:
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(data)
+        received = b""
+        try:
+            while piece := connection.recv(65536):
+                received += piece
+                if b"\r\n\r\n" in received and b"Connection" not in received[:50]:
+                    connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        return received
+
+
+def test_status_is_the_documented_json(url: str) -> None:
+    code, body, _ = ask(url, "GET", "/status")
+    assert code == 200
+    assert body == {
+        "job": "shop",
+        "state": "RUNNING",
+        "reason": None,
+        "mend": None,
+        "resume": None,
+        "started_at": "2026-01-01T00:00:00Z",
+        "source": {"type": "binlog", "server": "127.0.0.1:3306", "destination": None},
+        "sink": {"type": "delta", "target": "./warehouse"},
+        "position": {"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
+        "lag_seconds": 0.4,
+        "split_transactions": 0,
+        "checkpoint": {
+            "id": 42,
+            "state": "COMMITTED",
+            "committed_at": "2026-01-01T00:00:05Z",
+            "closed_by": "interval",
+            "rows": 120,
+            "bytes": 9000,
+            "seconds": {"gather": 5.0, "prepare": 0.4},
+        },
+        "channels": [
+            {
+                "source": "shop.orders",
+                "target": "ods.orders",
+                "state": "RUNNING",
+                "upserts": 1000,
+                "deletes": 10,
+                "bytes": 90000,
+                "buffered_rows": 3,
+                "last_committed_at": "2026-01-01T00:00:05Z",
+            }
+        ],
+    }
+    assert JobStatus.from_json(body) == replace(STATUS, window_bytes=0)
+
+
+def test_live_is_always_yes_and_ready_only_while_running(url: str, controls: Controls) -> None:
+    assert ask(url, "GET", "/live")[:2] == (200, {"live": True})
+    assert ask(url, "GET", "/ready")[0] == 200
+    controls.now = replace(STATUS, state="PAUSED", reason="DDL")
+    assert ask(url, "GET", "/ready")[:2] == (503, {"ready": False, "state": "PAUSED", "reason": "DDL"})
+    assert ask(url, "GET", "/live")[0] == 200
+
+
+def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
+    code, text, answer = ask(url, "GET", "/metrics")
+    assert code == 200
+    assert str(answer.getheader("Content-Type")).startswith("text/plain; version=")
+    for line in (
+        'cdc_job_state{job="shop",state="RUNNING"} 1.0',
+        'cdc_job_state{job="shop",state="PAUSED"} 0.0',
+        'cdc_lag_seconds{job="shop"} 0.4',
+        'cdc_window_bytes{job="shop"} 77.0',
+        'cdc_checkpoint_seconds{job="shop",part="gather"} 5.0',
+        'cdc_channel_upserts_total{job="shop",source="shop.orders",target="ods.orders"} 1000.0',
+        'cdc_channel_deletes_total{job="shop",source="shop.orders",target="ods.orders"} 10.0',
+        'cdc_channel_bytes_total{job="shop",source="shop.orders",target="ods.orders"} 90000.0',
+    ):
+        assert line in str(text).splitlines()
+    controls.now = replace(STATUS, lag_seconds=None, checkpoint=None)
+    assert "cdc_lag_seconds{" not in str(ask(url, "GET", "/metrics")[1])
+
+
+def test_a_request_with_the_token_reaches_the_job(url: str, controls: Controls) -> None:
+    for path in ("/pause", "/resume", "/stop"):
+        code, body, _ = ask(url, "POST", path, **with_token())
+        assert (code, body) == (202, STATUS.to_json())
+    ask(url, "POST", "/resume", b'{"accept_gap": true}', **with_token())
+    assert controls.asked == ["pause", Resume(), "stop", Resume(accept_gap=True)]
+
+
+def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
+    code, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
+    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it."})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        with_token("wrong"),
+        with_token(""),
+        with_token(TOKEN + "x"),
+        with_token("\u00fc"),
+        {"Authorization": TOKEN},
+        {"Authorization": f"Basic {TOKEN}"},
+    ],
+)
+def test_without_the_right_token_nothing_is_asked_of_the_job(
+    url: str, controls: Controls, headers: dict[str, str]
+) -> None:
+    code, _, answer = ask(url, "POST", "/stop", **headers)
+    assert code == 401
+    assert answer.getheader("WWW-Authenticate") == "Bearer"
+    assert controls.asked == []
+
+
+def test_on_other_addresses_everything_wants_the_token(controls: Controls) -> None:
+    with served(controls, host="0.0.0.0") as url:
+        assert url.startswith("http://127.0.0.1:")
+        for path in ("/status", "/live", "/ready", "/metrics", "/nothing"):
+            assert ask(url, "GET", path)[0] == 401
+        assert ask(url, "GET", "/status", **with_token())[0] == 200
+
+
+def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls: Controls) -> None:
+    assert ask(url, "GET", "/status", Host="evil.example:8470")[0] == 403
+    assert ask(url, "GET", "/status", Host="[::bad")[0] == 403
+    assert ask(url, "GET", "/status", Host="localhost:1")[0] == 200
+    assert ask(url, "POST", "/stop", Origin="http://evil.example", **with_token())[0] == 403
+    assert controls.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", 400),
+        (b"[1]", 400),
+        (b'{"past_ddl": "yes"}', 400),
+        (b'{"unknown": true}', 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 4000, 400),
+        (b" " * 5000, 413),
+    ],
+)
+def test_a_body_that_means_nothing_is_refused(url: str, controls: Controls, body: bytes, code: int) -> None:
+    assert ask(url, "POST", "/resume", body, **with_token())[0] == code
+    assert controls.asked == []
+
+
+def test_a_huge_body_without_a_length_is_cut_off(url: str, controls: Controls) -> None:
+    head = (
+        f"POST /stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    answer = raw(url, head.encode() + b"1000\r\n" + b"x" * 4096 + b"\r\n1000\r\n" + b"x" * 4096 + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert controls.asked == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50 + b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /status HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"GET /" + b"z" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: minus\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_answered_with_4xx_and_the_endpoint_goes_on(url: str, data: bytes) -> None:
+    answer = raw(url, data)
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert b"Traceback" not in answer
+    assert ask(url, "GET", "/status")[0] == 200
+
+
+def test_unknown_paths_and_methods_are_told_so(url: str) -> None:
+    assert ask(url, "GET", "/../../etc/passwd")[:2] == (404, {"error": "Not Found"})
+    assert ask(url, "GET", "/stop")[0] == 405
+    assert ask(url, "POST", "/status", **with_token())[0] == 405
+    assert ask(url, "DELETE", "/status", **with_token())[0] == 405
+
+
+def test_a_fault_inside_shows_nothing_of_the_program(url: str, controls: Controls) -> None:
+    controls.broken = True
+    code, body, _ = ask(url, "GET", "/status")
+    assert (code, body) == (500, {"error": "the request failed; the job's log has the cause"})
+    assert ask(url, "GET", "/live")[0] == 200
+
+
+def test_a_taken_port_makes_it_take_the_next_free_one(controls: Controls) -> None:
+    with served(controls) as first:
+        taken = urlsplit(first).port or 0
+        with served(controls, port=taken) as second:
+            assert taken < (urlsplit(second).port or 0) <= taken + 100
+            assert ask(second, "GET", "/live")[0] == 200
+
+
+def test_a_port_is_free_again_as_soon_as_it_is_closed(controls: Controls) -> None:
+    with served(controls) as first:
+        ask(first, "GET", "/status")
+    with served(controls, port=urlsplit(first).port or 0) as second:
+        assert first == second
+
+
+def test_an_address_of_another_machine_is_refused(controls: Controls) -> None:
+    endpoint = StatusEndpoint(controls, host="192.0.2.1", port=8470, token=TOKEN)
+    with pytest.raises(SurroundingsError, match="cannot listen"):
+        endpoint.start()
+    endpoint.close()

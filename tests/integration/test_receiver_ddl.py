@@ -1,0 +1,265 @@
+"""DDL and schemas at real servers: what pauses, how it goes on, and which columns rows are read with."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.errors import PositionLost, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.local_servers import LocalServer, obtain
+from cdc.receiver.tables import Resumption
+from cdc.schema import DELETED
+from tests.receiving import Mapped, Taker, position, receiver_of
+
+BEHIND = Resumption(behind_ddl=True)
+PAST = Resumption(behind_ddl=True, past_ddl=True)
+
+
+@pytest.fixture(params=["mysql", "mariadb", "mysql-minimal", "mariadb-nolog"], scope="module")
+def server(request, tmp_path_factory):
+    """Servers with full row metadata, and with as little as they write by default."""
+    kind, _, little = request.param.partition("-")
+    if not little:
+        yield request.getfixturevalue(kind)
+        return
+    with LocalServer.start(obtain(kind), tmp_path_factory.mktemp(request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def database(server, request):
+    name = f"d{abs(hash(request.node.name)) % 10**8}"
+    server.execute(
+        f"CREATE DATABASE {name}",
+        f"CREATE TABLE {name}.orders (id INT PRIMARY KEY, price INT, note VARCHAR(20), secret INT)",
+    )
+    yield name
+    server.execute(f"DROP DATABASE {name}")
+
+
+def pause(receiver):
+    """Take everything up to the pause; the error and what came before."""
+    taken = Taker(receiver)
+    with pytest.raises(SchemaChanged) as raised:
+        taken.take(lambda _: False)
+    return raised.value, taken
+
+
+def run(server, database, statement):
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "row_changing"),
+    [
+        ("ALTER TABLE orders ADD COLUMN extra INT", False),
+        ("ALTER TABLE orders MODIFY price BIGINT", True),
+        ("ALTER TABLE orders RENAME COLUMN note TO remark", False),
+        ("TRUNCATE TABLE orders", True),
+    ],
+)
+def test_touching_ddl_pauses_before_it_and_a_resume_goes_on_behind(server, database, statement, row_changing):
+    start = position(server)
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(start, (), 0)
+    run(server, database, "INSERT INTO orders VALUES (1, 10, 'before', 0)")
+    Taker(receiver).take_rows(1)
+    run(server, database, statement)
+    values = "(2, 20, 'behind', 0, 7)" if "extra" in statement else "(2, 20, 'behind', 0)"
+    run(server, database, f"INSERT INTO orders VALUES {values}")
+    error, taken = pause(receiver)
+    schemas = receiver.schemas()
+    receiver.close()
+    assert error.where["tables"] == f"{database}.orders"
+    assert statement in str(error.where["statement"])
+    last = taken.batches[-1].last if taken.batches else start
+    assert error.where["position"].reached(start)
+
+    again = receiver_of(server, Mapped(database))  # a plain restart pauses again
+    again.open(last, schemas, 1)
+    assert "cdc resume" in pause(again)[0].mend
+    again.close()
+
+    if row_changing:
+        refused = receiver_of(server, Mapped(database), resumption=BEHIND)
+        refused.open(error.where["position"], schemas, 1)
+        assert "--past-ddl" in pause(refused)[0].mend
+        refused.close()
+    resumed = receiver_of(server, Mapped(database), resumption=PAST if row_changing else BEHIND)
+    resumed.open(error.where["position"], schemas, 1)
+    row = Taker(resumed).take_rows(1).rows[0]
+    names = {column.name for column in resumed.schema(database, "orders").columns}
+    resumed.close()
+    assert row["id"] == 2
+    if "extra" in statement:
+        assert row["extra"] == 7
+    if "remark" in statement:
+        assert row["remark"] == "behind" and "note" not in names
+
+
+def test_a_resume_says_what_the_mapping_misses(server, database):
+    start = position(server)
+    receiver = receiver_of(server, Mapped(database, columns=["id", "price"]))
+    receiver.open(start, (), 0)
+    Taker(receiver).take_to_end()
+    run(server, database, "ALTER TABLE orders RENAME COLUMN price TO cost")
+    error, _ = pause(receiver)
+    schemas = receiver.schemas()
+    receiver.close()
+    resumed = receiver_of(server, Mapped(database, columns=["id", "price"]), resumption=BEHIND)
+    resumed.open(error.where["position"], schemas, 0)
+    with pytest.raises(KeyError, match="price"):
+        Taker(resumed).take(lambda _: False)
+    resumed.close()
+
+
+def test_columns_that_nobody_reads_come_and_go(server, database):
+    selection = Mapped(database, columns=["id", "note"])
+    receiver = receiver_of(server, selection)
+    receiver.open(position(server), (), 0)
+    taken = Taker(receiver)
+    run(server, database, "INSERT INTO orders VALUES (1, 1, 'a', 1)")
+    taken.take_rows(1)
+    run(server, database, "ALTER TABLE orders DROP COLUMN secret, ADD COLUMN first INT FIRST, ADD INDEX (price)")
+    run(server, database, "INSERT INTO orders VALUES (9, 2, 2, 'b')")
+    taken.take_rows(2)
+    receiver.close()
+    assert [(row["id"], row["note"]) for row in taken.rows] == [(1, "a"), (2, "b")]
+
+
+def test_a_table_created_later_joins(server, database):
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(position(server), (), 0)
+    run(server, database, "CREATE TABLE later (id INT PRIMARY KEY, label ENUM('x', 'y'))")
+    run(server, database, "INSERT INTO later VALUES (1, 'y')")
+    taken = Taker(receiver).take_rows(1)
+    schemas = receiver.schemas()
+    receiver.close()
+    assert (taken.rows[0]["table"], taken.rows[0]["label"]) == ("later", "y")
+    assert "later" in {schema.table for schema in schemas}
+
+
+def test_dropping_everything_pauses(server, database):
+    run(server, database, "CREATE DATABASE IF NOT EXISTS doomed")
+    run(server, "doomed", "CREATE TABLE t (id INT PRIMARY KEY)")
+    receiver = receiver_of(server, Mapped("doomed"))
+    receiver.open(position(server), (), 0)
+    Taker(receiver).take_to_end()
+    run(server, database, "DROP DATABASE doomed")
+    error, _ = pause(receiver)
+    receiver.close()
+    assert error.where["tables"] == "doomed.t"
+
+
+def test_rows_written_as_statements_pause(server, database):
+    start = position(server)
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(start, (), 0)
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (1, 1, 'row', 1)")
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("UPDATE orders SET price = 2")
+    taken = Taker(receiver)
+    with pytest.raises(UnsupportedImage, match="statements"):
+        taken.take(lambda _: False)
+    receiver.close()
+    assert taken.values() == [1]
+
+
+def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server, database):
+    run(server, database, "CREATE TABLE plain (id INT)")
+    run(server, database, "CREATE TABLE watched (id INT)")
+    run(server, database, "CREATE TRIGGER w AFTER INSERT ON watched FOR EACH ROW UPDATE orders SET price = 9")
+    receiver = receiver_of(server, Mapped(database, "orders"))
+    receiver.open(position(server), (), 0)
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("INSERT INTO plain VALUES (1)")
+        cursor.execute("SET SESSION binlog_format = 'ROW'")
+        cursor.execute("INSERT INTO orders VALUES (1, 1, '', 1)")
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("INSERT INTO watched VALUES (1)")
+    taken = Taker(receiver)
+    with pytest.raises(UnsupportedImage, match="watched"):
+        taken.take(lambda _: False)
+    receiver.close()
+    assert taken.values() == [1]
+
+
+def test_a_start_in_the_past_reads_columns_as_they_were_or_refuses(server, database, request):
+    start = position(server)
+    run(server, database, "INSERT INTO orders VALUES (1, 10, 'before', 5)")
+    run(server, database, "ALTER TABLE orders DROP COLUMN price")
+    receiver = receiver_of(server, Mapped(database))
+    little = "minimal" in request.node.name or "nolog" in request.node.name
+    if little:
+        with pytest.raises(SchemaMismatch, match="between the start and now"):
+            receiver.open(start, (), 0)
+    else:
+        receiver.open(start, (), 0)
+        error, taken = pause(receiver)
+        assert "DROP COLUMN" in error.message
+        assert taken.rows[0]["price"] == 10 and taken.rows[0]["secret"] == 5
+    receiver.close()
+
+
+def test_a_restart_reads_with_the_schema_of_then(server, database):
+    """Rows between the checkpoint and the ALTER are read with the schema saved, though the table is another one now."""
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(position(server), (), 0)
+    run(server, database, "INSERT INTO orders VALUES (1, 1, 'a', 1)")
+    last = Taker(receiver).take_rows(1).batches[-1].last
+    schemas = receiver.schemas()
+    receiver.close()
+    run(server, database, "UPDATE orders SET price = 2")
+    run(server, database, "ALTER TABLE orders CHANGE price cost BIGINT AFTER secret")
+    again = receiver_of(server, Mapped(database))
+    again.open(last, schemas, 1)
+    _, taken = pause(again)
+    again.close()
+    assert (taken.rows[0]["price"], taken.rows[0][DELETED]) == (2, False)
+
+
+def test_starts(server, database):
+    before = position(server)
+    run(server, database, "INSERT INTO orders VALUES (1, 1, 'a', 1)")
+    middle = position(server)
+    run(server, database, "INSERT INTO orders VALUES (2, 2, 'b', 2)")
+    by_file = position(server, {"file": middle.file, "offset": middle.offset})
+    assert by_file == middle and middle.gtid_set
+    starts = [(before, [1, 2]), (by_file, [2]), (position(server, {"gtid_set": middle.gtid_set}), [2])]
+    for start, expected in starts:
+        receiver = receiver_of(server, Mapped(database))
+        receiver.open(start, (), 0)
+        taken = Taker(receiver).take_rows(len(expected)).take_to_end()
+        receiver.close()
+        assert taken.values() == expected
+        assert taken.batches[-1].last.file == middle.file
+    assert position(server, "earliest").offset == 4
+    with pytest.raises(PositionLost, match="ends at"):
+        position(server, {"file": middle.file, "offset": 1 << 31})
+
+
+def test_tagged_gtids(mysql):
+    mysql.execute(
+        "DROP DATABASE IF EXISTS tagged", "CREATE DATABASE tagged", "CREATE TABLE tagged.t (id INT PRIMARY KEY)"
+    )
+    start = position(mysql)
+    with mysql.connect("tagged") as connection, connection.cursor() as cursor:
+        for number in range(1, 4):
+            cursor.execute(f"SET gtid_next = 'AUTOMATIC:{'abc' if number < 3 else 'xyz'}'")
+            cursor.execute(f"INSERT INTO t VALUES ({number})")
+        cursor.execute("SET gtid_next = AUTOMATIC")
+    receiver = receiver_of(mysql, Mapped("tagged"))
+    receiver.open(start, (), 0)
+    first = Taker(receiver).take_rows(3).batches
+    receiver.close()
+    assert ":abc:" in first[-1].last.gtid_set
+    assert first[-1].last.gtid_set == position(mysql).gtid_set
+    mysql.execute("INSERT INTO tagged.t VALUES (4)")
+    by_gtid = position(mysql, {"gtid_set": first[-1].last.gtid_set})
+    receiver = receiver_of(mysql, Mapped("tagged"))
+    receiver.open(by_gtid, (), 0)
+    assert Taker(receiver).take_rows(1).take_to_end().values() == [4]
+    receiver.close()
+    mysql.execute("DROP DATABASE tagged")

@@ -1,0 +1,119 @@
+"""What ``cdc check`` finds at real servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.binlog.connection import Endpoint
+from cdc.errors import TargetMismatch
+from cdc.local_servers import LocalServer, free_port, obtain
+from cdc.preflight import check_files, check_source, run_checks
+from tests.receiving import Mapped, endpoint, identity, position, receiver_of
+
+
+class Keyed(Mapped):
+    """Refuses a table without a key, as mappings do."""
+
+    def reads(self, schema):
+        if not schema.key:
+            raise TargetMismatch(f"{schema.name} has no key.", mend="Give the channel a `key:`.")
+        return super().reads(schema)
+
+
+def problems(findings, fatal=None):
+    return [finding.problem for finding in findings if fatal is None or finding.fatal is fatal]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_server_as_it_should_be_has_no_fatal_finding(kind, request):
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    assert check_source(endpoint(server), identity(), Keyed(database), [f"{database}.*", f"{database}.t"]) == ()
+
+
+def test_a_server_away_and_a_wrong_password(mysql):
+    away = check_source(Endpoint("127.0.0.1", free_port(), "cdc", "x"), identity(), Keyed("shop"), [])
+    assert "cannot be reached" in away[0].problem
+    wrong = check_source(Endpoint("127.0.0.1", mysql.port, "cdc", "wrong"), identity(), Keyed("shop"), [])
+    assert "refuses the login" in wrong[0].problem and "source.password" in wrong[0].mend
+
+
+def test_missing_grants_come_with_the_statement_that_mends_them(mysql, database):
+    mysql.execute("DROP USER IF EXISTS poor@'localhost'", "DROP USER IF EXISTS poor@'127.0.0.1'")
+    mysql.create_user("poor", "pw", "USAGE")
+    found = check_source(
+        Endpoint("127.0.0.1", mysql.port, "poor", "pw"), identity(), Keyed(database), [f"{database}.t"]
+    )
+    mends = [finding.mend for finding in found]
+    assert any("GRANT REPLICATION CLIENT ON *.* TO 'poor'@" in mend for mend in mends)
+    assert any("GRANT REPLICATION SLAVE ON *.* TO 'poor'@" in mend for mend in mends)
+    assert any(f"GRANT SELECT ON {database}.t" in mend for mend in mends)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_every_setting_that_is_wrong_is_named_at_once(kind, tmp_path):
+    options = ["--binlog-row-image=MINIMAL", "--binlog-format=MIXED"]
+    options += ["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"] if kind == "mysql" else []
+    options += ["--binlog-expire-logs-seconds=3600"]
+    with LocalServer.start(obtain(kind), tmp_path / "s", options=options) as server:
+        found = check_source(endpoint(server), identity(server_id=1), Keyed("shop"), ["shop.orders", "crm.*"])
+    fatal, advice = problems(found, True), problems(found, False)
+    for part in (
+        "binlog_format is MIXED",
+        "binlog_row_image is MINIMAL",
+        "Table shop.orders is not there",
+        "crm.* matches",
+    ):
+        assert any(part in problem for problem in fatal), part
+    assert any("Server id 1 is the source server's own" in problem for problem in fatal)
+    wanted = ["binlog_row_metadata is", "kept for 3600 s"] + (["gtid_mode is OFF"] if kind == "mysql" else [])
+    for part in wanted:
+        assert any(part in problem for problem in advice), part
+    setting = next(finding.mend for finding in found if "binlog_row_image" in finding.problem)
+    assert f"SET {'PERSIST' if kind == 'mysql' else 'GLOBAL'} binlog_row_image = 'FULL'" in setting
+
+
+def test_no_binary_log_at_all(tmp_path):
+    with LocalServer.start(obtain("mysql"), tmp_path / "s", options=["--skip-log-bin"]) as server:
+        found = check_source(endpoint(server), identity(), Keyed("shop"), [])
+    assert any("log_bin is OFF" in problem for problem in problems(found, True))
+
+
+def test_tables_without_key_cascades_and_history(mariadb, mariadb_database):
+    mariadb.execute(
+        f"CREATE TABLE {mariadb_database}.parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE {mariadb_database}.child (id INT PRIMARY KEY, p INT, CONSTRAINT fk FOREIGN KEY (p) REFERENCES "
+        f"{mariadb_database}.parent (id) ON DELETE CASCADE)",
+        f"CREATE TABLE {mariadb_database}.loose (a INT)",
+        f"CREATE TABLE {mariadb_database}.history (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
+    )
+    found = check_source(endpoint(mariadb), identity(), Keyed(mariadb_database), [f"{mariadb_database}.*"])
+    assert any("loose has no key" in problem for problem in problems(found, True))
+    assert any("history is system-versioned" in problem for problem in problems(found, True))
+    assert any("ON DELETE CASCADE" in problem for problem in problems(found, False))
+
+
+def test_a_taken_server_id_is_found(mysql, database):
+    reader = receiver_of(mysql, Mapped(database), name="other")
+    reader.open(position(mysql), (), 0)
+    taken = identity("other").server_id
+    found = check_source(endpoint(mysql), identity("shop", taken), Keyed(database), [])
+    reader.close()
+    assert any("is taken by another reader: cdc-other" in problem for problem in problems(found, True))
+
+
+def test_files_that_are_not_there(tmp_path):
+    (finding,) = check_files(str(tmp_path / "mysql-bin.*"))
+    assert "No binlog file" in finding.problem
+
+
+def test_a_check_that_fails_is_a_finding_and_the_others_run():
+    def broken():
+        raise TargetMismatch("The target lies.", mend="Mend it.", table="t")
+
+    found = run_checks([broken, lambda: check_files("/nowhere/x.*")])
+    assert [finding.problem for finding in found] == [
+        "The target lies. (table t).",
+        "No binlog file matches /nowhere/x.*.",
+    ]

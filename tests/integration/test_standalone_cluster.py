@@ -1,0 +1,118 @@
+"""A Task on a real standalone cluster: a master and two workers from the installed PySpark, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+import pytest
+from deltalake import DeltaTable
+
+from cdc.batch import Changes
+from cdc.errors import SinkSetting
+from cdc.position import BinlogPosition
+from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from channels.channel import Channel
+from channels.mapping import Mapping
+from channels.sinks.base import CheckpointMark
+from channels.sinks.delta import DeltaSink
+from channels.task import RunIdentity, SparkTaskRunner
+from spark.session import SessionHolder
+
+SPARK_HOME = Path(pyspark.__file__).parent
+SCHEMA = TableSchema("shop", "orders", (Column("id", Kind.INT, "int", nullable=False),), ("id",))
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _started(stack: ExitStack, folder: Path, *command: str) -> None:
+    # a folder of its own and no PYTHONPATH: executors get our packages from us, or not at all
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
+    log = stack.enter_context(
+        (folder / f"{command[0].rpartition('.')[2]}-{len(list(folder.iterdir()))}.log").open("wb")
+    )
+    process = subprocess.Popen(
+        [str(SPARK_HOME / "bin/spark-class"), *command], cwd=folder, env=environment, stdout=log, stderr=log
+    )
+
+    def stop() -> None:
+        process.terminate()
+        process.wait(30)
+
+    stack.callback(stop)
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, port, web = tmp_path_factory.mktemp("cluster"), _free_port(), _free_port()
+    with ExitStack() as stack:
+        url = f"spark://127.0.0.1:{port}"
+        deploy = "org.apache.spark.deploy"
+        _started(stack, folder, f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", str(web))
+        for _ in range(2):
+            _started(
+                stack,
+                folder,
+                f"{deploy}.worker.Worker",
+                *("-c", "1", "-m", "700m", "-h", "127.0.0.1", "--webui-port", "0", "-d", str(folder / "work"), url),
+            )
+        deadline = time.monotonic() + 300
+        while _alive_workers(web) < 2:
+            assert time.monotonic() < deadline, "the cluster did not come up"
+            time.sleep(0.5)
+        yield url
+
+
+def _alive_workers(web: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as answer:
+            return int(json.load(answer)["aliveworkers"])
+    except OSError:
+        return 0
+
+
+@pytest.mark.timeout(900)  # five JVMs come up one after the other on a small machine
+def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
+    conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", master, conf)
+    runner = SparkTaskRunner(sessions, sink)
+    channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(4)]
+    for channel in channels:
+        sink.ensure_table(channel.target)
+    try:
+        loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
+        sink.commit(
+            loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
+        )
+        assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
+
+        next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()
+        for future in runner.submit(_tasks(channels, 2)):
+            with pytest.raises(SinkSetting, match="does not see"):
+                future.result()
+    finally:
+        runner.close()
+        sink.close()
+
+
+def _tasks(channels: list[Channel], checkpoint: int) -> list:  # type: ignore[type-arg]
+    rows = {"id": pa.array([1, 2], pa.int32()), DELETED: pa.array([False] * 2), SEQUENCE: pa.array([1, 2], pa.int64())}
+    for channel in channels:
+        channel.add(Changes(SCHEMA, pa.RecordBatch.from_pydict(rows)))
+    return [channel.task_for(RunIdentity("shop", "0badcafe", 1), checkpoint) for channel in channels]

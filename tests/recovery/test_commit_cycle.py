@@ -1,0 +1,296 @@
+"""The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that join later."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+import cdc.commit
+import cdc.consumer
+from cdc.checkpoint import CheckpointState
+from cdc.checkpoint_sqlite import SqliteStore
+from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, TargetMismatch
+from channels.mapping import Mapping
+from tests.flow.faults import Fault, Faulty, Script, put_in
+from tests.flow.harness import JOB, SMALL, Harness
+from tests.flow.source import Source, place
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(source, **options):
+        harness = Harness(tmp_path, source, **options)
+        made.append(harness)
+        return harness
+
+    yield make
+    for harness in made:
+        harness.close()
+
+
+def wait_until(true, timeout_s=15):
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_row_of_a_random_source_arrives_once_and_in_order(make, seed):
+    harness = make(Source.random(seed))
+    assert harness.until_finished() == []
+    harness.verify()
+
+
+class Recorder(Faulty):
+    """Notes what is called, in order, over store, sink and receiver."""
+
+    def __getattr__(self, name):
+        inner = getattr(self.inner, name)
+        if name not in ("save", "commit", "ack", "part_writer"):
+            return inner
+
+        def call(*arguments):
+            if name == "save":
+                self.script.append((arguments[0].state.value, arguments[0].id))
+            elif name == "commit":
+                self.script.append(("commit", arguments[1].checkpoint))
+            elif name == "ack":
+                self.script.append(("ack", arguments[0].offset))
+            return inner(*arguments)
+
+        return call
+
+
+def test_the_durable_order_of_every_cycle(make):
+    harness, calls = make(Source.random(4, transactions=40)), []
+    for name in ("wrap_store", "wrap_sink", "wrap_receiver"):
+        setattr(harness, name, lambda inner: Recorder(inner, calls))
+    harness.until_finished()
+    assert calls[0] == ("COMMITTED", 0), "the start is saved before anything is read"
+    loaded = sorted({number for kind, number in calls if kind == "commit"})
+    assert len(loaded) > 3
+    for number in loaded:
+        mine = [kind for kind, one in calls if one == number and kind != "ack"]
+        assert mine == ["OPEN", "PREPARED", "commit", "COMMITTED"]
+    steps = [kind for kind, _ in calls if kind in ("commit", "COMMITTED", "ack")][1:]
+    assert steps.count("ack") == steps.count("COMMITTED")
+    committed = [number for kind, number in calls if kind == "COMMITTED"]
+    assert committed == sorted(committed)
+    for index, (kind, _) in enumerate(calls):
+        if kind == "ack":
+            assert "COMMITTED" in [earlier for earlier, _ in calls[:index]][-3:]
+
+
+def test_the_next_cycle_gathers_and_loads_while_one_commits(make):
+    harness = make(Source.random(4, transactions=60))
+    overlapped = []
+
+    class Slow(Faulty):
+        def commit(self, loads, checkpoint):
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline and not overlapped:
+                overlapped.extend(one for one in harness.store.unfinished() if one.state is CheckpointState.OPEN)
+                time.sleep(0.002)
+            return self.inner.commit(loads, checkpoint)
+
+    harness.wrap_sink = lambda inner: Slow(inner, None)
+    harness.until_finished()
+    assert overlapped
+    harness.verify()
+
+
+def test_cycles_without_rows_for_a_channel_save_their_place_and_leave_the_sink_alone(make):
+    source = Source()
+    for _ in range(5):
+        source.write(("other.table", 1))
+    harness = make(source, per_batch=1)
+    harness.until_finished()
+    assert harness.sink.commits == 0
+    committed = harness.store.last_committed(JOB)
+    assert (committed.state, committed.last, committed.rows) == (CheckpointState.COMMITTED, place(5), 0)
+    assert harness.receiver.acked == place(5)
+
+
+def test_an_idle_source_writes_no_checkpoints(make):
+    harness = make(Source.random(4, transactions=5), endless=True)
+    run = harness.in_background()
+    wait_until(lambda: harness.receiver.acked == place(5))
+    saved = harness.store.next_id()
+    time.sleep(0.3)
+    assert harness.store.next_id() == saved
+    assert harness.consumer.progress().lag_s == 0.0
+    harness.consumer.stop()
+    run.ended()
+
+
+def test_lag_is_the_age_of_the_oldest_transaction_that_is_not_visible(make):
+    harness = make(Source.random(4, transactions=5), endless=True)
+    script = put_in(harness, Script(Fault("commit", "hang", 1)))
+    run = harness.in_background()
+    assert script.hanging.wait(10)
+    time.sleep(0.25)
+    assert harness.consumer.progress().lag_s >= 0.25
+    assert harness.consumer.progress().checkpoint.state is CheckpointState.PREPARED
+    script.released.set()
+    wait_until(lambda: harness.consumer.progress().lag_s == 0.0)
+    harness.consumer.stop()
+    run.ended()
+
+
+def test_a_transaction_larger_than_every_limit_is_not_cut(make):
+    source = Source()
+    source.write(("shop.orders", 1))
+    source.write(*[("shop.orders", key) for key in range(300)])
+    source.write(("shop.items", 1))
+    harness = make(source, piece_rows=5, window=200)
+    harness.until_finished()
+    harness.verify()
+    with_big = {number for op, number in harness.sink._all("SELECT op, checkpoint_id FROM log") if 1 < op <= 301}
+    assert len(with_big) == 1
+
+
+def test_a_full_window_is_emptied_by_starting_tasks(make):
+    limits = replace(SMALL, interval_s=60.0, min_rows=10**9, min_bytes=10**9, max_bytes=10**9, max_rows=10**9)
+    harness = make(Source.random(2, transactions=60), limits=replace(limits, task_bytes=10**9), window=150)
+    harness.until_finished()
+    assert harness.store.last_committed(JOB).closed_by == "end"
+    assert len(harness.runner.submitted) > 5
+    harness.verify()
+
+
+def test_a_window_that_only_an_ack_empties_closes_the_cycle(make):
+    limits = replace(SMALL, interval_s=60.0, min_rows=10**9, min_bytes=10**9, max_bytes=10**9, max_rows=10**9)
+    harness = make(Source.random(2, transactions=60), limits=limits)
+    reasons = []
+
+    class Ring(Faulty):
+        def window_full(self):
+            return self.inner._index - self.inner.acked.offset > 10
+
+        def get(self, timeout_s):
+            return None if self.window_full() else self.inner.get(timeout_s)
+
+    class Watch(Faulty):
+        def save(self, checkpoint):
+            reasons.append(checkpoint.closed_by)
+            self.inner.save(checkpoint)
+
+    harness.wrap_receiver = lambda inner: Ring(inner, None)
+    harness.wrap_store = lambda inner: Watch(inner, None)
+    harness.until_finished()
+    assert "window" in reasons
+    harness.verify()
+
+
+def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
+    harness = make(Source.random(4, transactions=30))
+    taken_over = []
+
+    class TakenOver(Faulty):
+        def save(self, checkpoint):
+            self.inner.save(checkpoint)
+            if checkpoint.state is CheckpointState.PREPARED and not taken_over:
+                (tmp_path / "home" / "locks" / f"{JOB}.lock").unlink()
+                taken_over.append(SqliteStore(tmp_path / "home"))
+                taken_over[0].acquire(JOB, "shop.yaml")
+
+    harness.wrap_store = lambda inner: TakenOver(inner, None)
+    with pytest.raises(LeaseLost):
+        harness.once()
+    assert harness.sink.commits == 0
+    taken_over[0].close()
+
+
+def test_a_busy_sink_is_waited_for_without_losing_anything(make):
+    harness, asked = make(Source.random(4, transactions=30)), []
+
+    class Busy(Faulty):
+        def commit(self, loads, checkpoint):
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                raise SinkBusy("Too many versions.", mend="Wait.", after_s=0.2)
+            return self.inner.commit(loads, checkpoint)
+
+    harness.wrap_sink = lambda inner: Busy(inner, None)
+    assert harness.until_finished() == []
+    assert asked[1] - asked[0] >= 0.2
+    harness.verify()
+
+
+def test_a_table_that_a_pattern_matches_joins_with_its_first_rows(make):
+    source = Source.random(4, transactions=10, tables=("shop.orders",))
+    harness = make(source, endless=True)
+    run = harness.in_background()
+    wait_until(lambda: harness.receiver.acked == place(10))
+    assert set(harness.sink.tables) == {"ods.orders"}
+    source.write(("shop.later", 1))
+    wait_until(lambda: harness.receiver.acked == place(11))
+    assert set(harness.sink.tables) == {"ods.orders", "ods.later"}
+    harness.consumer.stop()
+    run.ended()
+    harness.verify()
+
+
+@pytest.mark.parametrize("error", [TargetMismatch, SchemaMismatch])
+def test_a_table_that_does_not_fit_stops_the_run_behind_everything_before_it(make, error):
+    source = Source.random(4, transactions=10, tables=("shop.orders",))
+    source.write(("shop.orders", 50), ("shop.zebra", 1))
+    source.write(("shop.orders", 51))
+    harness = make(source, per_batch=4)
+
+    class Strict(Faulty):
+        def ensure_table(self, table):
+            if table.name == "ods.zebra":
+                raise error("It does not fit.", mend="Mend it.", table=table.name)
+            self.inner.ensure_table(table)
+
+    harness.wrap_sink = lambda inner: Strict(inner, None)
+    with pytest.raises(error):
+        harness.once()
+    committed = harness.store.last_committed(JOB).last.offset
+    assert committed <= 10
+    harness.verify(until=committed)
+    harness.wrap_sink = lambda inner: inner
+    harness.until_finished()
+    harness.verify()
+
+
+def test_explicit_mappings_have_their_table_before_any_row_comes(make):
+    source = Source()
+    source.write(("other.table", 1))
+    source.write(("shop.orders", 1))
+    harness = make(source, mappings=(Mapping("shop.orders", "ods.orders"),), endless=True)
+    run = harness.in_background()
+    wait_until(lambda: "ods.orders" in harness.sink.tables)
+    harness.consumer.stop()
+    run.ended()
+
+
+def test_housekeeping_runs_between_commits_and_its_faults_stop_nothing(make):
+    harness, at_work = make(Source.random(4, transactions=40)), []
+
+    class Tidy(Faulty):
+        def commit(self, loads, checkpoint):
+            assert not at_work
+            return self.inner.commit(loads, checkpoint)
+
+        def maintain(self, tables):
+            at_work.append(tables)
+            time.sleep(0.02)
+            at_work.clear()
+            self.inner.maintain(tables)
+            raise OSError("untidy")
+
+    harness.wrap_sink = lambda inner: Tidy(inner, None)
+    assert harness.until_finished() == []
+    assert harness.sink.maintained > 2
+    harness.verify()

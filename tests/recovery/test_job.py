@@ -1,0 +1,422 @@
+"""The Job: states, pauses that end by themselves and those that wait, requests, signals, start and adoption."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import cdc.commit
+import cdc.consumer
+import cdc.job
+from cdc.assembly import Assembly
+from cdc.checkpoint import JobState
+from cdc.checkpoint_sqlite import SqliteStore
+from cdc.config import load_config
+from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable
+from cdc.job import Job
+from cdc.status import Resume
+from channels.mapping import Routes
+from tests.flow.harness import MAPPINGS
+from tests.flow.runner import ThreadRunner
+from tests.flow.sink import FileSink
+from tests.flow.source import Source, SourceReceiver, place
+
+ROOT = Path(__file__).parents[2]
+FILE = """
+name: shop
+source: {type: binlog, host: 127.0.0.1, port: %(port)s, username: cdc, start: latest}
+sink: {type: delta, path: ./warehouse}
+channels:
+  - {source: shop.orders, target: %(target)s}
+%(more)s
+commit: {interval: 20ms, min_rows: 1, min_bytes: 1B, max_bytes: 200B}
+tasks: {max_bytes: 1B}
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+
+
+class Bench:
+    """A Job over a source in memory, run on a thread."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.file = folder / "shop.yaml"
+        self.source = Source.random(1, transactions=20)
+        self.endless = True
+        self.wrap_sink = lambda sink: sink
+        self.agreed = []
+        self.write()
+
+    def write(self, port=3306, target="ods.orders", more=""):
+        self.file.write_text(FILE % {"port": port, "target": target, "more": more})
+
+    def assemble(self, config):
+        routes = Routes(MAPPINGS)
+        sink = self.wrap_sink(FileSink(self.folder / "sink.db"))
+
+        def receiver(run, resume):
+            self.agreed.append(resume)
+            return SourceReceiver(self.source, routes, endless=self.endless)
+
+        return Assembly(routes, sink, ThreadRunner(sink), receiver, lambda run: place(0))
+
+    def job(self, home="home", **options):
+        store = SqliteStore(self.folder / home)
+        return Running(Job(self.file, store, load=load_config, assemble=self.assemble, **options), store)
+
+    def rows(self):
+        sink = FileSink(self.folder / "sink.db")
+        try:
+            return sink.rows()
+        finally:
+            sink.close()
+
+    def expected(self):
+        return {f"ods.{name.split('.')[1]}": rows for name, rows in self.source.state().items()}
+
+
+class Running:
+    """A Job at work."""
+
+    def __init__(self, job, store):
+        self.job, self.store = job, store
+        self.code = self.error = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            self.code = self.job.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.store.close()
+
+    def until(self, state, timeout_s=15, **fields):
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self.job.status()
+            if status.state == state and all(getattr(status, name) == value for name, value in fields.items()):
+                return status
+            assert time.monotonic() < deadline, status
+            assert self.thread.is_alive() or state in ("DONE", "CANCELLED"), (self.error, status)
+            time.sleep(0.005)
+
+    def until_caught_up(self, source):
+        deadline = time.monotonic() + 15
+        while True:
+            status = self.job.status()
+            if status.position and status.position["offset"] == len(source.transactions):
+                return status
+            assert time.monotonic() < deadline, status
+            time.sleep(0.005)
+
+    def ended(self):
+        self.thread.join(15)
+        assert not self.thread.is_alive()
+        if self.error:
+            raise self.error
+        return self.code
+
+    def stop(self):
+        self.job.request_stop()
+        return self.ended()
+
+
+def kill_like(job):
+    """End it as a signal does; signals themselves only reach main threads."""
+    job.job._signal = signal.SIGTERM
+    job.job._note(cdc.job.Wish.END)
+    return job.ended()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_a_job_runs_pauses_resumes_and_is_cancelled_with_everything_in_its_target(bench):
+    job = bench.job()
+    job.until("RUNNING")
+    job.until_caught_up(bench.source)
+    job.job.request_pause()
+    paused = job.until("PAUSED", resume="manual")
+    assert paused.mend == "cdc resume shop"
+    bench.source.write(("shop.orders", 99))
+    time.sleep(0.05)
+    assert bench.rows() != bench.expected()
+    job.job.request_resume(Resume())
+    job.until("RUNNING")
+    status = job.until_caught_up(bench.source)
+    assert sum(channel.upserts + channel.deletes for channel in status.channels) == bench.source.operations
+    assert job.stop() == 0
+    assert bench.rows() == bench.expected()
+    with pytest.raises(ConfigError, match="--forget"):
+        bench.job().ended()
+
+
+def test_a_source_that_ends_makes_the_job_done(bench):
+    bench.endless = False
+    job = bench.job()
+    assert job.ended() == 0
+    assert job.job.status().state == "DONE"
+    assert bench.rows() == bench.expected()
+
+
+def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):
+    bench.endless, broken = False, []
+
+    class Once(Exception):
+        pass
+
+    class Breaks:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, loads, checkpoint):
+            if len(broken) < 3:
+                broken.append(1)
+                raise Once("nobody knows")
+            return self.inner.commit(loads, checkpoint)
+
+    bench.wrap_sink = Breaks
+    assert bench.job().ended() == 0
+    assert bench.rows() == bench.expected()
+
+
+def test_a_sink_that_is_away_is_shown_while_its_commit_waits_and_a_stop_does_not_wait_for_it(bench):
+    away = threading.Event()
+
+    class Away:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, loads, checkpoint):
+            if not away.is_set():
+                raise SinkUnavailable("The sink is away.", mend="Bring it back.")
+            return self.inner.commit(loads, checkpoint)
+
+    bench.wrap_sink = Away
+    job = bench.job()
+    status = job.until("PAUSED", resume="automatic")
+    assert (status.reason, status.mend) == ("The sink is away.", "Bring it back.")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    away.set()
+    job.job.request_resume(Resume())
+    job.until_caught_up(bench.source)
+    assert job.stop() == 0
+    assert bench.rows() == bench.expected()
+
+
+def test_ddl_pauses_behind_everything_before_it_and_goes_on_once_a_person_agrees(bench):
+    bench.source.stops[12] = SchemaChanged("DDL: DROP COLUMN a.", mend="cdc resume shop", table="shop.orders")
+    job = bench.job()
+    status = job.until("PAUSED", resume="manual")
+    assert status.reason == "DDL: DROP COLUMN a. (table shop.orders)"
+    assert status.position["offset"] == 12
+    assert status.checkpoint.closed_by in ("ddl", "interval", "idle", "max_bytes")
+    bench.source.stops.clear()
+    job.job.request_resume(Resume(past_ddl=True))
+    job.until_caught_up(bench.source)
+    assert job.stop() == 0
+    assert bench.agreed == [None, Resume(past_ddl=True)]
+    assert bench.rows() == bench.expected()
+
+
+def test_what_a_resume_agreed_to_is_used_up_once_the_position_moved(bench):
+    bench.source.stops[12] = SchemaChanged("DDL.", mend="cdc resume shop")
+    job = bench.job()
+    job.until("PAUSED", resume="manual")
+    bench.source.stops = {15: OSError("something else")}
+    job.job.request_resume(Resume(past_ddl=True))
+    job.until("PAUSED", resume="automatic")
+    while len(bench.agreed) < 4:
+        time.sleep(0.005)
+    assert bench.agreed[:2] == [None, Resume(past_ddl=True)]
+    assert bench.agreed[3] is None
+    job.stop()
+
+
+def test_ddl_inside_the_last_batch_leaves_a_transaction_that_is_not_whole(bench):
+    bench.source.write(*[("shop.orders", key) for key in range(20)])
+    inside = len(bench.source.transactions) - 1
+    bench.source.stops_inside[inside] = SchemaChanged("DML as a statement.", mend="Set binlog_format=ROW.")
+    job = bench.job()
+    status = job.until("PAUSED", resume="manual")
+    assert status.position["offset"] == inside
+    bench.source.stops_inside.clear()
+    job.job.request_resume(Resume())
+    job.until_caught_up(bench.source)
+    job.stop()
+    assert bench.rows() == bench.expected()
+
+
+def test_a_pause_by_hand_outlives_the_process(bench):
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    assert kill_like(job) == 143
+    again = bench.job()
+    again.until("PAUSED", resume="manual")
+    time.sleep(0.05)
+    assert again.job.status().state == "PAUSED"
+    again.stop()
+
+
+def test_a_start_with_resume_takes_a_paused_job_up_again(bench):
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    kill_like(job)
+    again = bench.job(resume=Resume())
+    again.until("RUNNING")
+    again.until_caught_up(bench.source)
+    again.stop()
+    assert bench.rows() == bench.expected()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"port": 3307}, "source server"), ({"target": "ods.others"}, "target of shop.orders")],
+)
+def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_start(bench, change, told):
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    bench.write(**change)
+    with pytest.raises(ConfigError, match=told):
+        job.job.request_resume(Resume())
+    kill_like(job)
+    with pytest.raises(ConfigError, match=told):
+        bench.job().ended()
+    bench.write(more="  - {source: shop.items, target: ods.items}")
+    again = bench.job(resume=Resume())
+    again.until("RUNNING")
+    again.stop()
+
+
+def test_the_same_job_runs_once(bench):
+    first = bench.job()
+    first.until("RUNNING")
+    with pytest.raises(LeaseLost, match=str(os.getpid())):
+        bench.job().ended()
+    first.stop()
+
+
+def test_a_lost_state_is_refused_and_adopted(bench):
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    kill_like(job)
+    refused = bench.job(home="new")
+    with pytest.raises(SinkForeign, match="--adopt"):
+        refused.ended()
+    store = SqliteStore(bench.folder / "new")
+    assert store.job("shop").state is JobState.PENDING
+    store.close()
+    bench.source.write(("shop.orders", 7))
+    adopted = bench.job(home="new", adopt=True)
+    adopted.until_caught_up(bench.source)
+    kill_like(adopted)
+    assert bench.rows() == bench.expected()
+    again = bench.job(home="new")
+    bench.source.write(("shop.orders", 8))
+    again.until_caught_up(bench.source)
+    again.stop()
+    assert bench.rows() == bench.expected()
+    old = bench.job()
+    with pytest.raises(SinkForeign):
+        old.ended()
+
+
+def test_an_old_copy_of_the_state_is_refused_and_adopted(bench):
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    kill_like(job)
+    copy = subprocess.check_call(["cp", "-r", str(bench.folder / "home"), str(bench.folder / "copy")])
+    assert copy == 0
+    bench.source.write(("shop.orders", 7))
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    kill_like(job)
+    with pytest.raises(SinkForeign, match="ahead"):
+        bench.job(home="copy").ended()
+    adopted = bench.job(home="copy", adopt=True)
+    bench.source.write(("shop.orders", 8))
+    adopted.until_caught_up(bench.source)
+    adopted.stop()
+    assert bench.rows() == bench.expected()
+
+
+def test_a_store_that_cannot_be_written_pauses_the_job_which_then_goes_on(bench, monkeypatch):
+    from cdc.errors import CheckpointError
+
+    left = [5]
+    real = SqliteStore.save
+
+    def save(store, checkpoint):
+        if checkpoint.rows and left[0]:
+            left[0] -= 1
+            raise CheckpointError("The disk is full.", mend="Free some space.")
+        real(store, checkpoint)
+
+    monkeypatch.setattr(SqliteStore, "save", save)
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.stop()
+    assert left == [0]
+    assert bench.rows() == bench.expected()
+
+
+CHILD = """
+import sys, pathlib
+from tests.recovery.test_job import Bench
+from cdc.checkpoint_sqlite import SqliteStore
+from cdc.config import load_config
+from cdc.job import Job
+bench = Bench(pathlib.Path(sys.argv[1]))
+store = SqliteStore(bench.folder / "home")
+job = Job(bench.file, store, load=load_config, assemble=bench.assemble)
+print("ready", flush=True)
+sys.exit(job.run())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_makes_it_pending_and_the_next_start_goes_on(bench, number, code):
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(bench.folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "ready\n"
+        store = SqliteStore(bench.folder / "home")
+        deadline = time.monotonic() + 30
+        while (record := store.job("shop")) is None or record.state is not JobState.RUNNING:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        child.send_signal(number)
+        assert child.wait(30) == code
+        assert store.job("shop").state is JobState.PENDING
+        store.close()
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.stop()
+    assert bench.rows() == bench.expected()

@@ -1,0 +1,220 @@
+"""Tasks on a real local Spark: packed and typed rows reach a Delta table alike."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from cdc.batch import Changes, LoadName
+from cdc.errors import LoadRejected, SchemaMismatch, SinkSetting
+from cdc.position import BinlogPosition
+from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from channels.channel import Channel
+from channels.mapping import Mapping, SparkExpressionTypes
+from channels.sinks.base import CheckpointMark
+from channels.sinks.delta import DeltaSink
+from channels.task import RunIdentity, SparkTaskRunner
+from spark.frames import typed_frame
+from spark.session import SessionHolder
+
+RUN = RunIdentity("shop", "0badcafe", 1)
+SCHEMA = TableSchema(
+    "shop",
+    "orders",
+    (
+        Column("id", Kind.BIGINT, "bigint unsigned", unsigned=True, nullable=False, comment="the key"),
+        Column("email", Kind.VARCHAR, "varchar(40)", length=40, charset="utf8mb4"),
+        Column("country", Kind.CHAR, "char(2)", length=2, charset="utf8mb4", nullable=False),
+        Column("created", Kind.DATETIME, "datetime"),
+        Column("seen", Kind.TIMESTAMP, "timestamp"),
+        Column("point", Kind.VECTOR, "vector(2)", length=2),
+        Column("day", Kind.DATE, "date"),
+    ),
+    key=("id",),
+    comment="orders",
+)
+ROW = {
+    "email": "Ann@Example.org",
+    "country": "DE",
+    "created": datetime.datetime(1, 1, 1, 2, 30),
+    "seen": datetime.datetime(2024, 3, 31, 1, 30, tzinfo=datetime.UTC),
+    "point": [1.5, -2.0],
+    "day": datetime.date(1582, 10, 10),
+}
+
+
+def changes(*rows: dict[str, Any], first: int = 1) -> Changes:
+    """Changes of whole rows with defaults; ``deleted=True`` makes a delete."""
+    fields = [pa.field(column.name, column.arrow) for column in SCHEMA.columns]
+    schema = pa.schema([*fields, pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())])
+    found = []
+    for number, row in enumerate(rows):
+        deleted = row.get("deleted", False)
+        whole = {**ROW, **row, "id": decimal.Decimal(row["id"]), DELETED: deleted, SEQUENCE: first + number}
+        found.append({name: whole[name] for name in schema.names})
+    return Changes(SCHEMA, pa.RecordBatch.from_pylist(found, schema=schema))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[DeltaSink]:
+    found = DeltaSink(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def runner(sessions: SessionHolder, sink: DeltaSink) -> Iterator[SparkTaskRunner]:
+    found = SparkTaskRunner(sessions, sink)
+    yield found
+    found.cancel()
+
+
+def load(runner: SparkTaskRunner, sink: DeltaSink, channel: Channel, checkpoint: int, *given: Changes) -> None:
+    sink.ensure_table(channel.target)
+    for one in given:
+        channel.add(one)
+    futures = runner.submit([task] if (task := channel.task_for(RUN, checkpoint)) else [])
+    loads = [load for future in futures for load in future.result()]
+    position = BinlogPosition("b.000001", 4)
+    sink.commit(loads, CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, position, position, 1))
+
+
+def rows(folder: Path, order: str = "id") -> list[dict[str, Any]]:
+    table = DeltaTable(str(folder))
+    found = QueryBuilder().register("t", table).execute(f"select * from t order by {order}").read_all()
+    return pa.table(found).to_pylist()
+
+
+def test_rows_reach_the_table_as_they_are(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    first = changes({"id": 2**64 - 1}, {"id": 2}, {"id": 2, "email": "new"}, {"id": 3}, {"id": 3, "deleted": True})
+    load(runner, sink, channel, 1, first, changes({"id": 4, "email": None}, first=10))
+    assert rows(tmp_path / "ods/orders") == [
+        {"id": decimal.Decimal(2), **ROW, "email": "new"},
+        {"id": decimal.Decimal(4), **ROW, "email": None},
+        {"id": decimal.Decimal(2**64 - 1), **ROW},
+    ]
+
+
+def test_typed_rows_are_the_same_as_packed_ones(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    columns = {column.name: column.name for column in SCHEMA.columns}
+    given = changes({"id": 1}, {"id": 2}, {"id": 1, "email": "again"}, {"id": 2, "deleted": True}, {"id": 7})
+    load(runner, sink, Channel(Mapping("shop.orders", "ods.packed"), SCHEMA), 1, given)
+    typed = Mapping("shop.orders", "ods.typed", columns=columns, filter="true")
+    load(runner, sink, Channel(typed, SCHEMA, SparkExpressionTypes(sessions)), 2, given)
+    assert rows(tmp_path / "ods/typed") == rows(tmp_path / "ods/packed") != []
+    schemas = [DeltaTable(str(tmp_path / "ods" / name)).schema() for name in ("packed", "typed")]
+    assert schemas[0] == schemas[1]
+
+
+def test_expressions_filter_and_deletes(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    mapping = Mapping(
+        "shop.orders",
+        "ods.german",
+        key=("number",),
+        columns={"number": "id", "mail": "lower(email)", "ratio": "cast(10 / length(email) as decimal(10,3))"},
+        filter="country = 'DE' and email is not null",
+    )
+    channel = Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
+    assert [(column.name, column.arrow) for column in channel.target.columns][2] == ("ratio", pa.decimal128(10, 3))
+    load(runner, sink, channel, 1, changes({"id": 1}, {"id": 2}, {"id": 3, "country": "FR"}, {"id": 4, "email": None}))
+    assert [row["number"] for row in rows(tmp_path / "ods/german", "number")] == [1, 2]
+    # 1 leaves by the filter; the delete of 2 has an email that would divide by zero
+    load(runner, sink, channel, 2, changes({"id": 1, "country": "FR"}, {"id": 2, "email": "", "deleted": True}))
+    assert rows(tmp_path / "ods/german", "number") == []
+
+
+def test_an_expression_that_does_not_stand_is_refused_by_name(sessions: SessionHolder) -> None:
+    mapping = Mapping("shop.orders", "ods.bad", columns={"id": "id", "mail": "no_such_function(email)"})
+    with pytest.raises(SchemaMismatch, match="mail"):
+        Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
+
+
+def test_many_small_tasks_share_a_job(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(20)]
+    for number, channel in enumerate(channels):
+        sink.ensure_table(channel.target)
+        channel.add(changes({"id": number}))
+    tasks = [task for channel in channels if (task := channel.task_for(RUN, 1)) is not None]
+    tracker = sessions.get().sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    loads = [load for future in runner.submit(tasks) for load in future.result()]
+    assert len(set(tracker.getJobIdsForGroup(None)) - before) == 1
+    assert sorted(load.table for load in loads) == sorted(channel.target.name for channel in channels)
+
+
+def test_a_refused_row_comes_back_as_the_error_it_is(
+    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    with pytest.raises(LoadRejected) as caught:
+        load(runner, sink, channel, 1, changes({"id": 1}, {"id": 2, "country": None}))
+    assert caught.value.where["column"] == "country"
+    assert "2" in str(caught.value.where["keys"])
+
+
+def test_a_folder_that_executors_do_not_see_is_refused(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    sink.part_writer(channel.target)
+    next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()  # what another host's folder of the same name lacks
+    with pytest.raises(SinkSetting, match="does not see"):
+        load(runner, sink, channel, 1, changes({"id": 1}))
+
+
+def test_a_frame_is_split_by_key_into_the_same_parts_each_time(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink
+) -> None:
+    target = Mapping("shop.orders", "ods.orders").target_table(SCHEMA)
+    sink.ensure_table(target)
+    given = changes(*({"id": number} for number in range(50)))
+    name = LoadName("shop", "0badcafe", 1, 1, "ods.orders", 0)
+    found = [sink.prepare(typed_frame(sessions.get(), [given.rows]), name, target) for _ in range(2)]
+    assert found[0] == found[1]
+    assert [load.name.part for load in found[0]] == [0, 1]
+    sink.commit(
+        found[0], CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 1)
+    )
+    assert [row["id"] for row in rows(tmp_path / "ods/orders")] == list(range(50))
+
+
+def test_cancelled_tasks_give_nothing(sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner) -> None:
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    sink.ensure_table(channel.target)
+    channel.add(changes({"id": 1}))
+    task = channel.task_for(RUN, 1)
+    assert task is not None
+    futures = runner.submit([task])
+    runner.cancel()
+    with pytest.raises(CancelledError):
+        futures[0].result(timeout=0)
+
+
+def test_a_session_whose_jvm_died_is_built_anew(tmp_path: Path, sink: DeltaSink, sessions: SessionHolder) -> None:
+    runner = SparkTaskRunner(sessions, sink)
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    load(runner, sink, channel, 1, changes({"id": 1}))
+    process = sessions.get().sparkContext._gateway.proc  # type: ignore[union-attr]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    load(runner, sink, channel, 2, changes({"id": 2}))
+    assert [row["id"] for row in rows(tmp_path / "ods/orders")] == [1, 2]

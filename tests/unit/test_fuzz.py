@@ -1,0 +1,20 @@
+"""A small, bounded run of the fuzzers; ``make fuzz`` goes on for longer."""
+
+from __future__ import annotations
+
+from tests import fuzz
+
+
+def test_damaged_binlogs_are_rows_or_errors():
+    outcome = fuzz.fuzz_streams(150, seed=1)
+    assert outcome["decoded"] > 10 and outcome["refused"] > 10
+
+
+def test_damaged_documents_are_text_or_errors():
+    outcome = fuzz.fuzz_json(50_000, seed=1)
+    assert outcome["decoded"] > 1000 and outcome["refused"] > 1000
+
+
+def test_random_bytes_are_text_or_errors():
+    outcome = fuzz.fuzz_text(5_000, seed=1)
+    assert outcome["decoded"] > 1000 and outcome["refused"] > 1000

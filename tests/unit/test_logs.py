@@ -1,0 +1,59 @@
+"""Log lines: one form, UTC, and no secret in them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from cdc.logs import LineFormatter, last_lines
+from cdc.supervisor import LOG_BYTES, rotate
+
+
+def line(message: str, *arguments: object, secrets: tuple[str, ...] = (), **extra: object) -> str:
+    record = logging.LogRecord("cdc.x", logging.INFO, __file__, 1, message, arguments, None)
+    record.created, record.msecs = 1_767_225_600.25, 250.0
+    vars(record).update(extra)
+    return LineFormatter("shop", secrets).format(record)
+
+
+def test_a_line_has_time_level_job_message_and_the_extra_keys() -> None:
+    assert line("Committed %s.", "it", rows=120, position="bin.2:4", note="two words") == (
+        '2026-01-01T00:00:00.250Z INFO shop Committed it. rows=120 position=bin.2:4 note="two words"'
+    )
+
+
+def test_a_message_cannot_begin_a_line_of_its_own() -> None:
+    assert "\n" not in line("a\nb", where="c\nd")
+
+
+def test_secrets_are_hidden_wherever_they_stand_and_short_words_are_left_alone() -> None:
+    told = line("password hunter22 of cdc", secrets=("hunter2", "hunter22", "cdc"), url="mysql://u:hunter2@h")
+    assert "hunter" not in told
+    assert told.count("[hidden]") == 2
+    assert "of cdc" in told
+
+
+def test_secrets_are_hidden_in_tracebacks() -> None:
+    try:
+        raise ValueError("hunter2")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    told = LineFormatter("shop", ("hunter2",)).format(record)
+    assert "ValueError: [hidden]" in told
+
+
+def test_a_log_that_has_grown_large_is_moved_while_its_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    with log.open("a", buffering=1) as writer:
+        for turn in range(5):
+            writer.write(f"turn {turn}\n")
+            rotate(log)
+            assert last_lines(log, 1) == [f"turn {turn}"]
+            writer.truncate(LOG_BYTES)
+            rotate(log)
+            assert log.stat().st_size == 0
+        writer.write("after\n")
+    assert log.read_text() == "after\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.log", *(f"driver.log.{n}" for n in (1, 2, 3))]
+    assert (tmp_path / "driver.log.1").read_bytes().startswith(b"turn 4\n")
