@@ -105,12 +105,22 @@ class StreamBuffer:
         self.inner_used += len(plain)
         return at
 
-    def keep_inner_tail(self, start: int) -> int:
-        """Drop the unpacked bytes before offset ``start``, which no listed event needs; where ``start`` is now."""
-        kept = self.data[start : self.inner_end].copy()
+    def compact_inner(self) -> None:
+        """Drop the unpacked bytes before the first that the scan or a listed event still needs."""
+        events = self._events[: int(self._state[EVENT_COUNT])]
+        inner = events[:, BITMAPS_AT] >= self.outer_size
+        at = int(self._state[AT])
+        first = int(events[inner, BITMAPS_AT].min(initial=at if at >= self.outer_size else self.inner_end))
+        shift = first - self.outer_size
+        if not shift:
+            return
+        kept = self.data[first : self.inner_end].copy()
         self.data[self.outer_size : self.outer_size + len(kept)] = kept
         self.inner_used = len(kept)
-        return self.outer_size
+        events[inner, BITMAPS_AT] -= shift
+        events[inner, END] -= shift
+        if at >= self.outer_size:
+            self._state[AT] -= shift
 
     def drop_inner(self) -> None:
         """Forget the unpacked bytes; a part grown for one huge event is given back."""

@@ -62,6 +62,7 @@ class ControlEvents(ABC):
     _registry: Registry
     _gtids: Gtids
     _sources: list[Source]
+    _unpacker: zstandard.ZstdDecompressor
     _on_statement: Callable[[Statement], None]
     _sequence: int
     _file: str
@@ -248,7 +249,7 @@ class ControlEvents(ABC):
         content = memoryview(body)[header.offset : header.offset + header.size]
         reader: Any = _BytesReader(content)
         if header.zstd:
-            reader = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True)
+            reader = self._unpacker.stream_reader(content, read_across_frames=True)
         self._buffer.grow_inner(self._batch_bytes)
         behind = int(self._state[fr.EVENT_NEXT])
         self._state[fr.INNER_END] = int(self._state[fr.FILE_AT]) + size

@@ -14,7 +14,7 @@ from cdc.binlog import events as ev
 from cdc.binlog import framing as fr
 from cdc.binlog import rows as row_events
 from cdc.binlog import walk
-from cdc.binlog.buffer import StreamBuffer
+from cdc.binlog.buffer import MIN_ROOM, StreamBuffer
 from cdc.binlog.control import ControlEvents, Source
 from cdc.binlog.events import Malformed, ServerError, Statement
 from cdc.binlog.gtids import Gtids
@@ -91,6 +91,7 @@ class BinlogDecoder(ControlEvents):
         self._gtids = Gtids(start.gtid_set, _ORIGINS)
         self._scratch = row_events.Scratch()
         self._sources = [Source(framed)]
+        self._unpacker = zstandard.ZstdDecompressor()
         self._ready: deque[Batch] = deque()
         self._magic = not framed
         self._moved = False
@@ -176,11 +177,14 @@ class BinlogDecoder(ControlEvents):
             if self._ready:
                 return self._ready.popleft()
             code = self._scan()
-            if code in (fr.NEED_MORE, fr.FULL):
-                batch = self._cut(code == fr.FULL)
+            if code == fr.NEED_MORE and len(self._sources) > 1 and not self._crowded():
+                self._refill()
+            elif code in (fr.NEED_MORE, fr.FULL):
+                crowded = code == fr.FULL or self._crowded()
+                batch = self._cut(crowded)
                 if batch is not None:
                     return batch
-                if code == fr.NEED_MORE and not self._refill():
+                if not crowded:
                     return self._moved_batch()
             elif code == fr.SPLIT:
                 joined = self._buffer.squeeze()
@@ -206,16 +210,20 @@ class BinlogDecoder(ControlEvents):
             )
         )  # fmt: skip
 
-    def _refill(self) -> bool:
-        """Get more bytes for the source under scan, or go back to the one below; False: the receiver must feed."""
-        source = self._sources[-1]
-        if len(self._sources) == 1:
+    def _crowded(self) -> bool:
+        """Whether listed rows hold back so many unpacked bytes, of other tables' rows, that they must go out first."""
+        if self._buffer.inner_used <= 4 * self._batch_bytes:
             return False
+        self._buffer.compact_inner()
+        return self._buffer.inner_used > 4 * self._batch_bytes and bool(self._state[fr.EVENT_COUNT])
+
+    def _refill(self) -> None:
+        """Get more bytes for the payload under scan, or go back to the source below."""
+        source = self._sources[-1]
         if source.payload:
-            at = int(self._state[fr.AT])
-            if self._state[fr.EVENT_COUNT] == 0:
-                self._state[fr.AT] = at = self._buffer.keep_inner_tail(at)
-            if self._buffer.inner_left == 0:
+            if self._state[fr.EVENT_COUNT] == 0 or self._buffer.inner_left < MIN_ROOM:
+                self._buffer.compact_inner()
+            if self._buffer.inner_left < MIN_ROOM:
                 self._buffer.grow_inner(max(2 * self._buffer.inner_size, self._batch_bytes))
             try:
                 count = source.reader.readinto(self._buffer.inner_room())
@@ -223,7 +231,7 @@ class BinlogDecoder(ControlEvents):
                 raise Malformed(f"the transaction payload is damaged: {error}") from error
             if count:
                 self._buffer.inner_used += count
-                return True
+                return
             if int(self._state[fr.AT]) != self._buffer.inner_end:
                 raise Malformed("the transaction payload ends inside an event")
         elif int(self._state[fr.AT]) != source.end:
@@ -235,7 +243,6 @@ class BinlogDecoder(ControlEvents):
             if self._state[fr.PHASE] != fr.IDLE and self._xa is None:
                 raise Malformed("the transaction payload ends inside its transaction")
         self._state[fr.AT] = source.back_to
-        return True
 
     def _moved_batch(self) -> Batch | None:
         """A Batch without rows that tells a new Position: a file ended, or the server skipped a stretch."""
