@@ -2,7 +2,6 @@
 
 The JSON holds the tables' schemas and what SELECT answers at the end; the test replays the decoded rows and compares.
 """
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 

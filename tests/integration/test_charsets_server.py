@@ -1,5 +1,4 @@
 """Every code of every character set, as the servers themselves convert it to utf8mb4."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 

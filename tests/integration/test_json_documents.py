@@ -1,5 +1,4 @@
 """JSON documents of every sort, as a real MySQL logs them and as it prints them itself."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Random tables and rows through a real server: the decoder against SELECT, and mysql-replication as a second opinion."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 
@@ -44,6 +43,8 @@ FAULTS_OF_MYSQL_REPLICATION = {
     Kind.INET6: "not known: bytes without their trailing zeros",
     Kind.TIMESTAMP: "shifted to the local time zone of the reader",
 }
+
+CHARSETS_OF_MYSQL_REPLICATION = ("", "utf8mb4", "gbk")  # utf16, for one, it reads in the order of this machine's bytes
 
 
 def _types(dice):
@@ -142,7 +143,7 @@ def test_random_rows_of_mysql_equal_select_and_mysql_replication(mysql, database
     assert differing(found, expected(mysql, schema)) == []
     theirs = _mysql_replication(mysql, database, file)
     for column in schema.columns:
-        if column.kind not in FAULTS_OF_MYSQL_REPLICATION:
+        if column.kind not in FAULTS_OF_MYSQL_REPLICATION and column.charset in CHARSETS_OF_MYSQL_REPLICATION:
             assert [_alike(row[column.name]) for row in found] == [_alike(row[column.name]) for row in theirs], column
 
 

@@ -3,7 +3,6 @@
 A column per type, a row per value (NULL among them); every row is inserted, changed to its neighbour's values and
 deleted, under every shape that a server can give its log.
 """
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Binary JSON to text: vectors of a real server, the shortest doubles, damaged documents, differences."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """Bytes of variable-length columns to Arrow text and binary."""
-# ruff: noqa: E501 - tables of values read better in long lines
 
 from __future__ import annotations
 
