@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
 from cdc.binlog.server import Server
-from cdc.config import BinlogFilesSource, BinlogSource, Channel, Config, DeltaSink, StartAtFile, StartAtGtids
+from cdc.config import BinlogFilesSource, BinlogSource, Channel, Config, DeltaSink, DorisSink, StartAtFile, StartAtGtids
 from cdc.errors import ConfigError
 from cdc.position import Position
 from cdc.receiver.base import Receiver
@@ -17,7 +17,7 @@ from cdc.receiver.start import resolve_start
 from cdc.receiver.tables import Resumption
 from cdc.status import Resume
 from channels.mapping import ExpressionTypes, Mapping, Routes, SparkExpressionTypes
-from channels.sinks import delta
+from channels.sinks import delta, doris
 from channels.sinks.base import Sink
 from channels.task import RunIdentity, SparkTaskRunner, TaskRunner
 from spark.session import SessionHolder
@@ -72,7 +72,17 @@ def _sink(config: Config) -> Sink:
             retention_s=sink.retention,
             merge_memory_bytes=config.memory.merge,
         )
-    raise _not_yet("sink", sink.type, "delta")
+    if isinstance(sink, DorisSink):
+        return doris.DorisSink(
+            [str(address) for address in sink.fe],
+            username=sink.username,
+            password=sink.password.get_secret_value(),
+            sql_port=sink.sql_port,
+            two_phase_commit=sink.two_phase_commit,
+            create_tables=sink.create_tables,
+            tables=sink.tables.model_dump(),
+        )
+    raise _not_yet("sink", sink.type, "delta or doris")
 
 
 def _source(

@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cdc.binlog.kernels import kernel, load_u32, load_u64, part
+from cdc.binlog.kernels import inlined, kernel, load_u32, load_u64
 
 
 def _tables() -> np.ndarray:
@@ -105,7 +105,7 @@ def _folded(typing_context: Any, data: Any, start: Any, end: Any, crc: Any) -> A
     return types.UniTuple(types.uint64, 2)(data, types.int64, types.int64, types.uint64), generate
 
 
-@part
+@inlined
 def _look_up_8(b: int) -> int:
     """CRC register after the 8 bytes ``b``, mixed alike."""
     return np.uint64(
@@ -120,7 +120,7 @@ def _look_up_8(b: int) -> int:
     )
 
 
-@part
+@inlined
 def _look_up(a: int, b: int) -> int:
     """CRC register after the 16 bytes ``a``, ``b``, into which the register before is mixed already."""
     low = (
@@ -136,7 +136,7 @@ def _look_up(a: int, b: int) -> int:
     return np.uint64(low) ^ _look_up_8(b)
 
 
-@part
+@inlined
 def _rest(data: np.ndarray, start: int, end: int, crc: int) -> int:
     at = np.int64(start)
     while at + 16 <= end:
@@ -162,9 +162,9 @@ def _rest(data: np.ndarray, start: int, end: int, crc: int) -> int:
 
 if _FOLDS:
 
-    @kernel
-    def crc32(data: np.ndarray, start: int, end: int) -> int:
-        """CRC32 of ``data[start:end]``."""
+    @inlined
+    def event_crc(data: np.ndarray, start: int, end: int) -> int:
+        """As ``crc32``, within a kernel."""
         crc = np.uint64(0xFFFFFFFF)
         at = np.int64(start)
         if end - at >= _FEWEST_FOLDED:
@@ -175,7 +175,13 @@ if _FOLDS:
 
 else:
 
-    @kernel
-    def crc32(data: np.ndarray, start: int, end: int) -> int:
-        """CRC32 of ``data[start:end]``."""
+    @inlined
+    def event_crc(data: np.ndarray, start: int, end: int) -> int:
+        """As ``crc32``, within a kernel."""
         return _rest(data, start, end, np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def crc32(data: np.ndarray, start: int, end: int) -> int:
+    """CRC32 of ``data[start:end]``."""
+    return event_crc(data, start, end)

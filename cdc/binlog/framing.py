@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.binlog.checksum import crc32
-from cdc.binlog.kernels import kernel, load_u16, load_u32, load_u64, part
+from cdc.binlog.checksum import event_crc
+from cdc.binlog.kernels import inlined, kernel, load_u16, load_u32, load_u64, part
 
 # state: one int64 array that Python and kernel share
 (
@@ -84,7 +84,7 @@ _DUMMY_IDS = (0xFFFFFFFFFFFF, 0xFFFFFF)
 _K = np.uint64(0x9E3779B97F4A7C15)
 
 
-@part
+@inlined
 def content_hash(data: np.ndarray, start: int, end: int) -> int:
     """Hash of ``data[start:end]``; needs slack bytes behind ``end``."""
     value = np.uint64(end - start) * _K
@@ -100,7 +100,7 @@ def content_hash(data: np.ndarray, start: int, end: int) -> int:
     return np.int64(value & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@part
+@inlined
 def _same(left: np.ndarray, left_at: int, right: np.ndarray, right_at: int, count: int) -> bool:
     done = 0
     while done + 8 <= count:
@@ -114,7 +114,7 @@ def _same(left: np.ndarray, left_at: int, right: np.ndarray, right_at: int, coun
     return True
 
 
-@part
+@inlined
 def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.ndarray, known: np.ndarray,
               arena: np.ndarray) -> int:  # fmt: skip
     """Row of ``known`` with the same content, or -1."""
@@ -129,7 +129,7 @@ def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.nda
     return -1
 
 
-@part
+@inlined
 def read_pint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A packed number at ``at`` and the offset behind it; offset -1: it does not end before ``end``."""
     if at >= end:
@@ -175,7 +175,7 @@ def _read_vint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return value >> np.uint64(width), np.int64(at + width)
 
 
-@part
+@inlined
 def _find_origin(origins: np.ndarray, count: int, wanted: np.ndarray, hint: int) -> int:
     if 0 <= hint < count and _same(origins, hint * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
         return hint
@@ -185,7 +185,7 @@ def _find_origin(origins: np.ndarray, count: int, wanted: np.ndarray, hint: int)
     return -1
 
 
-@part
+@inlined
 def _read_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray, number: np.ndarray) -> bool:
     """Origin into ``wanted``, (gno, commit microseconds or -1) into ``number``; False: the body is too short."""
     if end - body < 25:
@@ -240,7 +240,7 @@ def _read_tagged_gtid(data: np.ndarray, body: int, end: int, wanted: np.ndarray,
     return at >= 0
 
 
-@part
+@inlined
 def _query_word(data: np.ndarray, body: int, end: int) -> int:
     """What a QUERY is: 1 BEGIN, 2 COMMIT, 3 ROLLBACK, 4 SAVEPOINT, 0 anything else, -1 malformed."""
     if end - body < 14:
@@ -263,7 +263,7 @@ def _query_word(data: np.ndarray, body: int, end: int) -> int:
     return 0
 
 
-@part
+@inlined
 def _end_transaction(state: np.ndarray, transactions: np.ndarray, file_next: int) -> None:
     row = state[TX_COUNT]
     transactions[row, START] = state[TX_START]
@@ -288,7 +288,7 @@ def end_transaction(state: np.ndarray, transactions: np.ndarray, file_next: int)
     _end_transaction(state, transactions, file_next)
 
 
-@part
+@inlined
 def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: int, gno: int) -> None:
     state[PHASE] = phase
     state[TX_START] = state[FILE_AT]
@@ -301,9 +301,9 @@ def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: in
     state[MAP_COUNT] = 0
 
 
-@kernel
-def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
-                map_ids: np.ndarray, map_slots: np.ndarray) -> int:  # fmt: skip
+@inlined
+def _list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
+               map_ids: np.ndarray, map_slots: np.ndarray) -> int:  # fmt: skip
     """List a row event; 0, or what is wrong with it."""
     if end - body < 8:
         return BAD_BODY
@@ -344,12 +344,17 @@ def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarra
 
 
 @kernel
-def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
+def list_rows(data: np.ndarray, kind: int, body: int, end: int, state: np.ndarray, events: np.ndarray,
+              map_ids: np.ndarray, map_slots: np.ndarray) -> int:  # fmt: skip
+    """As ``_list_rows``, for Python, which unpacks the rarer ones."""
+    return _list_rows(data, kind, body, end, state, events, map_ids, map_slots)
+
+
+@part
+def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
          transactions: np.ndarray, map_ids: np.ndarray, map_slots: np.ndarray, index: np.ndarray, known: np.ndarray,
-         arena: np.ndarray, origins: np.ndarray) -> int:  # fmt: skip
-    """Walk ``data[state[AT]:end]`` until Python is needed; why, as a code above."""
-    wanted = np.zeros(ORIGIN_BYTES, np.uint8)
-    number = np.zeros(2, np.int64)
+         arena: np.ndarray, origins: np.ndarray, wanted: np.ndarray, number: np.ndarray) -> int:  # fmt: skip
+    """As ``scan``; ``wanted`` and ``number`` are scratch."""
     event_limit = events.shape[0]
     transaction_limit = transactions.shape[0]
     while True:
@@ -417,7 +422,7 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
             last -= 4
             if last - head < _HEADER:
                 return BAD_SIZE
-            if crc32(data, head, last) != load_u32(data, last):
+            if event_crc(data, head, last) != load_u32(data, last):
                 return BAD_CHECKSUM
         body = head + _HEADER
         file_next = state[FILE_AT]
@@ -445,7 +450,7 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
             map_slots[count] = known[row, KNOWN_SLOT]
             state[MAP_COUNT] = count + 1
         elif 23 <= kind <= 25 or 30 <= kind <= 32 or kind == 39:
-            fault = list_rows(data, kind, body, last, state, events, map_ids, map_slots)
+            fault = _list_rows(data, kind, body, last, state, events, map_ids, map_slots)
             if fault:
                 return fault
             ends = state[TX_STANDALONE] != 0 and state[MAP_COUNT] == 0
@@ -519,3 +524,14 @@ def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.n
         state[FILE_AT] = file_next
         if ends:
             _end_transaction(state, transactions, file_next)
+
+
+@kernel
+def scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.ndarray, events: np.ndarray,
+         transactions: np.ndarray, map_ids: np.ndarray, map_slots: np.ndarray, index: np.ndarray, known: np.ndarray,
+         arena: np.ndarray, origins: np.ndarray) -> int:  # fmt: skip
+    """Walk ``data[state[AT]:end]`` until Python is needed; why, as a code above."""
+    wanted = np.zeros(ORIGIN_BYTES, np.uint8)
+    number = np.zeros(2, np.int64)
+    return _scan(data, end, framed, batch_bytes, state, events, transactions, map_ids, map_slots, index, known, arena,
+                 origins, wanted, number)  # fmt: skip

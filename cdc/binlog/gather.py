@@ -21,16 +21,17 @@ OUTSIDE = -1  # kernel results below 0 name a fault of the row in the second val
 TOO_LARGE = -2
 NOT_UTF8 = -3
 
+NOT_UTF8_TEXT = (
+    "Text that is not UTF-8",
+    "Mend the value in the source (MariaDB lets lone surrogates in), or leave the column out of the mapping.",
+)
 _FAULTS = {
     OUTSIDE: ("a value reaches beyond its buffer", "The binlog is damaged: take a new snapshot of the table."),
     TOO_LARGE: (
         "values of one column exceed 2 GiB in one piece",
         "Lower the decoder's batch size, so that a piece holds fewer rows.",
     ),
-    NOT_UTF8: (
-        "text that is not UTF-8",
-        "Mend the value in the source (MariaDB lets lone surrogates in), or leave the column out of the mapping.",
-    ),
+    NOT_UTF8: NOT_UTF8_TEXT,
 }
 
 _AHEAD = 12  # rows: a miss takes as long as a dozen short copies
@@ -93,6 +94,8 @@ def valid_utf8(data, start, end):  # type: ignore[no-untyped-def]
         first = data[at]
         if first < 0x80:
             at += 1
+            while at + 8 <= end and not load_u64(data, at) & _HIGH_BITS:
+                at += 8
         elif first < 0xC2:
             return False
         elif first < 0xE0:

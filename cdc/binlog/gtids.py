@@ -70,8 +70,12 @@ class Gtids:
             domain, server = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")
             return known.add(domain, server, int(numbers[-1]))
         known_set = executed if isinstance(executed, GtidSet) else GtidSet.empty()
-        numbers = np.sort(numbers)
-        breaks = np.flatnonzero(np.diff(numbers) != 1)
+        steps = np.diff(numbers)
+        if (steps < 1).any():
+            numbers = np.sort(numbers)
+            numbers = numbers[np.concatenate(([True], np.diff(numbers) > 0))]
+            steps = np.diff(numbers)
+        breaks = np.flatnonzero(steps != 1)
         first = numbers[np.concatenate(([0], breaks + 1))]
         last = numbers[np.concatenate((breaks, [len(numbers) - 1]))]
         tag = raw[17 : 17 + raw[16]].decode("ascii", "replace")

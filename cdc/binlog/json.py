@@ -419,10 +419,9 @@ def _put_document(data, start, end, out, to, stack):  # type: ignore[no-untyped-
                 return np.int64(_BAD)
 
 
-@kernel
-def _documents(data, starts, lengths, first, offsets, out):  # type: ignore[no-untyped-def]
+@part
+def _put_documents(data, starts, lengths, first, offsets, out, stack):  # type: ignore[no-untyped-def]
     """Write documents from row ``first`` on; answer (0 or a fault, the row)."""
-    stack = np.empty((_DEEPEST, 6), np.int64)
     at = np.int64(offsets[first])
     for row in range(first, starts.size):
         length = np.int64(lengths[row])
@@ -439,6 +438,12 @@ def _documents(data, starts, lengths, first, offsets, out):  # type: ignore[no-u
             at = end
         offsets[row + 1] = at
     return 0, starts.size
+
+
+@kernel
+def _documents(data, starts, lengths, first, offsets, out):  # type: ignore[no-untyped-def]
+    stack = np.empty((_DEEPEST, 6), np.int64)
+    return _put_documents(data, starts, lengths, first, offsets, out, stack)
 
 
 def text_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:

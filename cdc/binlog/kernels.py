@@ -49,11 +49,22 @@ def _use_cache() -> bool:
     return True
 
 
-kernel = numba.njit(cache=_use_cache(), nogil=True, error_model="numpy")
+CACHED = _use_cache()
+
+kernel = numba.njit(cache=CACHED, nogil=True, error_model="numpy")
 
 # parts of kernels: Python never calls them, so they need no wrapper, and their code is kept with the kernel's. They
-# make no arrays: without reference counts (locked instructions per array and call) a short part is four times as fast
-part = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+# allocate nothing, and do not count references: else every array given to a part costs two locked instructions a call
+_PART = {
+    "nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False,
+}  # fmt: skip
+part = numba.njit(**_PART)
+inlined = numba.njit(**_PART, forceinline=True)  # those called per row or event
+
+
+def nothing_compiled() -> bool:
+    """Whether this is the first start: there is a cache, and nothing in it."""
+    return CACHED and next(_cache_folder().rglob("*.nbi"), None) is None
 
 
 def _loader(bits: int) -> Any:
@@ -134,3 +145,53 @@ def prefetch(typing_context: Any, data: Any, offset: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(data, types.int64), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context: Any, value: Any) -> Any:
+    """The number of the lowest bit set in a uint64, which must not be 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def peek(typing_context: Any, numbers: Any, index: Any) -> Any:
+    """``numbers[index]`` of int64, without the test for an index from behind."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.load(builder.gep(array.data, [arguments[1]]), align=8)
+
+    return types.int64(numbers, types.int64), generate
+
+
+@intrinsic
+def poke(typing_context: Any, numbers: Any, index: Any, number: Any) -> Any:
+    """``numbers[index] = number`` of int64, likewise."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        builder.store(arguments[2], builder.gep(array.data, [arguments[1]]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(numbers, types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_32(typing_context: Any, source: Any, start: Any, target: Any, at: Any) -> Any:
+    """Copy 32 bytes, of which the last may lie in the slack of either buffer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(8), 32).as_pointer()
+        arrays = [context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2)]
+        places = [
+            builder.bitcast(builder.gep(array.data, [arguments[i]]), vector)
+            for array, i in zip(arrays, (1, 3), strict=True)
+        ]
+        builder.store(builder.load(places[0], align=1), places[1], align=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, target, types.int64), generate

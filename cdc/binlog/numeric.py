@@ -44,7 +44,7 @@ def put_small(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarra
     """TINYINT, one byte each."""
     for i in range(count):
         at = starts[i]
-        store_8(block, out + i, np.int64(load_u8(data, at)) if at >= 0 else np.int64(0))
+        store_8(block, out + i, np.int64(load_u8(data, max(at, 0))) if at >= 0 else np.int64(0))
 
 
 @part
@@ -53,12 +53,12 @@ def put_16(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
     if op == COPY_2:
         for i in range(count):
             at = starts[i]
-            store_16(block, out + 2 * i, np.int64(load_u16(data, at)) if at >= 0 else np.int64(0))
+            store_16(block, out + 2 * i, np.int64(load_u16(data, max(at, 0))) if at >= 0 else np.int64(0))
     else:
         epoch = np.int64(1900) if op == YEAR_I16 else np.int64(0)
         for i in range(count):
             at = starts[i]
-            value = np.int64(load_u8(data, at)) if at >= 0 else np.int64(0)
+            value = np.int64(load_u8(data, max(at, 0))) if at >= 0 else np.int64(0)
             store_16(block, out + 2 * i, value + epoch if value else value)
 
 
@@ -68,7 +68,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
     if op == COPY_4:
         for i in range(count):
             at = starts[i]
-            store_32(block, out + 4 * i, np.int64(load_u32(data, at)) if at >= 0 else np.int64(0))
+            store_32(block, out + 4 * i, np.int64(load_u32(data, max(at, 0))) if at >= 0 else np.int64(0))
     else:
         mask = np.uint64(0xFFFFFF)
         sign = np.int64(0x800000) if op == I24_I32 else np.int64(0)
@@ -78,7 +78,7 @@ def put_32(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: np.
             mask = np.uint64(0xFF)
         for i in range(count):
             at = starts[i]
-            value = np.int64(load_u32(data, at) & mask) if at >= 0 else np.int64(0)
+            value = np.int64(load_u32(data, max(at, 0)) & mask) if at >= 0 else np.int64(0)
             store_32(block, out + 4 * i, (value ^ sign) - sign)
 
 
@@ -89,12 +89,12 @@ def put_64(op: int, width: int, data: np.ndarray, starts: np.ndarray, count: int
     if op == COPY_8:
         for i in range(count):
             at = starts[i]
-            store_64(block, out + 8 * i, np.int64(load_u64(data, at)) if at >= 0 else np.int64(0))
+            store_64(block, out + 8 * i, np.int64(load_u64(data, max(at, 0))) if at >= 0 else np.int64(0))
     else:
         shift = np.uint64(32) if op == U32_I64 else np.uint64(64 - 8 * width)
         for i in range(count):
             at = starts[i]
-            word = load_u64(data, at) if at >= 0 else np.uint64(0)
+            word = load_u64(data, max(at, 0)) if at >= 0 else np.uint64(0)
             word = swap_bytes(word) >> shift if op == BITS_I64 else (word << shift) >> shift
             store_64(block, out + 8 * i, np.int64(word))
 
@@ -104,7 +104,7 @@ def put_wide(op: int, data: np.ndarray, starts: np.ndarray, count: int, block: n
     """Into decimal128 without sign: BIGINT UNSIGNED, BIT(64)."""
     for i in range(count):
         at = starts[i]
-        word = load_u64(data, at) if at >= 0 else np.uint64(0)
+        word = load_u64(data, max(at, 0)) if at >= 0 else np.uint64(0)
         store_64(block, out + 16 * i, np.int64(word if op == U64_DECIMAL else swap_bytes(word)))
         store_64(block, out + 16 * i + 8, np.int64(0))
 
@@ -159,8 +159,9 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
                     block: np.ndarray, out: int) -> int:  # fmt: skip
     """DECIMAL of 19 to 38 digits into decimal128; the first value with impossible digits, or -1."""
     whole = precision - scale
-    head, tail = whole % 9, scale % 9  # digits of the first and last group, which may be short
-    groups = (1 if head else 0) + whole // 9 + scale // 9 + (1 if tail else 0)
+    head = whole % 9
+    tail = scale % 9
+    groups = whole // 9 + scale // 9 + (1 if head else 0) + (1 if tail else 0)
     for i in range(count):
         at = starts[i]
         high = np.uint64(0)
@@ -169,16 +170,16 @@ def put_decimal_128(precision: int, scale: int, data: np.ndarray, starts: np.nda
         if at >= 0:
             flip = np.uint64(0) if data[at] & 0x80 else ~np.uint64(0)
             sign = np.uint64(1) << np.uint64(63)
-            for g in range(groups):
-                figures = np.int64(9)
-                if g == 0 and head:
-                    figures = head
-                elif g == groups - 1 and tail:
-                    figures = tail
-                size = _DIGIT_BYTES[figures]
+            for group in range(groups):
+                count_here = np.int64(9)
+                if group == 0 and head:
+                    count_here = head
+                elif group == groups - 1 and tail:
+                    count_here = tail
+                size = _DIGIT_BYTES[count_here]
                 digits = (swap_bytes(load_u64(data, at)) ^ flip ^ sign) >> np.uint64(64 - 8 * size)
                 sign = np.uint64(0)
-                factor = np.uint64(_POWERS[figures])
+                factor = np.uint64(_POWERS[count_here])
                 if digits >= factor:
                     return i
                 at += size

@@ -33,6 +33,7 @@ class Registry:
     _count: int
     _used: int
     _by_shape: dict[Any, int]
+    _asks: bool = False  # some map does not tell all of its table
 
     @classmethod
     def empty(cls, selection: Selection, tables: TableSource) -> Registry:
@@ -56,13 +57,14 @@ class Registry:
 
     def forget_schemas(self) -> None:
         """Ask the TableSource again for tables whose maps do not tell all: their bytes may mean other columns now."""
+        if not self._asks:
+            return
         kept = [
             row
             for row in self.known[: self._count].tolist()
             if row[KNOWN_SLOT] == SKIPPED or self.slots[row[KNOWN_SLOT]].table_map.complete
         ]
-        if len(kept) == self._count:
-            return
+        self._asks = False
         self._count = len(kept)
         self.known[: self._count] = np.array(kept, np.int64).reshape(-1, KNOWN_FIELDS)
         self._rebuild()
@@ -72,6 +74,7 @@ class Registry:
         if not self.selection.maps(database, table):
             return SKIPPED
         table_map = parse_table_map(content, mariadb=mariadb)
+        self._asks |= not table_map.complete
         schema = schema_of(table_map, since) if table_map.complete else self.tables.schema(table_map)
         if schema is None:
             return SKIPPED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,13 +13,18 @@ from cdc.batch import Changes, Reads
 from cdc.binlog import json, json_diff, numeric, tables, temporal, text, walk
 from cdc.binlog.charsets import Charset
 from cdc.binlog.events import Malformed
+from cdc.binlog.framing import BITMAPS_AT, END
+from cdc.binlog.gather import NOT_UTF8_TEXT
+from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.tables import MappedColumn, TableMap
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 
-_ALIGN = 64
-_SCRATCH_PLACES = 16384  # values in flight: 192 KiB, within a core's second-level cache
+_SCRATCH_PLACES = 16384  # values in flight: 256 KiB, within a core's second-level cache
 _FEWEST_ROWS = 64
+_ODD = 9  # more, so that places do not fall on the same cache lines: powers of two make wide tables half as fast
+_MOST_HELD = 16 << 20
+_MARGIN = 1.1  # rows of the next block over what was seen last
 _RESYNC = "Take a new snapshot of the table: cdc snapshot."
 _IMAGE_MEND = "Set binlog_row_image to FULL on the server for every session that writes, then take a new snapshot."
 
@@ -33,7 +39,7 @@ class ColumnPlan:
     column: Column
     arrow: pa.DataType
     op: int
-    size: int  # bytes of a value in the block
+    size: int  # bytes of a value, or of its offset
     first: int = 0
     second: int = 0
     finish: Finish | None = None  # of variable values
@@ -50,11 +56,17 @@ class Slot:
     columns: list[ColumnPlan]
     key_columns: frozenset[str]
     steps: np.ndarray
-    key_steps: np.ndarray
+    reads: np.ndarray  # by table column: which of ``columns`` it is, or -1
+    widths: np.ndarray  # by table column: bytes of a value, or less than 0: those of its length
     keys: np.ndarray
     json_columns: np.ndarray
+    wanted: np.ndarray
+    place_count: int
+    width: int  # rows of the scratch
     arrow: pa.Schema
-    row_bytes: float = 64.0  # of an output row, as seen last: sizes the next block
+    message: Message
+    row_bytes: float = 0.0  # of the source for an output row, as seen last: sizes the next block; 0: never seen
+    text_bytes: np.ndarray | None = None  # by wanted column, of an output row
     impossible_dates: dict[str, int] = field(default_factory=dict)  # by column, turned into NULL
 
 
@@ -79,70 +91,141 @@ def make_slot(table_map: TableMap, schema: TableSchema, reads: Reads) -> Slot:
         )
     wanted = {name.casefold() for name in reads.columns | reads.key}
     key = {name.casefold() for name in reads.key}
-    count = len(schema.columns)
-    steps = np.full((count, walk.STEP_FIELDS), -1, np.int64)
-    key_steps = steps.copy()
+    columns = np.full(len(schema.columns), -1, np.int64)
     plans: list[ColumnPlan] = []
     keys: list[int] = []
     for i, (column, mapped) in enumerate(zip(schema.columns, table_map.columns, strict=True)):
-        steps[i, walk.WIDTH] = key_steps[i, walk.WIDTH] = mapped.width
         if column.name.casefold() in wanted:
-            steps[i, walk.READ] = len(plans)
+            columns[i] = len(plans)
             plans.append(_plan(column, mapped, schema))
         if column.name.casefold() in key:
-            key_steps[i, walk.READ] = len(keys)
             keys.append(i)
-    _find_runs(steps)
-    _find_runs(key_steps)
+    widths = np.array([mapped.width for mapped in table_map.columns], np.int64)
+    layout = np.zeros((len(plans), walk.WANTED_FIELDS), np.int64)
+    for row, plan in zip(layout, plans, strict=True):
+        row[[walk.OP, walk.SIZE, walk.FIRST, walk.SECOND]] = plan.op, plan.size, plan.first, plan.second
+        row[walk.HELD] = plan.finish is not None or plan.post is not None
+    steps, place_count, width = _steps(widths, columns, layout)
     fields = [pa.field(plan.column.name, plan.arrow) for plan in plans]
-    fields += [pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())]
+    ours = [pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())]
+    direct = [made for made, plan in zip(fields, plans, strict=True) if plan.finish is None and plan.post is None]
     return Slot(
         table_map,
         schema,
         plans,
         frozenset(schema.columns[i].name for i in keys),
         steps,
-        key_steps,
-        np.array(keys, np.int64),
+        columns,
+        widths,
+        columns[np.array(keys, np.int64)],
         np.array([mapped.type == tables.JSON for mapped in table_map.columns], np.uint8),
-        pa.schema(fields),
+        layout,
+        place_count,
+        width,
+        pa.schema(fields + ours),
+        Message.of(pa.schema(direct + ours)),
     )
+
+
+def _steps(widths: np.ndarray, reads: np.ndarray, layout: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """The way through a complete image, number of places to note and rows of the scratch; fills ``layout``."""
+    steps: list[list[int]] = []
+    sizes, count, i, places = widths.tolist(), len(widths), 0, 0
+    while i < count:
+        first, mask, size, word = i, 0, 0, i >> 6
+        step = [0] * walk.STEP_FIELDS
+        step[walk.COLUMN], step[walk.WORD], step[walk.PLACE], step[walk.VARIABLE_PLACE] = first, word, -1, -1
+        while i < count and i >> 6 == word and sizes[i] >= 0:
+            if reads[i] >= 0:
+                if step[walk.PLACE] < 0:
+                    step[walk.PLACE], places = places, places + 1
+                row = layout[reads[i]]
+                row[walk.FROM], row[walk.DISTANCE], row[walk.EARLIER] = step[walk.PLACE], size, _signed(mask)
+            mask |= 1 << (i & 63)
+            size += sizes[i]
+            i += 1
+        step[walk.MASK], step[walk.BYTES], step[walk.LAST] = _signed(mask), size, i - 1
+        if i < count and i >> 6 == word:
+            step[walk.PREFIX], step[walk.BIT], step[walk.LAST] = -sizes[i], _signed(1 << (i & 63)), i
+            if reads[i] >= 0:
+                layout[reads[i], walk.FROM] = step[walk.VARIABLE_PLACE] = places
+                places += 1
+            i += 1
+        steps.append(step)
+    for column, wanted in enumerate(reads.tolist()):
+        if wanted >= 0:
+            layout[wanted, walk.SOURCE], layout[wanted, walk.NULL_WORD] = column, column >> 6
+            layout[wanted, walk.NULL_BIT] = _signed(1 << (column & 63))
+    made = np.array(steps, np.int64).reshape(-1, walk.STEP_FIELDS)
+    count = max(places + 1, len(layout))  # what is not read is noted in a place of its own, which costs no branch
+    width = max(_FEWEST_ROWS, min(walk.CHUNK, _SCRATCH_PLACES // count)) + _ODD
+    for place in (walk.PLACE, walk.VARIABLE_PLACE):
+        made[:, place] = np.where(made[:, place] < 0, places, made[:, place]) * width
+    layout[:, walk.FROM] *= width
+    return made, count, width
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
 
 
 class Scratch:
     """Places of one chunk's values, shared by all tables of a decoder, of which there may be thousands."""
 
     def __init__(self) -> None:
-        self._starts = np.zeros(0, np.int64)
-        self._lengths = np.zeros(0, np.int32)
+        self._numbers = np.zeros(0, np.int64)
+        self._held = np.zeros(0, np.uint8)
 
-    def of(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and lengths for that many columns, few enough rows that all of it stays in the cache.
+    def of(self, slot: Slot) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, lengths and null bits for the slot."""
+        one, bits = slot.place_count * slot.width, (len(slot.widths) + 63) // 64 * slot.width
+        if 2 * one + bits > len(self._numbers):
+            self._numbers = np.zeros(2 * one + bits, np.int64)
+        numbers = self._numbers
+        return numbers[:one], numbers[one : 2 * one], numbers[2 * one : 2 * one + bits]
 
-        The odd width keeps columns from falling on the same cache lines: a power of two makes wide tables half as fast.
-        """
-        width = max(_FEWEST_ROWS, min(walk.CHUNK, _SCRATCH_PLACES // columns)) + walk.PADDING
-        if columns * width > len(self._starts):
-            self._starts = np.zeros(columns * width, np.int64)
-            self._lengths = np.zeros(columns * width, np.int32)
-        used = columns * width
-        return self._starts[:used].reshape(columns, width), self._lengths[:used].reshape(columns, width)
+    def held(self, size: int) -> np.ndarray:
+        """Room for values from which Python makes arrays; good until the next call."""
+        if size > len(self._held) or len(self._held) > max(8 * size, _MOST_HELD):
+            self._held = np.empty(size, np.uint8)
+        return self._held
 
 
-def _find_runs(steps: np.ndarray) -> None:
-    """Runs of unread columns of fixed size are stepped over at once where none of them is NULL."""
-    steps[:, walk.RUN] = steps[:, walk.RUN_BYTES] = steps[:, walk.RUN_MASK] = 0
-    masks = steps.view(np.uint64)
-    for i in range(len(steps)):
-        end = i
-        mask = size = 0
-        while end < len(steps) and end >> 6 == i >> 6 and steps[end, walk.READ] < 0 and steps[end, walk.WIDTH] > 0:
-            mask |= 1 << (end & 63)
-            size += int(steps[end, walk.WIDTH])
-            end += 1
-        if end - i > 1:
-            steps[i, walk.RUN], steps[i, walk.RUN_BYTES] = end - i, size
-            masks[i, walk.RUN_MASK] = mask
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The head of an Arrow IPC message for one schema, and where its numbers stand: one call makes all arrays."""
+
+    schema: pa.Schema
+    head: np.ndarray
+    length_at: int
+    body_length_at: int
+    nodes_at: int
+    buffers_at: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Message:
+        """Made from a message of Arrow's own, whose flatbuffer is looked through for the places."""
+        nulls = [pa.nulls(1, wanted.type) for wanted in schema]
+        raw = pa.RecordBatch.from_arrays(nulls, schema=schema).serialize().to_pybytes()
+        (size,) = struct.unpack_from("<i", raw, 4)
+        root = 8 + struct.unpack_from("<I", raw, 8)[0]
+        batch_at = _member(raw, root, 2)
+        batch = batch_at + struct.unpack_from("<I", raw, batch_at)[0]
+        nodes, buffers = (
+            at + struct.unpack_from("<I", raw, at)[0] + 4 for at in (_member(raw, batch, k) for k in (1, 2))
+        )
+        head = np.frombuffer(raw[: 8 + size], np.uint8)
+        return cls(schema, head, _member(raw, batch, 0), _member(raw, root, 3), nodes, buffers)
+
+    def arrays(self, block: np.ndarray) -> pa.RecordBatch:
+        """The arrays that the block's head describes; they keep the block."""
+        return pa.ipc.read_record_batch(pa.py_buffer(block), self.schema)
+
+
+def _member(raw: bytes, table: int, number: int) -> int:
+    """Where a table of a flatbuffer has its field ``number``."""
+    members = table - struct.unpack_from("<i", raw, table)[0]
+    return table + int(struct.unpack_from("<H", raw, members + 4 + 2 * number)[0])
 
 
 _SIGNED = {
@@ -212,7 +295,12 @@ def _plan(column: Column, mapped: MappedColumn, schema: TableSchema) -> ColumnPl
             column, arrow, numeric.MASK, 8, mapped.width,
             post=lambda values, valid: text.set_array(values.view(np.uint64), valid, labels),
         )  # fmt: skip
-    return ColumnPlan(column, arrow, walk.PLACES, 12, finish=_finish(column, mapped))
+    if mapped.type not in _COMPRESSED:
+        if kind in (Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY):
+            return ColumnPlan(column, arrow, walk.BYTES_AS_THEY_ARE, 4)
+        if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and Charset(column.charset or "utf8mb4").is_utf8:
+            return ColumnPlan(column, arrow, walk.TEXT, 4)
+    return ColumnPlan(column, arrow, walk.PLACES, 8, finish=_finish(column, mapped))
 
 
 def _fits(column: Column, mapped: MappedColumn) -> bool:
@@ -242,7 +330,7 @@ def _plan_decimal(column: Column, mapped: MappedColumn) -> ColumnPlan:
             raise Malformed(f"a DECIMAL with impossible digits in column {column.name}")
         return array
 
-    return ColumnPlan(column, column.arrow, walk.PLACES, 12, mapped.width, finish=finish)
+    return ColumnPlan(column, column.arrow, walk.PLACES, 8, mapped.width, finish=finish)
 
 
 def _finish(column: Column, mapped: MappedColumn) -> Finish:
@@ -279,15 +367,26 @@ class Decoded:
 
     slot: Slot
     order: np.ndarray
-    arrays: list[pa.Array]  # of the wanted columns, then ``__deleted``
+    wanted: np.ndarray
+    block: np.ndarray
+    made: list[pa.Array]  # what Python made of the values held
+    control: np.ndarray
     rows: int
 
     def numbered(self, event_rows: np.ndarray, event_base: np.ndarray) -> Changes:
         """With ``__sequence``: rows of event e are numbered from ``event_base[e]`` on."""
-        sequence = np.empty(self.rows, np.int64)
-        walk.number_rows(self.order, event_rows, event_base, sequence)
-        numbers = pa.Array.from_buffers(pa.int64(), self.rows, [None, pa.py_buffer(sequence)], 0)
-        return Changes(self.slot.schema, pa.RecordBatch.from_arrays([*self.arrays, numbers], schema=self.slot.arrow))
+        slot, message, block, control = self.slot, self.slot.message, self.block, self.control
+        walk.number_rows(self.order, event_rows, event_base, block, control[walk.SEQUENCE_AT])
+        walk.describe(
+            self.wanted, self.rows, len(message.head), block, message.length_at, message.body_length_at,
+            message.nodes_at, message.buffers_at, control,
+        )  # fmt: skip
+        rows = message.arrays(block)
+        if self.made:
+            direct, made = iter(rows.columns), iter(self.made)
+            held = [*self.wanted[:, walk.HELD].tolist(), 0, 0]
+            rows = pa.RecordBatch.from_arrays([next(made if h else direct) for h in held], schema=slot.arrow)
+        return Changes(slot.schema, rows)
 
 
 def decode(
@@ -300,102 +399,68 @@ def decode(
     scratch: Scratch,
 ) -> Decoded | Fault:
     """Decode the events that ``order`` names, all of ``slot``; fills ``event_rows`` with rows per event."""
-    source_bytes = int((events[order, 4] - events[order, 3]).sum())
-    capacity = int(source_bytes / slot.row_bytes * 1.1) + 8
+    source_bytes = int((events[order, END] - events[order, BITMAPS_AT]).sum())
     control = np.zeros(walk.CONTROL_SIZE, np.int64)
-    wanted, block = _block(slot, capacity, control)
-    starts, lengths = scratch.of(max(len(slot.columns), 1))
+    wanted = slot.wanted.copy()
+    places, sizes, words = scratch.of(slot)
+    head = slot.message.head
+    capacity = _first_capacity(slot, wanted, source_bytes)
     while True:
+        walk.lay_out(wanted, capacity, len(head), control)
+        block = np.empty(int(control[walk.BODY_END]) + SLACK_BYTES, np.uint8)
+        block[: len(head)] = head
+        held = scratch.held(int(control[walk.HELD_END]) + SLACK_BYTES)
         answer = walk.decode_rows(
-            data, events, order, slot.steps, slot.key_steps, slot.keys, slot.json_columns, documents, wanted,
-            starts, lengths, block, capacity, event_rows, control,
+            data, events, order, slot.steps, slot.reads, slot.widths, slot.keys, slot.json_columns, documents, wanted,
+            places, sizes, words, slot.width, held, block, capacity, event_rows, control,
         )  # fmt: skip
         if answer != walk.MORE_ROOM:
             break
-        done = control.copy()
-        new_capacity = max(2 * capacity, 64)
-        larger, new_block = _block(slot, new_capacity, control)
-        _move(slot, wanted, block, capacity, int(done[walk.DELETED_AT]), larger, new_block, new_capacity, control)
-        wanted, block, capacity = larger, new_block, new_capacity
+        capacity *= 2
+        wanted[:, walk.TEXT_ROOM] = 2 * wanted[:, walk.TEXT_ROOM] + 1024
+        event_rows[order] = 0
     if answer == walk.FAILED:
         return _fault(slot, control, order, event_rows)
     rows = int(control[walk.ROWS])
     slot.row_bytes = max(source_bytes / max(rows, 1), 1.0)
-    fault = _impossible_key(slot, wanted, order)
-    return fault or Decoded(slot, order, _arrays(slot, data, wanted, block, capacity, rows, control), rows)
+    slot.text_bytes = wanted[:, walk.TEXT_USED] / max(rows, 1)
+    made = _made(slot, data, wanted, held, capacity, rows)
+    return _impossible_key(slot, wanted, order) or Decoded(slot, order, wanted, block, made, control, rows)
 
 
-def _block(slot: Slot, capacity: int, control: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One allocation for all columns of ``capacity`` rows; where each has its place goes into ``wanted``."""
-    wanted = np.zeros((len(slot.columns), walk.WANTED_FIELDS), np.int64)
-    bits = _aligned((capacity + 7) // 8)
-    at = bits * len(slot.columns)  # validity bitmaps first, all ones
-    for i, plan in enumerate(slot.columns):
-        wanted[i] = (plan.op, 8 if plan.op == walk.PLACES else plan.size, plan.first, plan.second, at, i * bits, 0, 0)
-        at += _aligned(capacity * plan.size + _ALIGN)
-    control[walk.DELETED_AT] = at
-    block = np.empty(at + _aligned(capacity), np.uint8)
-    block[: bits * len(slot.columns)] = 0xFF
-    return wanted, block
+def _first_capacity(slot: Slot, wanted: np.ndarray, source_bytes: int) -> int:
+    """Rows to make room for, and in ``wanted`` room for their text."""
+    if slot.text_bytes is not None:
+        capacity = int(source_bytes / slot.row_bytes * _MARGIN) + 16
+        wanted[:, walk.TEXT_ROOM] = slot.text_bytes * (_MARGIN * capacity) + 256
+        return capacity
+    texts = max(int((wanted[:, walk.OP] > walk.PLACES).sum()), 1)
+    wanted[:, walk.TEXT_ROOM] = source_bytes if texts == 1 else 2 * source_bytes // texts + 4096
+    return source_bytes // (len(slot.widths) // 8 + 1 + int(np.abs(slot.widths).sum()) // 2) + 16
 
 
-def _aligned(size: int) -> int:
-    return (size + _ALIGN - 1) // _ALIGN * _ALIGN
-
-
-def _move(
-    slot: Slot, old: np.ndarray, old_block: np.ndarray, old_capacity: int, old_deleted: int,
-    new: np.ndarray, new_block: np.ndarray, new_capacity: int, control: np.ndarray,
-) -> None:  # fmt: skip
-    """Copy the rows so far into a larger block."""
-    rows = int(control[walk.ROWS])
-    for i, plan in enumerate(slot.columns):
-        new[i, walk.NULLS :] = old[i, walk.NULLS :]
-        bits = (rows + 7) // 8
-        a, b = int(old[i, walk.VALIDITY_AT]), int(new[i, walk.VALIDITY_AT])
-        new_block[b : b + bits] = old_block[a : a + bits]
-        a, b = int(old[i, walk.VALUES_AT]), int(new[i, walk.VALUES_AT])
-        width = 8 if plan.op == walk.PLACES else plan.size
-        new_block[b : b + rows * width] = old_block[a : a + rows * width]
-        if plan.op == walk.PLACES:
-            a, b = a + 8 * old_capacity, b + 8 * new_capacity
-            new_block[b : b + rows * 4] = old_block[a : a + rows * 4]
-    deleted = int(control[walk.DELETED_AT])
-    new_block[deleted : deleted + rows] = old_block[old_deleted : old_deleted + rows]
-
-
-def _arrays(
-    slot: Slot, data: np.ndarray, wanted: np.ndarray, block: np.ndarray, capacity: int, rows: int, control: np.ndarray
+def _made(
+    slot: Slot, data: np.ndarray, wanted: np.ndarray, held: np.ndarray, capacity: int, rows: int
 ) -> list[pa.Array]:
-    buffer = pa.py_buffer(block)
+    """The arrays of the columns whose values were held."""
     arrays = []
-    layout = wanted.tolist()
-    bits = (rows + 7) // 8
-    for plan, (_, size, _, _, at, validity_at, nulls, bad) in zip(slot.columns, layout, strict=True):
-        if bad:
-            name = plan.column.name
-            slot.impossible_dates[name] = slot.impossible_dates.get(name, 0) + bad
+    for i in np.flatnonzero(wanted[:, walk.BAD]).tolist():
+        name = slot.columns[i].column.name
+        slot.impossible_dates[name] = slot.impossible_dates.get(name, 0) + int(wanted[i, walk.BAD])
+    for i in np.flatnonzero(wanted[:, walk.HELD]).tolist():
+        plan, at = slot.columns[i], int(wanted[i, walk.VALUES_AT])
         if plan.finish is not None:
-            starts = block[at : at + 8 * rows].view(np.int64)
+            starts = held[at : at + 8 * rows].view(np.int64)
             at += 8 * capacity
-            arrays.append(plan.finish(data, starts, block[at : at + 4 * rows].view(np.int32)))
+            arrays.append(plan.finish(data, starts, held[at : at + 4 * rows].view(np.int32)))
         elif plan.post is not None:
-            values: np.ndarray = block[at : at + size * rows].view(plan.block_type)
-            if nulls:
-                packed = block[validity_at : validity_at + bits]
+            values: np.ndarray = held[at : at + plan.size * rows].view(plan.block_type)
+            valid = np.ones(rows, np.bool_)
+            if wanted[i, walk.NULLS]:
+                validity_at = int(wanted[i, walk.VALIDITY_AT])
+                packed = held[validity_at : validity_at + (rows + 7) // 8]
                 valid = np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
-            else:
-                valid = np.ones(rows, np.bool_)
             arrays.append(plan.post(values, valid))
-        else:
-            validity = buffer.slice(validity_at, bits) if nulls else None
-            arrays.append(pa.Array.from_buffers(plan.arrow, rows, [validity, buffer.slice(at, size * rows)], nulls))
-    if control[walk.DELETES]:
-        deleted = int(control[walk.DELETED_AT])
-        flags = np.packbits(block[deleted : deleted + rows], bitorder="little")
-    else:
-        flags = np.zeros(bits, np.uint8)
-    arrays.append(pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(flags)], 0))
     return arrays
 
 
@@ -413,14 +478,17 @@ def _impossible_key(slot: Slot, wanted: np.ndarray, order: np.ndarray) -> Fault 
 
 
 def _fault(slot: Slot, control: np.ndarray, order: np.ndarray, event_rows: np.ndarray | None = None) -> Fault:
+    event = int(order[control[walk.EVENT]])
     code, column = int(control[walk.FAULT]), int(control[walk.FAULT_COLUMN])
-    place = int(control[walk.EVENT])
-    if code == walk.BAD_DIGITS and event_rows is not None:  # found behind the walk, which is events further by then
+    if code in (walk.BAD_DIGITS, walk.BAD_TEXT):
+        assert event_rows is not None
         behind = np.cumsum(event_rows[order])
-        place = min(int(np.searchsorted(behind, control[walk.FAULT_ROW], "right")), len(order) - 1)
-    event = int(order[place])
-    if code == walk.BAD_DIGITS:
-        return Fault(DecodeError, "A DECIMAL with impossible digits", _RESYNC, event, slot.columns[column].column.name)
+        event = int(order[int(np.searchsorted(behind, control[walk.FAULT_ROW], "right"))])
+        name = slot.columns[column].column.name
+        if code == walk.BAD_TEXT:
+            message, mend = NOT_UTF8_TEXT
+            return Fault(DecodeError, message, mend, event, name)
+        return Fault(DecodeError, "A DECIMAL with impossible digits", _RESYNC, event, name)
     name = slot.schema.columns[column].name if column < len(slot.schema.columns) else ""
     if code in (walk.ABSENT, walk.NO_BASE):
         message = (
@@ -445,7 +513,7 @@ def json_documents(
     control = np.zeros(walk.CONTROL_SIZE, np.int64)
     found = np.zeros((1024, 4), np.int64)
     while True:
-        count = walk.find_differences(data, events, order, slot.steps, slot.json_columns, found, control)
+        count = walk.find_differences(data, events, order, slot.reads, slot.widths, slot.json_columns, found, control)
         if count < 0:
             return _fault(slot, control, order)
         if count <= len(found):

@@ -42,9 +42,17 @@ def _days(year: int, month: int, day: int) -> int:
 def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, micro: int) -> int:
     """Microseconds since 1970; -2^63 where there is no such moment."""
     days = _days(year, month, day)
-    if days < -(1 << 39) or hour > 23 or minute > 59 or second > 59 or micro > 999999:
-        return np.int64(-(1 << 62)) * 2
-    return ((days * 24 + hour) * 60 + minute) * 60 * _SECOND + second * _SECOND + micro
+    midnight = days * _DAY if days > -(1 << 39) else np.int64(-(1 << 62)) * 2
+    return _later(midnight, hour, minute, second, micro)
+
+
+@part
+def _later(midnight: int, hour: int, minute: int, second: int, micro: int) -> int:
+    """The moment of a day that begins with ``midnight``; -2^63 where there is none, or no such day."""
+    nothing = np.int64(-(1 << 62)) * 2
+    if midnight == nothing or hour > 23 or minute > 59 or second > 59 or micro > 999999:
+        return nothing
+    return midnight + ((hour * 60 + minute) * 60 + second) * _SECOND + micro
 
 
 @part
@@ -84,6 +92,8 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
         shift = np.uint64(64) - np.uint64(32) - fraction_bits
     else:
         shift = np.uint64(64) - np.uint64(24) - fraction_bits
+    day = np.int64(-1)  # of the value before, which mostly is this one's too
+    midnight = nothing
     for i in range(count):
         at = starts[i]
         if at < 0:
@@ -95,9 +105,11 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
             micro = np.int64(word & fraction_mask) * unit
             packed = np.int64(word >> fraction_bits) - 0x8000000000
             if packed >= 0:
-                months = packed >> 22
-                value = _moment(months // 13, months % 13, (packed >> 17) & 31, (packed >> 12) & 31,
-                                (packed >> 6) & 63, packed & 63, micro)  # fmt: skip
+                if packed >> 17 != day:
+                    day = packed >> 17
+                    months = packed >> 22
+                    midnight = _moment(months // 13, months % 13, day & 31, 0, 0, 0, np.int64(0))
+                value = _later(midnight, (packed >> 12) & 31, (packed >> 6) & 63, packed & 63, micro)
         elif op == TIMESTAMP_2:
             micro = np.int64(word & fraction_mask) * unit
             seconds = np.int64(word >> fraction_bits)
@@ -116,7 +128,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
             if 0 < number < 100000000000000:
                 date, time = number // 1000000, number % 1000000
                 value = _moment(date // 10000, date // 100 % 100, date % 100,
-                                time // 10000, time // 100 % 100, time % 100, 0)  # fmt: skip
+                                time // 10000, time // 100 % 100, time % 100, np.int64(0))  # fmt: skip
         elif op == TIMESTAMP_OLD:
             seconds = np.int64(load_u32(data, at))
             if seconds:

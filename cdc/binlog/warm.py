@@ -1,36 +1,63 @@
 """Compiles the kernels, or loads them from their cache, before the first byte of a stream arrives.
 
-A first start compiles for many seconds; a receiver does that while it connects.
+A first start compiles for many seconds, on two cores where there are two; a receiver does that while it connects.
 """
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 
 from cdc.binlog import framing as fr
 from cdc.binlog import json, numeric, temporal, text, walk
 from cdc.binlog.checksum import crc32
+from cdc.binlog.kernels import nothing_compiled
 
 
 def warm_up() -> None:
     """Run every kernel that an ordinary stream needs, on nothing. Calls: once, from any thread; repeating is cheap."""
+    other = _other_process() if nothing_compiled() else None
+    _warm_rows()
+    if other is not None:
+        other.wait()  # if it failed, what is missing is compiled here
+    warm_rest()
+
+
+def _other_process() -> subprocess.Popen[bytes]:
+    """Compiles the other half into the same cache: Numba compiles one function at a time in a process."""
+    command = [sys.executable, "-c", f"import {__name__} as warm; warm.warm_rest()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, stdin=silent, stdout=silent, stderr=silent)
+
+
+def _warm_rows() -> None:
+    data, block = np.zeros(64, np.uint8), np.zeros(4096, np.uint8)
+    events, nothing, numbers = np.zeros((1, fr.EVENT_FIELDS), np.int64), np.zeros(0, np.int64), np.zeros(2, np.int64)
+    steps, wanted = np.zeros((1, walk.STEP_FIELDS), np.int64), np.zeros((1, walk.WANTED_FIELDS), np.int64)
+    bits, control = np.zeros(1, np.uint8), np.zeros(walk.CONTROL_SIZE, np.int64)
+    walk.lay_out(wanted, 0, 0, control)
+    walk.decode_rows(
+        data, events, nothing, steps, nothing, nothing, nothing, bits, np.zeros((0, 2), np.int64), wanted, nothing,
+        nothing, nothing, 0, block, block, 0, nothing, control,
+    )  # fmt: skip
+    walk.describe(wanted, 0, 0, block, 0, 0, 0, 0, control)
+    walk.group_events(events, 0, 0, 0, nothing, numbers)
+    walk.number_rows(nothing, nothing, nothing, block, 0)
+
+
+def warm_rest() -> None:
+    """The kernels of framing, and of values that Python makes arrays of."""
     data = np.zeros(64, np.uint8)
     state, events = np.zeros(fr.STATE_SIZE, np.int64), np.zeros((1, fr.EVENT_FIELDS), np.int64)
     transactions, numbers = np.zeros((1, fr.TRANSACTION_FIELDS), np.int64), np.zeros(2, np.int64)
-    nothing, known = np.zeros(0, np.int64), np.zeros((1, fr.KNOWN_FIELDS), np.int64)
+    known = np.zeros((1, fr.KNOWN_FIELDS), np.int64)
     fr.scan(data, 0, True, 1, state, events, transactions, numbers, numbers, numbers, known, data, data)
     fr.end_transaction(state, transactions, 0)
     crc32(data, 0, 8)
-    steps, wanted = np.zeros((1, walk.STEP_FIELDS), np.int64), np.zeros((1, walk.WANTED_FIELDS), np.int64)
-    places, sizes = np.zeros((1, 16), np.int64), np.zeros((1, 16), np.int32)
-    wanted[0, walk.OP] = walk.PLACES
-    bits, control = np.zeros(1, np.uint8), np.zeros(walk.CONTROL_SIZE, np.int64)
-    walk.decode_rows(
-        data, events, nothing, steps, steps, nothing, bits, np.zeros((0, 2), np.int64), wanted, places, sizes, data, 0,
-        nothing, control,
-    )  # fmt: skip
-    walk.group_events(events, 0, 0, 0, nothing, numbers)
-    walk.number_rows(nothing, nothing, nothing, nothing)
     starts, lengths, valid = np.zeros(1, np.int64), np.zeros(1, np.int32), np.ones(1, np.bool_)
     for made in (text.utf8_array, text.binary_array, json.text_array, numeric.vector_array):
         made(data, starts, lengths)

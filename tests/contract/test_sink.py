@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE
 from channels.sinks.base import CheckpointMark, LoadState, Sink, TargetColumn, TargetTable
 from channels.sinks.delta import DeltaSink
+from channels.sinks.doris import DorisSink
 from channels.sinks.memory import MemorySink
+from tests.servers.doris.cases import RealDoris, any_doris, sink_on
+from tests.servers.doris.stand_in import DorisStandIn
 
 ORDERS = TargetTable(
     "ods.orders",
@@ -40,15 +44,19 @@ class Subject:
     sink: Sink
     read: Callable[[str], list[dict[str, Any]]]
     restart: Callable[[], Sink]
+    two_phase: bool = True  # False: rows are visible as they load
+    sequence: int = 0
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)  # table -> column -> name of what it holds
 
     def prepare(self, name: LoadName, *rows: Row, deletes: Sequence[int] = (), table: TargetTable = ORDERS) -> Any:
         ids = [number for number, _ in rows] + list(deletes)
+        self.sequence += len(ids)
         batch = pa.RecordBatch.from_pydict(
             {
                 "id": pa.array(ids, pa.int64()),
                 "text": pa.array([text for _, text in rows] + [None] * len(deletes), pa.string()),
                 DELETED: pa.array([False] * len(rows) + [True] * len(deletes)),
-                SEQUENCE: pa.array(range(len(ids)), pa.int64()),
+                SEQUENCE: pa.array(range(self.sequence - len(ids), self.sequence), pa.int64()),
             }
         )
         return self.sink.part_writer(table)(name, iter([batch]))
@@ -58,6 +66,10 @@ class Subject:
         found = {row["id"]: row["text"] for row in rows}
         assert len(found) == len(rows), "a key is in the table twice"
         return found
+
+    def needs_two_phases(self) -> None:
+        if not self.two_phase:
+            pytest.skip("this sink's rows are visible as they load")
 
 
 def _memory(folder: Path) -> Subject:
@@ -76,12 +88,46 @@ def read_delta(folder: Path) -> pa.Table:
     return pa.table(QueryBuilder().register("t", DeltaTable(str(folder))).execute("select * from t").read_all())
 
 
+def _doris(doris: DorisStandIn | RealDoris, *, two_phase: bool) -> Subject:
+    """Bytes come as hexadecimal digits, and TIMESTAMP as UTC without a zone: a reader of Doris knows."""
+
+    def value(column: str, found: Any) -> Any:
+        if column == "bytes" and found is not None:
+            return bytes.fromhex(found)
+        if column == "vector" and isinstance(found, str):
+            return json.loads(found)
+        return found.replace(tzinfo=datetime.UTC) if column == "timestamp" and found is not None else found
+
+    def read(table: str) -> list[dict[str, Any]]:
+        names, rows = doris.execute(f"SELECT * FROM {table}")
+        columns = subject.columns.get(table, {})
+        return [
+            {name: value(columns.get(name, name), cell) for name, cell in zip(names, row, strict=True)} for row in rows
+        ]
+
+    def make() -> DorisSink:
+        return sink_on(doris, two_phase_commit=two_phase)
+
+    subject = Subject(make(), read, make, two_phase)
+    return subject
+
+
 SINKS = {"memory": _memory, "delta": _delta}
 
 
-@pytest.fixture(params=SINKS)
+DORIS = {"doris": True, "doris plain": False}
+
+
+@pytest.fixture(params=[*SINKS, *DORIS])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
-    found = SINKS[request.param](tmp_path)
+    if request.param in DORIS:
+        with any_doris() as doris:
+            yield from _with_orders(_doris(doris, two_phase=DORIS[request.param]))
+    else:
+        yield from _with_orders(SINKS[request.param](tmp_path))
+
+
+def _with_orders(found: Subject) -> Iterator[Subject]:
     found.sink.ensure_table(ORDERS)
     yield found
     found.sink.close()
@@ -98,6 +144,7 @@ def mark(checkpoint: int = 1, fence: int = 1, incarnation: str = "0badcafe", job
 
 
 def test_prepared_rows_are_seen_only_after_commit(subject: Subject) -> None:
+    subject.needs_two_phases()
     load = subject.prepare(name(), (1, "one"), (2, "two"))
     assert subject.texts() == {}
     assert (load.rows, load.table) == (2, "ods.orders")
@@ -155,6 +202,7 @@ def test_an_empty_part_is_no_load(subject: Subject) -> None:
 
 
 def test_abort_drops_loads_nobody_knows_of(subject: Subject) -> None:
+    subject.needs_two_phases()
     load = subject.prepare(name(5), (1, "one"))
     for _ in range(2):
         subject.sink.abort("shop", "0badcafe", 1, 5)
@@ -166,6 +214,7 @@ def test_abort_drops_loads_nobody_knows_of(subject: Subject) -> None:
 
 
 def test_abort_leaves_other_runs_and_checkpoints_alone(subject: Subject) -> None:
+    subject.needs_two_phases()
     others = [name(5, fence=2), name(6), name(51), name(5, job="shop2"), name(5, incarnation="0badcaff")]
     loads = [subject.prepare(other, (number, "x")) for number, other in enumerate(others)]
     subject.sink.abort("shop", "0badcafe", 1, 5)
@@ -173,6 +222,7 @@ def test_abort_leaves_other_runs_and_checkpoints_alone(subject: Subject) -> None
 
 
 def test_state_in_every_state(subject: Subject) -> None:
+    subject.needs_two_phases()
     never = PreparedLoad(name(9), "ods.orders", 1, 1, {"file": "_cdc_staging/none/none.parquet", "size": 1})
     assert subject.sink.state(never) is LoadState.UNKNOWN
     aborted, kept = subject.prepare(name(1), (1, "x")), subject.prepare(name(2), (2, "x"))
@@ -184,6 +234,7 @@ def test_state_in_every_state(subject: Subject) -> None:
 
 
 def test_states_and_loads_live_through_a_restart(subject: Subject) -> None:
+    subject.needs_two_phases()
     load = subject.prepare(name(), (1, "one"))
     load = PreparedLoad.from_json(load.to_json())
     subject.sink = subject.restart()
@@ -253,6 +304,7 @@ def test_a_table_that_does_not_fit_is_refused(subject: Subject) -> None:
 
 
 def test_maintenance_keeps_every_row(subject: Subject) -> None:
+    subject.needs_two_phases()
     expected = {}
     for checkpoint in range(1, 20):
         subject.sink.commit([subject.prepare(name(checkpoint), (checkpoint, f"{checkpoint}"))], mark(checkpoint))
@@ -352,6 +404,7 @@ def test_every_type_may_be_part_of_a_key(kind: str, subject: Subject) -> None:
         "ods.keyed", (TargetColumn("a", arrow, False), TargetColumn("b", pa.int32(), False)), ("a", "b")
     )
     subject.sink.ensure_table(table)
+    subject.columns["ods.keyed"] = {"a": kind}
     keys = [(value, number) for value in values for number in (1, 2)]
 
     def load(checkpoint: int, deleted: list[bool]) -> None:

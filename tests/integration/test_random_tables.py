@@ -181,6 +181,6 @@ def _alike(value):
         return value.isoformat(" ", "microseconds")
     if isinstance(value, datetime.date):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
+    if isinstance(value, Decimal | int):
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
     return "" if value == b"" else value  # mysql-replication gives no bytes as no text

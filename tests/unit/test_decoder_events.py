@@ -126,6 +126,12 @@ def test_incidents_and_unknown_events():
     assert len(outcome.rows()) == 1
 
 
+def test_row_events_in_fragments_stop_by_name():
+    _, raised = failing(file_of(TRANSACTION, event(172, bytes(20))), DecodeError)
+    assert raised.where["event"] == "PARTIAL_ROW_DATA"
+    assert "fragments" in raised.message
+
+
 def test_a_file_that_ends_inside_an_event_does_not_go_on():
     outcome = run(file_of(TRANSACTION)[:-1])
     with pytest.raises(DecodeError):

@@ -1,0 +1,396 @@
+"""Apache Doris: Stream Load into Unique-key tables, prepared by executors and committed here in two phases.
+
+A load is a Doris transaction under a label that its LoadName makes. What was committed is kept twice: by Doris under
+the label, for hours, and for good in a small table ``_cdc_checkpoints`` in each target database.
+
+Source: Doris manual, "Stream Load" and "Transaction"; ``stream_load_2pc.cpp``, ``DatabaseTransactionMgr.java``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import CdcError, LoadLost, SinkError, SinkUnavailable, TargetMismatch
+from cdc.position import position_from_json
+from channels.label import label_for, label_prefix
+from channels.sinks import doris_tables
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.doris_client import DorisHttp, DorisSql, SqlError, unavailable
+from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
+from channels.sinks.doris_tables import CHECKPOINTS, quoted
+from channels.sinks.stream_load import Access, Unreachable, waits
+from spark.writers import write_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 5
+_SYSTEM = {"information_schema", "mysql", "__internal_schema"}
+_FINISHED = re.compile(r"is already \b(committed|visible)\b, not pre-committed", re.IGNORECASE)
+_STATES = {
+    "PRECOMMITTED": LoadState.PREPARED,
+    "COMMITTED": LoadState.COMMITTED,
+    "VISIBLE": LoadState.COMMITTED,
+    "ABORTED": LoadState.ABORTED,
+}
+_ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and room for others
+
+
+class DorisSink:
+    """See ``channels.sinks.base.Sink``."""
+
+    def __init__(
+        self,
+        fe: Sequence[str],
+        *,
+        username: str,
+        password: str,
+        sql_port: int = 9030,
+        two_phase_commit: bool = True,
+        create_tables: bool = True,
+        tables: Mapping[str, Any] | None = None,
+        backends: Sequence[str] = (),
+        compression: str | None = None,
+        parts: int = 1,
+        commit_threads: int = 8,
+        visible_timeout_s: float = 10.0,
+        connect_timeout_s: float = 5.0,
+        answer_timeout_s: float = 600.0,
+        tries: int = _TRIES,
+        pause_s: float = 0.2,
+    ) -> None:
+        """``tables``: buckets, replication, partition and properties of tables made here.
+
+        ``backends``: where BEs can be reached, if not where the FE says. ``compression``: "lz4" for slow networks.
+        ``visible_timeout_s``: how long a commit waits for the publishing that Doris does by itself.
+        """
+        access = Access(
+            tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s
+        )  # fmt: skip
+        self._http, self._sql = DorisHttp(access), DorisSql(access, sql_port)
+        self._settings = LoadSettings(two_phase_commit, compression, tries=tries, pause_s=pause_s)
+        self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
+        self._visible_timeout_s = visible_timeout_s
+        self._threads = ThreadPoolExecutor(commit_threads, "doris-commit")
+        self._with_checkpoints: set[str] = set()
+
+    # ---- tables
+
+    def ensure_table(self, table: TargetTable) -> None:
+        """See ``Sink``."""
+        if self._create_tables and self._shown(table) is None:
+            options = {"replication": self._replication(), **self._options}
+            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(table.name.partition('.')[0])}", table.name)
+            self._execute(doris_tables.create_table(table, options), table.name)
+        for finding in self.describe(table):
+            if finding.fatal:
+                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)
+
+    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        shown = self._shown(table)
+        if shown is None:
+            return (
+                Finding(
+                    f"There is no table {table.name} in Doris.",
+                    "Set sink.create_tables: true, or create it: `cdc ddl JOB.yaml` prints the statement.",
+                ),
+            )
+        found = [*doris_tables.findings(table, *shown)]
+        if "PARTITION BY" in shown[1].upper():
+            partitions = self._rows(f"SHOW PARTITIONS FROM {_target(table)}")
+            today = datetime.datetime.now(datetime.UTC).date()
+            found += doris_tables.partition_findings(table, shown[1], partitions, today)
+        return tuple(found)
+
+    def ddl(self, table: TargetTable) -> str:
+        """See ``Sink``."""
+        return doris_tables.create_table(table, self._options) + ";"
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """Everything about the cluster and ``tables`` that would keep a job from running, without changing any.
+
+        Never: raises for what a person can mend; each is a Finding.
+        """
+        try:
+            self._sql.rows("SELECT 1")
+            self._http.ask_backends()
+        except SinkError as error:
+            return (Finding(str(error), error.mend),)
+        found = [*self._limits()]
+        for table in tables:
+            missing = self._shown(table) is None
+            if not (missing and self._create_tables):
+                found += self.describe(table)
+        return tuple(found)
+
+    def _limits(self) -> Iterator[Finding]:
+        try:
+            rows = self._sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
+        except (SqlError, TargetMismatch):
+            return  # only administrators may ask; a load that meets the limit waits and says so
+        if rows and int(rows[0]["Value"]) < _ENOUGH_RUNNING:
+            yield Finding(
+                f"Doris allows {rows[0]['Value']} running transactions in a database.",
+                f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * _ENOUGH_RUNNING}")',
+                fatal=False,
+            )
+
+    def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
+        """DESC, hidden columns too, and SHOW CREATE TABLE; None when there is no such table."""
+        database, _, name = table.name.partition(".")
+        there = self._rows(
+            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (database, name),
+        )
+        if not there:
+            return None
+        self._rows("SET show_hidden_columns = true")
+        try:
+            columns = self._rows(f"DESC {_target(table)}")
+        finally:
+            self._rows("SET show_hidden_columns = false")
+        return columns, str(self._rows(f"SHOW CREATE TABLE {_target(table)}")[0]["Create Table"])
+
+    def _replication(self) -> int:
+        return min(3, self._http.ask_backends())
+
+    # ---- loads
+
+    def part_writer(self, table: TargetTable) -> DorisPartWriter:
+        """See ``Sink``."""
+        self._http.backends()  # executors get the list, and need not ask the FE for every part
+        return DorisPartWriter(self._http, table, self._settings)
+
+    def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
+        """See ``Sink``."""
+        outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
+        for outcome in outcomes:
+            if isinstance(outcome, CdcError):
+                raise outcome
+        return tuple(outcome for outcome in outcomes if isinstance(outcome, PreparedLoad))
+
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+        """See ``Sink``. Channels commit side by side; within one, Tasks and parts commit in order."""
+        by_table: dict[str, list[PreparedLoad]] = {}
+        for load in sorted(loads, key=lambda load: load.name):
+            by_table.setdefault(load.table, []).append(load)
+        if self._settings.two_phase:
+            jobs = [self._threads.submit(self._commit_table, found) for found in by_table.values()]
+            errors = [error for job in jobs if (error := job.exception()) is not None]
+            others = [error for error in errors if not isinstance(error, LoadLost)]
+            if others:
+                raise others[0]
+            if errors and not self._is_recorded(checkpoint):
+                labels = [label for error in errors for label in error.where["labels"]]  # type: ignore[attr-defined]
+                raise _lost(labels)
+        for database in sorted({table.partition(".")[0] for table in by_table}):
+            self._record(database, checkpoint)
+
+    def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
+        lost = [label_for(load.name) for load in loads if not self._commit_load(load)]
+        if lost:
+            raise _lost(lost)
+        self._await_visible(loads[-1])
+
+    def _commit_load(self, load: PreparedLoad) -> bool:
+        """Whether the load is committed now; False: Doris no longer has it. Raises: SinkUnavailable, SinkBusy, ..."""
+        database, label = load.table.partition(".")[0], label_for(load.name)
+        where = {"table": load.table, "label": label}
+        reason: object = "no answer"
+        for number, pause in zip(range(self._settings.tries), waits(self._settings.pause_s, 2.0), strict=False):
+            if number:
+                time.sleep(pause)
+                self._http.backends(fresh=True)
+            try:
+                answer = self._http.finish("commit", database, load.detail["transaction"])
+            except Unreachable as error:
+                reason = error
+                continue
+            if answer.status == "Success" or _FINISHED.search(answer.message):
+                return True
+            reason = answer.message
+            self._http.refuse_denied(answer.message)
+            state = self._http.state(database, label)
+            if state in ("COMMITTED", "VISIBLE"):
+                return True
+            if state != "PRECOMMITTED":
+                return False
+            raise_refused(answer.message, dict, self._http.access.username, where)
+        raise unavailable(reason, **where)
+
+    def _await_visible(self, load: PreparedLoad) -> None:
+        """Wait for the newest load of a table; versions follow the order of commits, so the others are visible too."""
+        deadline = time.monotonic() + self._visible_timeout_s
+        for pause in waits(0.02, 0.5):
+            if self._label_state(load) != "COMMITTED":
+                return
+            if time.monotonic() > deadline:
+                logger.warning(
+                    "%s is committed and not visible yet; Doris publishes it by itself", label_for(load.name)
+                )
+                return
+            time.sleep(pause)
+
+    def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
+        """See ``Sink``. Without two-phase commit nothing is ever merely prepared."""
+        if not self._settings.two_phase:
+            return
+        prefix = label_prefix(job, incarnation, fence, checkpoint)
+        for database in self._databases():
+            for _ in range(self._settings.tries):
+                found = list(self._unfinished(database, prefix))
+                if not found:
+                    break
+                for number, label in found:
+                    self._abort_load(database, number, label)
+            else:
+                raise unavailable("prepared loads do not go away", database=database, labels=prefix)
+
+    def _unfinished(self, database: str, prefix: str) -> Iterator[tuple[int, str]]:
+        for status in ("PREPARE", "PRECOMMITTED"):
+            try:
+                rows = self._sql.rows(f"SHOW TRANSACTION FROM {quoted(database)} WHERE status = '{status}'")
+            except SqlError as error:
+                # not ours to see, so not ours to abort: what we loaded there we would be allowed to see
+                logger.debug("no transactions of %s can be seen: %s", database, error)
+                return
+            for row in rows:
+                if row["Label"].startswith(prefix):
+                    yield int(row["TransactionId"]), row["Label"]
+
+    def _abort_load(self, database: str, number: int, label: str) -> None:
+        try:
+            answer = self._http.finish("abort", database, number)
+        except Unreachable as error:
+            logger.info("abort of %s has no answer (%s); it is looked for again", label, error)
+            return
+        if answer.status != "Success":
+            logger.info("abort of %s: %s", label, answer.message)
+
+    def state(self, load: PreparedLoad) -> LoadState:
+        """See ``Sink``."""
+        found = _STATES.get(self._label_state(load), LoadState.UNKNOWN)
+        if found is LoadState.UNKNOWN:
+            mark = self.last_checkpoint(load.name.job)
+            if mark and mark.incarnation == load.name.incarnation and mark.checkpoint >= load.name.checkpoint:
+                return LoadState.COMMITTED  # the label was cleaned, our own record was not
+        return found
+
+    def _label_state(self, load: PreparedLoad) -> str:
+        return self._http.state(load.table.partition(".")[0], label_for(load.name))
+
+    # ---- checkpoints
+
+    def last_checkpoint(self, job: str) -> CheckpointMark | None:
+        """See ``Sink``."""
+        marks = []
+        tables = self._rows(
+            "SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (CHECKPOINTS,)
+        )  # fmt: skip
+        for database in sorted({str(next(iter(row.values()))) for row in tables}):
+            for row in self._rows(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,)):
+                marks.append(
+                    CheckpointMark(
+                        job,
+                        row["incarnation"],
+                        int(row["fence"]),
+                        int(row["checkpoint"]),
+                        position_from_json(json.loads(row["first_position"])),
+                        position_from_json(json.loads(row["position"])),
+                        int(row["sequence"]),
+                    )
+                )
+        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
+
+    def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
+        mark = self.last_checkpoint(checkpoint.job)
+        return (
+            mark is not None and mark.incarnation == checkpoint.incarnation and mark.checkpoint >= checkpoint.checkpoint
+        )
+
+    def _record(self, database: str, mark: CheckpointMark) -> None:
+        if database not in self._with_checkpoints:
+            self._execute(doris_tables.create_checkpoints(database, self._replication()), f"{database}.{CHECKPOINTS}")
+            self._with_checkpoints.add(database)
+        self._execute(
+            f"INSERT INTO {quoted(database)}.{quoted(CHECKPOINTS)} "
+            "(`job`, `sequence`, `incarnation`, `fence`, `checkpoint`, `first_position`, `position`) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            f"{database}.{CHECKPOINTS}",
+            (
+                mark.job,
+                mark.sequence,
+                mark.incarnation,
+                mark.fence,
+                mark.checkpoint,
+                json.dumps(mark.first.to_json()),
+                json.dumps(mark.position.to_json()),
+            ),
+        )
+
+    # ---- the rest
+
+    def maintain(self, tables: Iterable[TargetTable]) -> None:
+        """See ``Sink``: Doris compacts by itself."""
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._threads.shutdown(wait=True)
+        self._http.close()
+        self._sql.close()
+
+    def _databases(self) -> list[str]:
+        names = (str(next(iter(row.values()))) for row in self._rows("SHOW DATABASES"))
+        return [name for name in names if name not in _SYSTEM]
+
+    def _rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        try:
+            return self._sql.rows(statement, values)
+        except SqlError as error:
+            raise _refused(error) from error
+
+    def _execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> None:
+        try:
+            self._sql.rows(statement, values)
+        except SqlError as error:
+            raise_refused(str(error), dict, self._http.access.username, {"table": table})
+            if statement.startswith("CREATE"):
+                raise TargetMismatch(
+                    f"Doris does not create the table: {error}.",
+                    mend="Mend sink.tables (replication, partition, properties), or create it yourself: `cdc ddl`.",
+                    table=table,
+                ) from error
+            raise _refused(error, table=table) from error
+
+
+def _target(table: TargetTable) -> str:
+    return ".".join(quoted(part) for part in table.name.split(".", 1))
+
+
+def _lost(labels: list[str]) -> LoadLost:
+    return LoadLost(
+        "Doris no longer has prepared loads: they expired or were forgotten.",
+        mend="They are loaded again by themselves; raise stream_load_default_precommit_timeout_second on the FE "
+        "if commits wait for longer than an hour.",
+        labels=labels,
+    )
+
+
+def _refused(error: SqlError, **where: object) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"Doris refuses a statement: {error}.",
+        mend="It is tried again; run it by hand to see more.",
+        statement=error.statement.split("VALUES")[0][:200],
+        **where,
+    )

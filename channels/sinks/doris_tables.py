@@ -1,0 +1,184 @@
+"""Doris tables as a mapping wants them: CREATE TABLE, and every way in which a table does not fit, with its mend.
+
+Source: Doris manual, "CREATE TABLE" and "ALTER TABLE COLUMN"; ``CreateTableStmt.java``, ``SchemaChangeHandler.java``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from channels.sinks.base import Finding, TargetColumn, TargetTable
+from channels.sinks.doris_load import DELETE_SIGN
+from channels.sinks.doris_types import DorisType, doris_type, parsed
+
+SEQUENCE_COLUMN = "__DORIS_SEQUENCE_COL__"
+CHECKPOINTS = "_cdc_checkpoints"
+
+
+def ordered(table: TargetTable) -> list[TargetColumn]:
+    """Key columns first, in key order: Doris wants them so."""
+    columns = {column.name: column for column in table.columns}
+    return [columns[name] for name in table.key] + [column for column in table.columns if column.name not in table.key]
+
+
+def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
+    """The statement. ``options``: buckets, replication, partition, properties; the table's own go before them."""
+    properties = {**(options.get("properties") or {}), **(table.options.get("properties") or {})}
+    options = {**options, **{name: value for name, value in table.options.items() if value is not None}}
+    database, _, name = table.name.partition(".")
+    columns = ",\n".join(f"  {_definition(table, column)}" for column in ordered(table))
+    keys = ", ".join(quoted(key) for key in table.key)
+    given = {
+        "enable_unique_key_merge_on_write": "true",
+        "light_schema_change": "true",
+        "function_column.sequence_type": "bigint",
+        **({"replication_num": str(options["replication"])} if options.get("replication") else {}),
+        **{str(key): str(value) for key, value in properties.items()},
+    }
+    lines = [
+        f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(name)} (\n{columns}\n)",
+        "ENGINE = OLAP",
+        f"UNIQUE KEY ({keys})",
+        *([f"COMMENT {text(table.comment)}"] if table.comment else []),
+        *([str(options["partition"])] if options.get("partition") else []),
+        f"DISTRIBUTED BY HASH ({keys}) BUCKETS {str(options.get('buckets') or 'auto').upper()}",
+        "PROPERTIES (\n" + ",\n".join(f'  "{key}" = "{value}"' for key, value in given.items()) + "\n)",
+    ]
+    return "\n".join(lines)
+
+
+def create_checkpoints(database: str, replication: int) -> str:
+    """The statement for the small table that keeps what was committed."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(CHECKPOINTS)} (\n"
+        "  `job` VARCHAR(160) NOT NULL,\n  `sequence` BIGINT NOT NULL,\n  `incarnation` VARCHAR(16) NOT NULL,\n"
+        "  `fence` BIGINT NOT NULL,\n  `checkpoint` BIGINT NOT NULL,\n  `first_position` STRING NOT NULL,\n"
+        "  `position` STRING NOT NULL\n"
+        ")\nENGINE = OLAP\nUNIQUE KEY (`job`)\nCOMMENT 'newest committed checkpoint of each job; written by the jobs'\n"
+        "DISTRIBUTED BY HASH (`job`) BUCKETS 1\nPROPERTIES (\n"
+        f'  "enable_unique_key_merge_on_write" = "true",\n  "replication_num" = "{replication}",\n'
+        '  "function_column.sequence_col" = "sequence"\n)'
+    )
+
+
+def _definition(table: TargetTable, column: TargetColumn) -> str:
+    kind = doris_type(column, key=column.name in table.key)
+    null = "NULL" if column.nullable and column.name not in table.key else "NOT NULL"
+    comment = f" COMMENT {text(column.comment)}" if column.comment else ""
+    return f"{quoted(column.name)} {kind} {null}{comment}"
+
+
+def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
+    """How the table that Doris has differs from ``table``. ``shown``: DESC, hidden columns included."""
+    target = ".".join(quoted(part) for part in table.name.split("."))
+    existing = {str(row["Field"]): row for row in shown}
+    yield from _model(table, target, existing, statement)
+    for column in table.columns:
+        yield from _column(table, target, column, existing.get(column.name))
+    wanted = {column.name for column in table.columns}
+    for name, row in existing.items():
+        if name in wanted or name.startswith("__DORIS_") or _nullable(row) or row["Default"] is not None:
+            continue
+        yield Finding(
+            f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
+            f"ALTER TABLE {target} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; or give it a place under columns:",
+        )
+
+
+def _model(
+    table: TargetTable, target: str, existing: Mapping[str, Mapping[str, Any]], statement: str
+) -> Iterator[Finding]:
+    again = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
+    model = re.search(r"\b(UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", statement, re.IGNORECASE)
+    if model is None or model[1].upper() != "UNIQUE":
+        kind = model[1].upper() if model else "unknown"
+        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only UNIQUE KEY takes updates", again)
+        return
+    key = tuple(part.strip().strip("`") for part in model[2].split(","))
+    if key != table.key:
+        yield Finding(
+            f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
+            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {again}",
+        )
+    if not re.search(r'"enable_unique_key_merge_on_write"\s*=\s*"true"', statement):
+        yield Finding(
+            f"{table.name}: the table merges on read, so queries are slow while it takes changes", again, fatal=False
+        )
+    if DELETE_SIGN not in existing:
+        yield Finding(
+            f"{table.name}: the table has no delete sign", f'ALTER TABLE {target} ENABLE FEATURE "BATCH_DELETE"'
+        )
+    mapped = re.search(r'"function_column\.sequence_col"\s*=\s*"([^"]*)"', statement)
+    if mapped:
+        yield Finding(f"{table.name}: column {mapped[1]} serves as sequence; ours has no place beside it", again)
+    elif SEQUENCE_COLUMN not in existing:
+        yield Finding(
+            f"{table.name}: the table has no sequence column",
+            f'ALTER TABLE {target} ENABLE FEATURE "SEQUENCE_LOAD" WITH PROPERTIES '
+            '("function_column.sequence_type" = "bigint")',
+        )
+    elif not parsed(str(existing[SEQUENCE_COLUMN]["Type"])).holds(DorisType("BIGINT")):
+        yield Finding(f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", again)
+
+
+def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[str, Any] | None) -> Iterator[Finding]:
+    key = column.name in table.key
+    wanted = doris_type(column, key=key)
+    if row is None:
+        yield Finding(
+            f"{table.name}: column {column.name} is missing",
+            f"ALTER TABLE {target} ADD COLUMN {quoted(column.name)} {wanted} NULL",
+        )
+        return
+    there = parsed(str(row["Type"]))
+    null = "NULL" if _nullable(row) else "NOT NULL"
+    if not there.holds(wanted):
+        unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
+        mend = f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {wanted} {'KEY ' if key else ''}{null}"
+        if there.is_text and not wanted.is_text:
+            mend = f"Set columns: {{{column.name}: cast(... as string)}} to keep text, or make the table again."
+        yield Finding(f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}", mend)
+    if null == "NOT NULL" and column.nullable and not key:
+        yield Finding(
+            f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
+            f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
+        )
+
+
+def _nullable(row: Mapping[str, Any]) -> bool:
+    return str(row["Null"]).upper() != "NO"
+
+
+def partition_findings(
+    table: TargetTable, statement: str, partitions: Sequence[Mapping[str, Any]], today: datetime.date
+) -> Iterator[Finding]:
+    """A table partitioned by date whose last partition ends before ``today``: every new row would be refused.
+
+    ``partitions``: SHOW PARTITIONS.
+    """
+    made_by_itself = re.search(r'AUTO\s+PARTITION|"dynamic_partition\.enable"\s*=\s*"true"', statement, re.IGNORECASE)
+    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", statement, re.IGNORECASE):
+        return
+    ends = [re.findall(r"keys: \[(\d{4}-\d{2}-\d{2})", str(row["Range"]).rpartition("..")[2]) for row in partitions]
+    last = max((datetime.date.fromisoformat(found[0]) for found in ends if found), default=None)
+    if last is None or len([found for found in ends if found]) < len(ends) or last > today:
+        return  # not by date, or one without an end
+    target = ".".join(quoted(part) for part in table.name.split("."))
+    tomorrow = today + datetime.timedelta(days=1)
+    yield Finding(
+        f"{table.name}: the last partition ends at {last}, and rows of today have none",
+        f'ALTER TABLE {target} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
+    )
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string in quotes."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,365 @@
+"""What only the Doris sink promises: exact types, tables and their mends, bodies, bad surroundings."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable, TargetMismatch, decide
+from cdc.schema import DELETED, SEQUENCE, Column, Kind
+from channels.sinks import bodies
+from channels.sinks.base import LoadState, TargetColumn, TargetTable
+from channels.sinks.doris import DorisSink
+from channels.sinks.doris_types import doris_type, parsed
+from tests.servers.doris.cases import TABLE, USER, mark_of, name_of, rows_of, sink_on, stand_in, write
+from tests.servers.doris.stand_in import DorisStandIn
+
+MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
+REST = 'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1"%s)'
+D = decimal.Decimal
+AT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999999)
+
+
+@pytest.fixture
+def doris() -> Iterator[DorisStandIn]:
+    with stand_in() as doris:
+        yield doris
+
+
+@pytest.fixture
+def sink(doris: DorisStandIn) -> Iterator[DorisSink]:
+    sink = sink_on(doris)
+    yield sink
+    sink.close()
+
+
+# source column, its values, Doris's type, what a reader gets
+TYPES = [
+    (Column("c", Kind.TINYINT, "tinyint"), [-128, 127, None], "TINYINT", None),
+    (Column("c", Kind.TINYINT, "tinyint unsigned", unsigned=True), [0, 255], "SMALLINT", None),
+    (Column("c", Kind.SMALLINT, "smallint unsigned", unsigned=True), [65535], "INT", None),
+    (Column("c", Kind.MEDIUMINT, "mediumint"), [-8388608], "INT", None),
+    (Column("c", Kind.INT, "int(10) unsigned", unsigned=True), [4294967295], "BIGINT", None),
+    (Column("c", Kind.BIGINT, "bigint"), [-(2**63), 2**63 - 1], "BIGINT", None),
+    (Column("c", Kind.BIGINT, "bigint unsigned", unsigned=True), [D(2**64 - 1), D(0)], "LARGEINT", [2**64 - 1, 0]),
+    (Column("c", Kind.BIT, "bit(1)", length=1), [0, 1], "BOOLEAN", [False, True]),
+    (Column("c", Kind.BIT, "bit(63)", length=63), [2**63 - 1], "BIGINT", None),
+    (Column("c", Kind.BIT, "bit(64)", length=64), [D(2**64 - 1)], "LARGEINT", [2**64 - 1]),
+    (Column("c", Kind.YEAR, "year"), [1901, 0], "SMALLINT", None),
+    (Column("c", Kind.FLOAT, "float"), [0.5, -(2.0**100), None], "FLOAT", None),
+    (Column("c", Kind.DOUBLE, "double"), [0.1, 1e300, -5e-324], "DOUBLE", None),
+    (
+        Column("c", Kind.DECIMAL, "decimal(38,10)", precision=38, scale=10),
+        [D("0.0000000001"), D("-0.0000000100"), D("9" * 28 + "." + "9" * 10)],
+        "DECIMAL(38, 10)",
+        None,
+    ),
+    (Column("c", Kind.DECIMAL, "decimal(5,0)", precision=5), [D(-99999)], "DECIMAL(5, 0)", None),
+    (Column("c", Kind.DECIMAL, "decimal(65,2)", precision=65, scale=2), ["9" * 63 + ".99"], "STRING", None),
+    (Column("c", Kind.DATE, "date"), [datetime.date(1000, 1, 1), datetime.date(9999, 12, 31)], "DATE", None),
+    (Column("c", Kind.DATETIME, "datetime"), [AT.replace(microsecond=0)], "DATETIME", None),
+    (Column("c", Kind.DATETIME, "datetime(3)", fsp=3), [AT.replace(microsecond=999000)], "DATETIME(3)", None),
+    (Column("c", Kind.DATETIME, "datetime(6)", fsp=6), [AT, datetime.datetime(1969, 12, 31)], "DATETIME(6)", None),
+    (Column("c", Kind.TIMESTAMP, "timestamp(6)", fsp=6), [AT.replace(tzinfo=datetime.UTC)], "DATETIME(6)", [AT]),
+    (Column("c", Kind.TIME, "time(6)", fsp=6), ["-838:59:59.000000"], "VARCHAR(17)", None),
+    (Column("c", Kind.CHAR, "char(2)", length=2, charset="utf8mb4"), ["日本", ""], "VARCHAR(8)", None),
+    (Column("c", Kind.VARCHAR, "varchar(3)", length=3), ["𝄞𝄞𝄞", " a "], "VARCHAR(12)", None),
+    (Column("c", Kind.VARCHAR, "varchar(20000)", length=20000), ["x"], "STRING", None),
+    (Column("c", Kind.TEXT, "longtext"), ["a\tb\nc\r\n\\N,\"'\\", "\\n", "null", None], "STRING", None),
+    (Column("c", Kind.ENUM, "enum('a','b')", labels=("a", "b")), ["a", ""], "STRING", None),
+    (Column("c", Kind.SET, "set('a','b')", labels=("a", "b")), ["a,b"], "STRING", None),
+    (Column("c", Kind.JSON, "json"), ['{"a": [1, "ü\\n", 1.50]}', "null"], "JSON", None),
+    (Column("c", Kind.BINARY, "binary(2)", length=2), [b"\x00\xff"], "VARCHAR(4)", ["00ff"]),
+    (Column("c", Kind.BLOB, "blob"), [b"", b"\x01\x02\\N", None], "STRING", ["", "01025c4e", None]),
+    (Column("c", Kind.VECTOR, "vector(2)", length=2), [[0.5, -2.0], None], "ARRAY<FLOAT>", None),
+    (Column("c", Kind.UUID, "uuid"), ["00000000-0000-0000-0000-000000000001"], "VARCHAR(36)", None),
+    (Column("c", Kind.INET6, "inet6"), ["::1"], "VARCHAR(45)", None),
+]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[DorisStandIn]:
+    with stand_in() as doris:
+        yield doris
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["csv", "json"])
+@pytest.mark.parametrize(
+    ("number", "case"), list(enumerate(TYPES)), ids=[f"{each[0].type}-{number}" for number, each in enumerate(TYPES)]
+)
+def test_every_type_arrives_exactly(
+    shared: DorisStandIn, number: int, case: tuple[Column, list[object], str, list[object] | None], as_json: bool
+) -> None:
+    column, values, kind, expected = case
+    sink = sink_on(shared)
+    name = f"ods.t{number}_{as_json}"
+    table = TargetTable(
+        name,
+        (
+            TargetColumn("id", pa.int64(), False, "bigint"),
+            TargetColumn("c", column.arrow, True, column.type),
+            TargetColumn("way", pa.string(), True, "text"),
+        ),
+        ("id",),
+    )
+    sink.ensure_table(table)
+    way = "\x01" if as_json else "plain"  # a separator within a text forces JSON lines
+    ids = list(range(len(values)))
+    batch = pa.record_batch(
+        {
+            "id": pa.array(ids),
+            "c": pa.array(values, column.arrow),
+            "way": pa.array([way] * len(values)),
+            DELETED: pa.array([False] * len(values)),
+            SEQUENCE: pa.array(ids, pa.int64()),
+        }
+    )
+
+    load = sink.part_writer(table)(name_of(channel=name), iter([batch.slice(0, 1), batch.slice(1)]))
+    assert load is not None
+    sink.commit([load], mark_of())
+
+    assert str(doris_type(table.columns[1], key=False)) == kind
+    assert sink.describe(table) == ()
+    found = shared.execute(f"SELECT c FROM {name} ORDER BY id")[1]
+    assert [row[0] for row in found] == (values if expected is None else expected)
+    sink.close()
+
+
+def test_a_lone_backslash_n_is_text(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    sink.commit([write(sink, (1, "\\N", False, 1), (2, None, False, 2), (3, "a\x02", False, 3))], mark_of())
+    assert doris.rows("SELECT * FROM ods.orders") == [(1, "\\N"), (2, None), (3, "a\x02")]
+
+
+@pytest.mark.parametrize("way", ["csv", "lz4", "json"])
+def test_a_part_beyond_its_memory_goes_through_a_file(way: str) -> None:
+    batches = [rows_of(*((number * 10 + each, f"n{each}", False, each) for each in range(10))) for number in range(20)]
+    rows = bodies.Rows(iter(batches), limit_bytes=1000)
+    for _ in range(2):  # as often as a load is tried
+        names = ["id", "name", "d", "s"]
+        body = bodies.json_body(rows, names) if way == "json" else bodies.csv_body(rows, None if way == "csv" else way)
+        sent = b"".join(body)
+        if way == "lz4":
+            sent = pa.CompressedInputStream(pa.BufferReader(sent), "lz4").read()
+        whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        assert sent == (bodies.json_lines(whole, names) if way == "json" else bodies.csv_lines(whole))
+    assert rows.row_count == 200
+    rows.close()
+
+
+def test_json_lines_are_json() -> None:
+    text = "".join(map(chr, range(0x250))) + "\u2028𝄞"
+    batch = pa.record_batch({"c": pa.array([text, None])})
+    assert [json.loads(line) for line in bodies.json_lines(batch, ['q"']).splitlines()] == [{'q"': text}, {'q"': None}]
+
+
+def test_lz4_bodies_load(doris: DorisStandIn) -> None:
+    sink = sink_on(doris, compression="lz4")
+    sink.ensure_table(TABLE)
+    sink.commit([write(sink, *((n, f"n{n}", False, n) for n in range(1, 5000)))], mark_of())
+    assert doris.rows("SELECT count(*), min(name), max(id) FROM ods.orders") == [(4999, "n1", 4999)]
+    sink.close()
+
+
+def test_an_executor_gets_the_writer_and_the_password_does_not_print(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    writer = pickle.loads(pickle.dumps(sink.part_writer(TABLE)))
+    load = writer(name_of(), iter([rows_of((1, "a", False, 1))]))
+    sink.commit([load], mark_of())
+    assert doris.rows("SELECT * FROM ods.orders") == [(1, "a")]
+    assert USER[1] not in repr(writer)
+    assert writer(name_of(2), iter([rows_of()])) is None
+
+
+def test_a_table_is_made_with_what_the_job_file_says(doris: DorisStandIn) -> None:
+    sink = sink_on(doris, tables={"buckets": 4, "properties": {"compression": "zstd"}})
+    table = replace(
+        TABLE,
+        columns=(TargetColumn("note", pa.string(), True, "varchar(5)", "it's"), *TABLE.columns),
+        comment="all \\ orders",
+        options={"buckets": 8, "partition": 'PARTITION BY RANGE(`id`) (PARTITION p1 VALUES LESS THAN ("100"))'},
+    )
+    sink.ensure_table(table)
+    text = doris.execute("SHOW CREATE TABLE ods.orders")[1][0][1]
+    for part in ("`id` bigint NOT NULL", "it's", '"compression" = "zstd"', "PARTITION BY RANGE", "UNIQUE KEY(`id`)"):
+        assert part in text
+    assert "BUCKETS 8" in sink.ddl(table)
+    assert sink.describe(table) == ()
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem", "mend"),
+    [
+        (
+            f"{MADE} DUPLICATE KEY(id) {REST % ''}",
+            "model is DUPLICATE KEY",
+            "cdc ddl",
+        ),
+        (
+            f"{MADE} UNIQUE KEY(id) {REST % ''}",
+            "no sequence column",
+            'ENABLE FEATURE "SEQUENCE_LOAD"',
+        ),
+        ("name VARCHAR(39) NULL", "column name is VARCHAR(39)", "MODIFY COLUMN `name` VARCHAR(40) NULL"),
+        ("name VARCHAR(40) NOT NULL", "NOT NULL, and the source has NULL", "MODIFY COLUMN `name` varchar(40) NULL"),
+        ("other INT NULL", "column name is missing", "ADD COLUMN `name` VARCHAR(40) NULL"),
+        ("name STRING, other INT NOT NULL", "other is NOT NULL without a default", "MODIFY COLUMN `other` int NULL"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named_with_its_mend(
+    doris: DorisStandIn, sink: DorisSink, statement: str, problem: str, mend: str
+) -> None:
+    doris.execute("CREATE DATABASE ods")
+    if not statement.startswith("CREATE"):
+        statement = (
+            f"CREATE TABLE ods.orders (id BIGINT NOT NULL, {statement}) UNIQUE KEY(id) "
+            + REST % ', "function_column.sequence_type" = "bigint"'
+        )
+    doris.execute(statement)
+    findings = sink.describe(TABLE)
+    assert any(problem in finding.problem and mend in finding.mend for finding in findings), findings
+    with pytest.raises(TargetMismatch):
+        sink.ensure_table(TABLE)
+    for finding in findings:
+        if finding.mend.startswith("ALTER"):
+            doris.execute(finding.mend.partition(";")[0])
+    if "model" not in problem:
+        assert sink.describe(TABLE) == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "holds"),
+    [
+        ("int(11)", "BIGINT", False),
+        ("largeint", "BIGINT", True),
+        ("decimalv3(12, 2)", "DECIMAL(10, 2)", True),
+        ("decimal(12,2)", "DECIMAL(12, 4)", False),
+        ("decimal(20,0)", "LARGEINT", False),
+        ("datetimev2(3)", "DATETIME(6)", False),
+        ("datetime", "DATETIME(0)", True),
+        ("text", "VARCHAR(100)", True),
+        ("varchar(65533)", "STRING", False),
+        ("json", "STRING", False),
+    ],
+)
+def test_a_type_holds_what_it_can_keep_exactly(there: str, wanted: str, holds: bool) -> None:
+    assert parsed(there).holds(parsed(wanted)) is holds
+
+
+def test_a_table_without_a_partition_for_today_is_found_and_mended(doris: DorisStandIn, sink: DorisSink) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    table = TargetTable(
+        "ods.daily",
+        (TargetColumn("day", pa.date32(), False, "date"), TargetColumn("id", pa.int64(), False, "bigint")),
+        ("day", "id"),
+        options={"partition": 'PARTITION BY RANGE(`day`) (PARTITION p1 VALUES LESS THAN ("2024-02-01"))'},
+    )
+    with pytest.raises(TargetMismatch, match="the last partition ends at 2024-02-01"):
+        sink.ensure_table(table)
+    batch = pa.record_batch({"day": pa.array([today]), "id": [1], DELETED: [False], SEQUENCE: [1]})
+    with pytest.raises(LoadRejected, match="no partition for this tuple"):
+        sink.part_writer(table)(name_of(channel="ods.daily"), iter([batch]))
+    (finding,) = sink.describe(table)
+    doris.execute(finding.mend)
+    assert sink.describe(table) == ()
+    load = sink.part_writer(table)(name_of(channel="ods.daily"), iter([batch]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    assert doris.rows("SELECT * FROM ods.daily") == [(today, 1)]
+
+
+def test_a_missing_table_that_is_not_ours_to_make(doris: DorisStandIn) -> None:
+    sink = sink_on(doris, create_tables=False)
+    with pytest.raises(TargetMismatch, match=r"no table ods\.orders"):
+        sink.ensure_table(TABLE)
+    assert [finding.fatal for finding in sink.check([TABLE])] == [True]
+    sink.close()
+
+
+def test_refused_rows_are_shown_with_their_key(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    with pytest.raises(LoadRejected) as caught:
+        write(sink, (1, "ok", False, 1), (77, "too long", False, 2))
+    assert decide(caught.value) is Answer.PAUSE
+    assert caught.value.where["key"] == "id"
+    assert "length of input is too long" in str(caught.value)
+    assert "77" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"password": "wrong"}, TargetMismatch, "sink.password"),
+        ({"sql_port": 1}, SinkUnavailable, "does not answer"),
+    ],
+)
+def test_check_says_what_is_wrong_with_the_cluster(
+    doris: DorisStandIn, change: dict[str, object], error: type[CdcError], says: str
+) -> None:
+    sink = sink_on(doris, **change)
+    (finding,) = sink.check([TABLE])
+    assert says in f"{finding.problem} {finding.mend}"
+    with pytest.raises(error):
+        sink.ensure_table(TABLE)
+    sink.close()
+
+
+def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.stop_backend()
+    (finding,) = sink.check([TABLE])
+    assert "no backend alive" in finding.problem
+    with pytest.raises(SinkUnavailable):
+        write(sink, (1, "a", False, 1))
+    doris.start_backend()
+    assert sink.state(write(sink, (1, "a", False, 1))) is LoadState.PREPARED
+
+
+def test_a_missing_privilege_names_the_grant(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.settings.denied.add((USER[0], "ods"))
+    with pytest.raises(TargetMismatch, match="GRANT LOAD_PRIV"):
+        write(sink, (1, "a", False, 1))
+
+
+def test_a_dropped_table_is_named(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.execute("DROP TABLE ods.orders")
+    with pytest.raises(TargetMismatch, match="unknown table"):
+        write(sink, (1, "a", False, 1))
+
+
+def test_too_many_running_transactions_ask_for_patience() -> None:
+    with stand_in(max_running_txn_num_per_db=1) as doris:
+        sink = sink_on(doris)
+        sink.ensure_table(TABLE)
+        write(sink, (1, "a", False, 1))
+        with pytest.raises(SinkBusy) as caught:
+            write(sink, (1, "b", False, 2), name=name_of(task=1))
+        assert caught.value.after_s > 0
+        assert any("running transactions" in finding.problem for finding in sink.check([TABLE]))
+        sink.close()
+
+
+@pytest.mark.parametrize("version", [(1, 2), (2, 0), (2, 1), (4, 0)])
+def test_every_version_is_served(version: tuple[int, int]) -> None:
+    with stand_in(version=version, backends=2, followers=1) as doris:
+        sink = sink_on(doris)
+        sink.ensure_table(TABLE)
+        first = write(sink, (1, "a", False, 1))
+        write(sink, (2, "b\x01", False, 2), name=name_of(2))
+        sink.abort("shop", "0a1b2c3d", 1, 2)
+        sink.commit([first], mark_of())
+        assert doris.rows("SELECT * FROM ods.orders") == [(1, "a")]
+        assert sink.last_checkpoint("shop") == mark_of()
+        sink.close()

@@ -1,0 +1,92 @@
+"""The commit cycle over the Doris sink, with Doris' faults at random: source equals target, each label once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cdc.commit
+import cdc.consumer
+from channels.sinks.base import TargetTable
+from tests.flow.harness import JOB, Harness
+from tests.flow.source import Source, schema_of
+from tests.servers.doris.cases import sink_on, stand_in
+from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_faults import Fault
+
+AT_THE_DOORS = {
+    "load": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE],
+    "commit": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE, Fault.ERROR],
+    "abort": [Fault.DROP_ANSWER, Fault.HTTP_500],
+    "state": [Fault.DROP_ANSWER, Fault.HTTP_500],
+}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+
+
+class DorisHarness(Harness):
+    """A job into a stand-in; every run has a sink of its own, as a process would."""
+
+    def __init__(self, folder: Path, source: Source, doris: DorisStandIn, *, two_phase: bool):
+        super().__init__(folder, source)
+        self.sink.close()
+        self.doris = doris
+        self.sink = sink_on(doris, two_phase_commit=two_phase, tries=3)
+        for table in ("orders", "items"):
+            self.sink.ensure_table(self.target(table))
+
+    def target(self, table: str) -> TargetTable:
+        return self.routes.mapping_for("shop", table).target_table(schema_of(f"shop.{table}"))
+
+    def verify(self) -> None:
+        expected = self.source.state()
+        for table in ("orders", "items"):
+            assert dict(self.doris.execute(f"SELECT id, op FROM ods.{table}")[1]) == expected.get(f"shop.{table}", {})
+        visible = [load["label"] for load in self.doris.loads() if load["status"] == "VISIBLE"]
+        assert len(visible) == len(set(visible)), "a label was committed twice"
+        assert all(each.status.final for each in self.doris.transactions.listed("ods")), "something is left prepared"
+        assert self.store.unfinished() == ()
+        committed, mark = self.store.last_committed(JOB), self.sink.last_checkpoint(JOB)
+        assert mark is not None
+        assert (mark.incarnation, mark.checkpoint <= committed.id) == (self.run.incarnation, True)
+
+
+@pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "plain"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_job_gets_through_doris_faults(tmp_path: Path, two_phase: bool, seed: int) -> None:
+    source = Source.random(seed, transactions=40)
+    with stand_in(backends=2) as doris:
+        harness = DorisHarness(tmp_path, source, doris, two_phase=two_phase)
+        doris.faults = type(doris.faults)(seed)
+        for place, faults in AT_THE_DOORS.items():
+            for fault in faults:
+                doris.faults.order(place, fault, times=10**6, chance=0.05)
+        harness.until_finished(runs=60)
+        assert len(doris.faults.struck) > 5
+        harness.verify()
+        harness.close()
+
+
+@pytest.mark.parametrize("loss", ["expire", "forget"])
+def test_a_job_loads_again_what_doris_lost(tmp_path: Path, loss: str) -> None:
+    source = Source.random(3, transactions=30)
+    with stand_in() as doris:
+        harness = DorisHarness(tmp_path, source, doris, two_phase=True)
+        commit, lost = harness.sink.commit, []
+
+        def lose_then_commit(loads, checkpoint):  # type: ignore[no-untyped-def]
+            if checkpoint.checkpoint in (3, 6) and checkpoint.checkpoint not in lost:
+                lost.append(checkpoint.checkpoint)
+                getattr(doris.transactions, loss)(loads[0].detail["label"])
+            return commit(loads, checkpoint)
+
+        harness.sink.commit = lose_then_commit
+        harness.until_finished()
+        assert lost == [3, 6]
+        harness.verify()
+        harness.close()

@@ -1,0 +1,297 @@
+"""Tables of the stand-ins, kept in DuckDB: typed, checked row by row, folded by key, delete sign and sequence.
+
+A table ``ods.orders`` is a base table ``ods."orders#rows"`` with hidden columns and a view ``ods.orders`` of what a
+reader sees. A load's rows pass ``check`` (text to types, with the refusals of the real servers) and then ``apply``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+SIGN, SEQUENCE, VERSION, ORDER = "__DORIS_DELETE_SIGN__", "__DORIS_SEQUENCE_COL__", "__DORIS_VERSION_COL__", "__order"
+
+_INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
+_PLAIN = {"FLOAT": "REAL", "DOUBLE": "DOUBLE", "DATE": "DATE", "DATETIME": "TIMESTAMP", "BOOLEAN": "BOOLEAN"}
+_ZONED = r"(Z|[+-]\d{2}:?\d{2})$"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column as its CREATE TABLE gave it."""
+
+    name: str
+    type: str  # DECIMAL(12,2), VARCHAR(40), ARRAY<FLOAT>
+    nullable: bool = True
+    default: str | None = None
+    comment: str = ""
+
+    @property
+    def base(self) -> str:
+        return self.type.partition("(")[0].partition("<")[0]
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        inside = self.type.partition("(")[2].rstrip(")")
+        return tuple(int(part) for part in inside.split(",")) if inside else ()
+
+    @property
+    def stored(self) -> str:
+        """DuckDB's type."""
+        if self.base in _INTEGERS:
+            return _INTEGERS[self.base]
+        if self.base == "DECIMAL":
+            return f"DECIMAL({','.join(map(str, self.parameters or (9, 0)))})"
+        if self.base == "ARRAY":
+            inner = replace(self, type=self.type.partition("<")[2].rpartition(">")[0])
+            return f"{inner.stored}[]"
+        return _PLAIN.get(self.base, "VARCHAR")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """A range of the partition column: from ``low`` on, below ``high``; None: without an end."""
+
+    name: str
+    low: str | None
+    high: str | None
+
+    @property
+    def range(self) -> str:
+        """As SHOW PARTITIONS prints it."""
+        return f"[types: [DATEV2]; keys: [{self.low or '0000-01-01'}]; ..types: [DATEV2]; keys: [{self.high}]; )"
+
+
+@dataclass(slots=True)
+class StoredTable:
+    """A table and what its loads may do."""
+
+    database: str
+    name: str
+    columns: tuple[StoredColumn, ...]
+    key: tuple[str, ...]
+    model: str  # UNIQUE, DUPLICATE, AGGREGATE, PRIMARY
+    sequence_type: str | None = None  # of the hidden column
+    sequence_column: str | None = None  # a visible column that serves as sequence
+    delete_sign: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+    comment: str = ""
+    tail: str = ""  # PARTITION BY ..., DISTRIBUTED BY ..., as given
+    partition_column: str | None = None
+    partitions: list[StoredPartition] = field(default_factory=list)
+    version: int = 1
+
+    @property
+    def base(self) -> str:
+        return f'"{self.database}"."{self.name}#rows"'
+
+    @property
+    def view(self) -> str:
+        return f'"{self.database}"."{self.name}"'
+
+    def column(self, name: str) -> StoredColumn:
+        return next(column for column in self.columns if column.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A load's rows after their checks."""
+
+    rows: pa.Table | None  # typed; None when nothing is left
+    total: int
+    bad: tuple[str, ...]  # a line for each refused row, first ones first
+
+
+class Storage:
+    """DuckDB and the catalogue of tables."""
+
+    def __init__(self, *, string_limit: int = 1 << 20) -> None:
+        self._duck = duckdb.connect(":memory:", config={"threads": 1})
+        self._lock = threading.RLock()
+        self.tables: dict[tuple[str, str], StoredTable] = {}
+        self.databases: set[str] = set()
+        self.string_limit = string_limit
+
+    def query(self, sql: str) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
+        """Names, DuckDB's types and rows."""
+        with self._lock:
+            found = self._duck.execute(sql)
+            names = [entry[0] for entry in found.description or ()]
+            types = [str(entry[1]) for entry in found.description or ()]
+            return names, types, found.fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """A query's rows in Arrow."""
+        with self._lock:
+            return self._duck.sql(sql).to_arrow_table()
+
+    def create_database(self, name: str) -> None:
+        with self._lock:
+            self._duck.execute(f'CREATE SCHEMA IF NOT EXISTS "{name}"')
+            self.databases.add(name)
+
+    def drop_database(self, name: str) -> None:
+        with self._lock:
+            self._duck.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+            self.databases.discard(name)
+            self.tables = {key: table for key, table in self.tables.items() if key[0] != name}
+
+    def create(self, table: StoredTable) -> None:
+        with self._lock:
+            columns = [f'"{column.name}" {column.stored}' for column in table.columns]
+            columns += [f'"{SIGN}" TINYINT', f'"{SEQUENCE}" HUGEINT', f'"{VERSION}" BIGINT']
+            self._duck.execute(f"CREATE TABLE {table.base} ({', '.join(columns)})")
+            self.tables[table.database, table.name] = table
+            self._make_view(table)
+
+    def drop(self, table: StoredTable) -> None:
+        with self._lock:
+            self._duck.execute(f"DROP VIEW {table.view}; DROP TABLE {table.base}")
+            del self.tables[table.database, table.name]
+
+    def add_column(self, table: StoredTable, column: StoredColumn) -> None:
+        with self._lock:
+            default = f" DEFAULT '{column.default}'" if column.default is not None else ""
+            self._duck.execute(f'DROP VIEW {table.view}; ALTER TABLE {table.base} ADD COLUMN "{column.name}" '
+                               f"{column.stored}{default}")  # fmt: skip
+            table.columns = (*table.columns, column)
+            self._make_view(table)
+
+    def drop_column(self, table: StoredTable, name: str) -> None:
+        with self._lock:
+            self._duck.execute(f'DROP VIEW {table.view}; ALTER TABLE {table.base} DROP COLUMN "{name}"')
+            table.columns = tuple(column for column in table.columns if column.name != name)
+            self._make_view(table)
+
+    def modify_column(self, table: StoredTable, column: StoredColumn) -> None:
+        with self._lock:
+            self._duck.execute(
+                f'DROP VIEW {table.view}; ALTER TABLE {table.base} ALTER "{column.name}" TYPE {column.stored}'
+            )
+            table.columns = tuple(column if column.name == old.name else old for old in table.columns)
+            self._make_view(table)
+
+    def truncate(self, table: StoredTable) -> None:
+        with self._lock:
+            self._duck.execute(f"DELETE FROM {table.base}")
+
+    def _make_view(self, table: StoredTable) -> None:
+        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        self._duck.execute(f'CREATE VIEW {table.view} AS SELECT {names} FROM {table.base} WHERE "{SIGN}" = 0')
+
+    def check(self, table: StoredTable, fields: pa.Table, *, strict: bool, zone_hours: float = 8) -> Checked:
+        """Cast and refuse.
+
+        Shape: ``fields`` holds text, its columns named as the table's, hidden names included, in load order.
+        A table column that is missing takes its default.
+        """
+        if not fields.num_rows:
+            return Checked(None, 0, ())
+        given = set(fields.column_names)
+        columns = [column for column in table.columns if column.name in given]
+        values, refusals = [], []
+        for column in columns:
+            value = _cast(column, zone_hours)
+            values.append(f'{value} AS "{column.name}"')
+            refusals += list(_refusals(column, value, strict=strict, string_limit=self.string_limit))
+        if table.partition_column is not None:
+            value = _cast(table.column(table.partition_column), zone_hours)
+            within = " OR ".join(
+                f"({value} >= '{part.low or '0001-01-01'}' AND {value} < '{part.high}')" for part in table.partitions
+            )
+            refusals.append((f"NOT ({within or 'false'})", "'no partition for this tuple. tuple='"))
+        for column in table.columns:
+            if column.name not in given:
+                default = "NULL" if column.default is None else f"CAST('{column.default}' AS {column.stored})"
+                values.append(f'{default} AS "{column.name}"')
+        sign = f'COALESCE(TRY_CAST("{SIGN}" AS TINYINT), 0)' if SIGN in given else "0"
+        order = table.sequence_column or (SEQUENCE if SEQUENCE in given else None)
+        sequence = f'TRY_CAST("{order}" AS HUGEINT)' if order in given else "NULL"
+        bad = " ".join(f"WHEN {test} THEN {message}" for test, message in refusals)
+        sql = (
+            f'SELECT {", ".join(values)}, {sign} AS "{SIGN}", {sequence} AS "{SEQUENCE}", '
+            f"row_number() OVER () AS {ORDER}, {f'CASE {bad} END' if bad else 'NULL::VARCHAR'} AS bad FROM fields"
+        )
+        with self._lock:
+            typed = self._duck.sql(sql).to_arrow_table()
+        bad_rows = typed.filter(typed["bad"].is_valid())
+        lines = tuple(
+            f"Reason: {row.pop('bad')} src line [{' '.join(str(v) for v in row.values())}];"
+            for row in bad_rows.slice(0, 100).to_pylist()
+        ) + ("",) * max(0, bad_rows.num_rows - 100)
+        return Checked(typed.filter(typed["bad"].is_null()).drop_columns("bad"), typed.num_rows, lines)
+
+    def apply(self, table: StoredTable, loads: Iterable[pa.Table]) -> None:
+        """Make rows visible as one version: the larger sequence wins, a tie goes to the later row."""
+        with self._lock:
+            table.version += 1
+            for rows in loads:
+                self._apply(table, rows)
+
+    def _apply(self, table: StoredTable, rows: pa.Table) -> None:
+        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        columns = f'{names}, "{SIGN}", "{SEQUENCE}"'
+        if table.model not in ("UNIQUE", "PRIMARY"):
+            self._duck.execute(f"INSERT INTO {table.base} SELECT {columns}, {table.version} FROM rows")
+            return
+
+        def place(side: str) -> str:  # NULL is lowest
+            return f'COALESCE({side}"{SEQUENCE}", -99999999999999999999999999999999999999)'
+
+        keys = ", ".join(f'"{name}"' for name in table.key)
+        same = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
+        self._duck.execute("BEGIN")
+        self._duck.execute(
+            f"CREATE TEMP TABLE new_rows AS SELECT * FROM rows "
+            f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {place('')} DESC, {ORDER} DESC) = 1"
+        )
+        self._duck.execute(
+            f"DELETE FROM new_rows AS new USING {table.base} AS old WHERE {same} AND {place('new.')} < {place('old.')}"
+        )
+        self._duck.execute(f"DELETE FROM {table.base} AS old USING new_rows AS new WHERE {same}")
+        self._duck.execute(f"INSERT INTO {table.base} SELECT {columns}, {table.version} FROM new_rows")
+        self._duck.execute("DROP TABLE new_rows; COMMIT")
+
+
+def _cast(column: StoredColumn, zone_hours: float) -> str:
+    name = f'"{column.name}"'
+    if column.base in _INTEGERS:
+        return f"CASE WHEN regexp_full_match({name}, '[+-]?[0-9]+') THEN TRY_CAST({name} AS {column.stored}) END"
+    if column.base == "DATETIME":
+        shifted = (
+            f"CASE WHEN regexp_matches({name}, '{_ZONED}') THEN INTERVAL ({zone_hours}) HOUR ELSE INTERVAL 0 HOUR END"
+        )
+        moment = f"TRY_CAST({name} AS TIMESTAMP) + {shifted}"
+        digits = (column.parameters or (0,))[0]
+        if digits == 6:
+            return moment
+        unit = 10 ** (6 - digits)  # extra digits are rounded
+        return f"time_bucket(INTERVAL '{unit} microseconds', {moment} + INTERVAL '{unit // 2} microseconds')"
+    if column.stored == "VARCHAR":
+        return name
+    return f"TRY_CAST({name} AS {column.stored})"
+
+
+def _refusals(column: StoredColumn, value: str, *, strict: bool, string_limit: int) -> Iterable[tuple[str, str]]:
+    """Tests in SQL, each with the message (in SQL) of the rows that it refuses."""
+    name = f'"{column.name}"'
+    if strict or not column.nullable:
+        mode = f"value is incorrect while strict mode is {str(strict).lower()}"
+        yield f"{name} IS NOT NULL AND {value} IS NULL", f"'column({column.name}) {mode}, src value is ' || {name}"
+    if not column.nullable:
+        yield f"{value} IS NULL", f"'column({column.name}) values is null while columns is not nullable.'"
+    if column.base in ("VARCHAR", "CHAR"):
+        limit = (column.parameters or (1,))[0]
+        text = f"the length of input is too long than schema. column_name: {column.name}; schema length: {limit};"
+        yield f"strlen({name}) > {limit}", f"'{text} actual length: ' || strlen({name}) || ';'"
+    if column.base in ("STRING", "TEXT"):
+        text = f"the length of input string is too long than vec schema. column_name: {column.name};"
+        yield f"strlen({name}) > {string_limit}", f"'{text} limit length: {string_limit};'"
+    if column.base in ("JSON", "JSONB"):
+        yield f"{name} = ''", "'jsonb with size 0 is invalid'"
+        yield f"{name} IS NOT NULL AND NOT json_valid({name})", f"'parse json value failed for column {column.name}'"
