@@ -65,6 +65,8 @@ class Progress:
     checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     waits_for: CdcError | None  # a sink that is away while a commit is under way
+    window_bytes: int  # rows in memory that no Task has taken
+    split_transactions: int
 
 
 class Consumer:
@@ -114,6 +116,8 @@ class Consumer:
                 for source, channel in sorted(channels.items())
             ),
             waits_for=self._committer.trouble,
+            window_bytes=self._receiver.window_bytes(),
+            split_transactions=self._receiver.split_transactions,
         )
 
     def _lag_s(self) -> float | None:

@@ -140,6 +140,8 @@ class Job:
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
             checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
+            split_transactions=progress.split_transactions if progress else 0,
+            window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
         )
 

@@ -34,6 +34,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     head.add_row("lag", Text(_lag(status)))
     if status.checkpoint is not None:
         head.add_row("checkpoint", Text(_checkpoint(status, now)))
+    if status.window_limit_bytes:
+        head.add_row("window", Text(f"{size(status.window_bytes)} of {size(status.window_limit_bytes)} in memory"))
     if status.split_transactions:
         head.add_row("split", Text(f"{status.split_transactions:,} transactions were cut between cycles"))
     return Group(head, Text(""), _channels(status, now)) if status.channels else head

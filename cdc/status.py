@@ -75,8 +75,8 @@ class JobStatus:
     split_transactions: int = 0
     checkpoint: CheckpointStatus | None = None
     channels: tuple[ChannelStatus, ...] = ()
-    window_bytes: int = 0  # rows handed out and in no started Task's hands; in /metrics, not in /status
-    window_limit_bytes: int = 0
+    window_bytes: int = 0  # rows read ahead or handed out, and in no started Task's hands
+    window_limit_bytes: int = 0  # memory.window; 0: no driver is running
 
     def to_json(self) -> dict[str, Any]:
         """The body of ``GET /status``, keys in their documented order."""
@@ -92,6 +92,8 @@ class JobStatus:
             "position": None if self.position is None else dict(self.position),
             "lag_seconds": self.lag_seconds,
             "split_transactions": self.split_transactions,
+            "window_bytes": self.window_bytes,
+            "window_limit_bytes": self.window_limit_bytes,
             "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
             "channels": [asdict(channel) for channel in self.channels],
         }

@@ -29,6 +29,8 @@ class Receiver(Protocol):
     Never: touches sinks or state.
     """
 
+    split_transactions: int  # cut between cycles because the source could not go on without an ack
+
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         """Connect and read on from ``start``; rows get sequences from ``sequence`` + 1 on.
 
@@ -61,6 +63,9 @@ class Receiver(Protocol):
 
     def taken(self, position: Position, byte_count: int) -> None:
         """``byte_count`` bytes of rows handed out have left for started Tasks; the window has room again."""
+
+    def window_bytes(self) -> int:
+        """Bytes of rows read ahead or handed out that no started Task has taken. Calls: any thread."""
 
     def at_end(self) -> bool:
         """Whether everything the source has at the moment was handed out (lag is 0)."""

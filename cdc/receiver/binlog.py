@@ -61,6 +61,7 @@ class BinlogReceiver:
         xa_limit_s: float = XA_LIMIT_S,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
+        self.split_transactions = 0  # a server waits for nobody: there is no reason to cut any
         self._feed = feed
         self._selection = selection
         self._endpoint = endpoint
@@ -191,6 +192,10 @@ class BinlogReceiver:
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. ``byte_count`` as Arrow counts them (``RecordBatch.nbytes``)."""
         self._window.taken(byte_count)
+
+    def window_bytes(self) -> int:
+        """See ``Receiver``."""
+        return self._window.bytes_held()
 
     def at_end(self) -> bool:
         """See ``Receiver``."""

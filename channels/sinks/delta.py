@@ -30,6 +30,7 @@ from cdc.errors import CdcError, LoadLost, SinkForeign, SinkSetting, SinkUnavail
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
@@ -73,6 +74,7 @@ class DeltaSink:
         cores = threads or os.cpu_count() or 2
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
+        self._claim = Claim(self._root / STAGING)
         self._tables: dict[str, DeltaTable] = {}
         self._vacuumed: dict[str, float] = {}
         self._token: str | None = None
@@ -143,6 +145,10 @@ class DeltaSink:
         """See ``Sink``."""
         return StagedFileWriter(str(self._root), self._probe(), table)
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``: the folder is claimed as a whole."""
+        self._claim.take(mark)
+
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
@@ -153,6 +159,7 @@ class DeltaSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""
+        self._claim.check(checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)
@@ -217,6 +224,7 @@ class DeltaSink:
         """See ``Sink``."""
         self._table_threads.shutdown(wait=True)
         self._leaf_threads.shutdown(wait=True)
+        self._claim.release()
         if self._token is not None:
             (self._root / STAGING / self._token).unlink(missing_ok=True)
             self._token = None

@@ -79,6 +79,7 @@ class SourceReceiver:
     def __init__(
         self, source: Source, selection: Selection, *, per_batch=3, piece_rows=4, endless=False, window=1 << 30
     ):
+        self.split_transactions = 0
         self.source = source
         self.selection = selection
         self.per_batch = per_batch
@@ -198,6 +199,9 @@ class SourceReceiver:
     def taken(self, position, byte_count):
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0
+
+    def window_bytes(self):
+        return self.held_bytes
 
     def at_end(self):
         return self._pieces is None and self._index >= len(self.source.transactions)
