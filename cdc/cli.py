@@ -266,7 +266,7 @@ def _wait_until_running(
 def pause(name: str) -> None:
     """Pause a job; its position is kept."""
     from cdc.checkpoint import JobState
-    from cdc.jobs import Driver, known, mark, opened_store
+    from cdc.jobs import Driver, known, mark, opened_store, status_of
 
     with opened_store() as store:
         record = known(store, name)
@@ -274,7 +274,8 @@ def pause(name: str) -> None:
         driver = Driver(record)
         if driver.status() is not None:
             driver.pause()
-            _poll(f"Pausing {name}", lambda: (s := driver.status()) is not None and s.state == "PAUSED", PAUSE_S)
+            # asked of the record anew: a driver that cannot get on with it makes way for another one
+            _poll(f"Pausing {name}", lambda: status_of(store, known(store, name)).state == "PAUSED", PAUSE_S)
         else:
             _end_supervisor(record)
             mark(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")

@@ -37,6 +37,9 @@ from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, posit
 from channels.sinks.base import Sink
 from channels.task import RunIdentity
 
+# A commit that hangs in its sink is left behind after this long: it is PREPARED, and rolls forward at the next start.
+END_GRACE_S = 25.0  # who sends SIGTERM often sends SIGKILL after 30 s
+PAUSE_GRACE_S = 60.0  # longer, since it costs a new process, and large merges take their time
 HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
 
 _log = logging.getLogger(__name__)
@@ -107,6 +110,8 @@ class Job:
         self._consumer: Consumer | None = None
         self._last: Progress | None = None  # of the newest run
         self._is_compared = False
+        self._at_work: Consumer | None = None  # whose run has not ended
+        self._is_over = False
         self._signal = 0
         self._delays = delays()
         record = store.job(self._config.name)
@@ -162,8 +167,37 @@ class Job:
     def _note(self, wish: Wish, resume: Resume | None = None) -> None:
         self._wishes.note(wish, resume)
         consumer = self._consumer
-        if consumer is not None and wish is not Wish.RESUME:
-            consumer.stop()
+        if consumer is None or wish is Wish.RESUME:
+            return
+        consumer.stop()
+        grace_s = PAUSE_GRACE_S if wish is Wish.PAUSE else END_GRACE_S
+        timer = threading.Timer(grace_s, self._leave, (wish, consumer, grace_s))
+        timer.daemon = True
+        timer.start()
+
+    def _leave(self, wish: Wish, consumer: Consumer, grace_s: float) -> None:
+        """End the process, unless what was asked for was done in time. State is durable at every moment."""
+        if self._is_over or (wish is Wish.PAUSE and self._at_work is not consumer):
+            return
+        state, told, mend, code = {
+            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", 1),
+            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None, 0),
+        }.get(wish, (JobState.PENDING, "ended by a signal", None, 128 + self._signal))
+        reason = f"{told}; what was under way did not end within {grace_s:.0f} s, and is finished at the next start"
+        _log.error("the process leaves: %s", reason)
+        with suppress(CdcError):
+            self._save(
+                replace(
+                    self._record,
+                    state=state,
+                    reason=reason,
+                    mend=mend,
+                    resume="manual" if wish is Wish.PAUSE else None,
+                    driver_pid=None,
+                    status_url=None,
+                )
+            )
+        os._exit(code)
 
     # the run
 
@@ -186,6 +220,7 @@ class Job:
             with suppress(CheckpointError, LeaseLost):
                 self._save(replace(self._record, driver_pid=None, status_url=None))
             self._store.release()
+            self._is_over = True
 
     def _begin(self, status_url: str | None, supervisor_pid: int | None) -> None:
         record = self._record
@@ -241,9 +276,11 @@ class Job:
             self._consumer = consumer
             if self._wishes.wish is not None:
                 return Ended.STOPPED  # it came before there was anybody to pass it to
+            self._at_work = consumer
             try:
                 return consumer.run(self._resolve_start, self._recovered)
             finally:
+                self._at_work = None
                 self._end_of_run(consumer)
         except Exception as error:  # noqa: BLE001 - the one place that decides
             if time.monotonic() - began > HEALTHY_S:
