@@ -15,6 +15,7 @@ from cdc.binlog.server import Server
 from cdc.errors import CdcError
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
+from cdc.receiver.undecided import prepared_now
 from channels.sinks.base import Finding
 
 SHORTEST_RETENTION_S = 86_400  # a job that stops on a Friday evening should be able to go on; a day is the least
@@ -53,7 +54,7 @@ def check_source(
     except CdcError as error:
         return (finding_of(error),)
     with server:
-        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned)
+        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned, _undecided)
         return run_checks(partial(check, server, identity, selection, sources) for check in checks)
 
 
@@ -195,6 +196,16 @@ def _cascades(
             f"are not in its binlog, so the target of {key.child} keeps them as they were.",
             f"Delete and update the rows of {key.child} by statements of their own (ON DELETE RESTRICT), leave the "
             "table out, or use MySQL 9.6 or later, which logs them.",
+            fatal=False,
+        )
+
+
+def _undecided(server: Server, *_: object) -> Iterator[Finding]:
+    for xid in prepared_now(server):
+        yield Finding(
+            f"XA transaction {xid} is prepared and not decided: a job that starts now does not see its rows, and "
+            "pauses at its XA COMMIT if it changed mapped tables.",
+            "Decide it first, with XA COMMIT or XA ROLLBACK.",
             fatal=False,
         )
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from cdc.batch import Batch
 from cdc.binlog.connection import Endpoint, ReaderIdentity, translated
@@ -32,6 +33,7 @@ from cdc.receiver.base import Selection
 from cdc.receiver.feeds import Feed, FilesFeed, ServerFeed
 from cdc.receiver.start import scan
 from cdc.receiver.tables import KnownTables, Resumption
+from cdc.receiver.undecided import refuse_unknown
 from cdc.receiver.window import Window
 from cdc.schema import SEQUENCE, TableSchema
 
@@ -59,6 +61,7 @@ class BinlogReceiver:
         resumption: Resumption = Resumption(),  # noqa: B008 - a frozen value
         patience_s: float = PATIENCE_S,
         xa_limit_s: float = XA_LIMIT_S,
+        accept_gap: bool = False,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
         self.split_transactions = 0  # a server waits for nobody: there is no reason to cut any
@@ -76,6 +79,8 @@ class BinlogReceiver:
             assert identity is not None
             return scan(server, start, end, identity, look)
 
+        self._ask = ask
+        self._accept_gap = accept_gap
         self._tables = KnownTables(selection, ask, scan_control_events if identity else None, resumption)
         self._window = Window(window_bytes)
         self._thread: threading.Thread | None = None
@@ -112,6 +117,7 @@ class BinlogReceiver:
             identity=identity,
             window_bytes=window_bytes,
             resumption=resumption,
+            accept_gap=accept_gap,
             **tuning,
         )
 
@@ -121,11 +127,14 @@ class BinlogReceiver:
         pattern: str,
         selection: Selection,
         *,
+        accept_gap: bool = False,
         window_bytes: int = WINDOW_BYTES,
         resumption: Resumption = Resumption(),  # noqa: B008
     ) -> BinlogReceiver:
         """A receiver of binlog files on disk, in order of their numbers; it ends behind the last one."""
-        return cls(FilesFeed(pattern), selection, window_bytes=window_bytes, resumption=resumption)
+        return cls(
+            FilesFeed(pattern), selection, window_bytes=window_bytes, resumption=resumption, accept_gap=accept_gap
+        )
 
     # --- the Consumer's side ---
 
@@ -232,9 +241,16 @@ class BinlogReceiver:
             sequence=self._sequence,
             framed=self._feed.framed,
             skip_rows=self._piece_rows,
+            on_unknown_xa=partial(self._look_at_unknown_xa, found.position),
         )
         self._tables.place = lambda: decoder.position
         return decoder
+
+    def _look_at_unknown_xa(self, began: BinlogPosition, xid: str, place: BinlogPosition) -> None:
+        if self._accept_gap:
+            log.warning("going on without the rows of XA transaction %s, prepared before %s", xid, began)
+            return
+        refuse_unknown(xid, began, place, self._ask, self._selection.maps)
 
     def _read(self, decoder: BinlogDecoder | None) -> None:
         """The thread's whole life: read, and after a fault that may pass connect again."""

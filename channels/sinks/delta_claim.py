@@ -1,7 +1,8 @@
 """Which run of a job may write into a folder of Delta tables: a file that its process locks and says its name in.
 
-The lock goes with its process, so nothing has to be tidied after a crash. Where a file system keeps locks to one machine,
-the name in the file decides: it is that of the run which came last, and the other one sees that before it commits.
+The lock goes with its process, so nothing has to be tidied after a crash. Where a file system keeps locks to one
+machine, the name in the file decides: it is that of the run which came last, and the other one sees that before it
+commits.
 
 Source: flock(2).
 """
