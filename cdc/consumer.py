@@ -277,12 +277,15 @@ class Consumer:
 
     def _load_again(self, prepared: Checkpoint, error: LoadLost) -> Checkpoint:
         """The sink lost loads: nothing newer commits before the range is read and loaded again."""
+        before = self._committed
+        if before is None:
+            raise RuntimeError("there is nothing that a checkpoint could follow")
         self._gathering.discard()
         self._gathering.begin(last_of(prepared))
         while True:
             self._receiver.rollback(prepared.first)
             reload = Reload(self._parts, self._limits, self._stopping)
-            prepared = reload.run(prepared, lost_targets(prepared, error))
+            prepared = reload.run(prepared, lost_targets(prepared, error), before)
             try:
                 committed = self._committer.roll_forward(prepared)
                 break

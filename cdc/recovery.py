@@ -133,7 +133,7 @@ class Recovery:
             except LoadLost as error:
                 lost = lost_targets(checkpoint, error)
             self._stand_behind(before)
-            checkpoint, was_reloaded = reload.run(checkpoint, lost), True
+            checkpoint, was_reloaded = reload.run(checkpoint, lost, before), True
         if self._is_open and not was_reloaded:
             reload.skip(committed)
         if any(load.name.attempt for load in checkpoint.loads):
