@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cdc.checkpoint import JobRecord
     from cdc.checkpoint_sqlite import SqliteStore
     from cdc.config import Config
+    from cdc.folder import Failure
     from cdc.jobs import Driver
     from cdc.status import JobStatus, Resume
 
@@ -217,7 +218,7 @@ def _start_detached(store: SqliteStore, name: str, job_file: Path, options: list
         raise _not_running(status)
     failure = folder.failure()
     if failure is not None:
-        raise _Told(failure.text, exit_code=failure.exit_code)
+        raise _Told(failure)
     if supervisor.poll() is None:
         raise CdcError(
             f"The job is not RUNNING after {START_S:.0f} s; it goes on starting.", mend=f"See `cdc logs {name}`."
@@ -228,9 +229,15 @@ def _start_detached(store: SqliteStore, name: str, job_file: Path, options: list
 class _Told(CdcError):
     """An error that another process put into words already."""
 
-    def __init__(self, text: str, *, exit_code: int) -> None:
-        super().__init__(text, mend="")
-        self.exit_code = exit_code
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, mend=failure.mend)
+        self.told_place = failure.place
+        self.exit_code = failure.exit_code
+
+    @property
+    def place(self) -> str:
+        """As it was told."""
+        return self.told_place
 
 
 def _not_running(status: JobStatus) -> CdcError:
@@ -570,8 +577,7 @@ def main() -> NoReturn:
             raise
         from cdc.render import error_view
 
-        where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-        error_view(error.message, where, error.mend, _console(stderr=True))
+        error_view(error.message, error.place, error.mend, _console(stderr=True))
         sys.exit(error.exit_code)
 
 

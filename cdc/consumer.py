@@ -65,6 +65,7 @@ class Progress:
     checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     waits_for: CdcError | None  # a sink that is away while a commit is under way
+    note: str | None  # why nothing comes although nothing is wrong
     window_bytes: int  # rows in memory that no Task has taken
     split_transactions: int
 
@@ -116,6 +117,7 @@ class Consumer:
                 for source, channel in sorted(channels.items())
             ),
             waits_for=self._committer.trouble,
+            note=self._receiver.note,
             window_bytes=self._receiver.window_bytes(),
             split_transactions=self._receiver.split_transactions,
         )

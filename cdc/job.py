@@ -137,7 +137,7 @@ class Job:
             state=record.state.value,
             source=source_status(self._config),
             sink=sink_status(self._config),
-            reason=record.reason,
+            reason=record.reason or (progress.note if progress and record.state is JobState.RUNNING else None),
             mend=record.mend,
             resume=record.resume,
             started_at=record.started_at,
@@ -312,6 +312,7 @@ class Job:
         parts = self._assembled()
         if not self._is_compared:
             self._compare(parts.sink)
+        parts.runner.warm_up()  # not before: a start that is refused should not wait for a JVM to come and go
         record, config = self._record, self._config
         run = RunIdentity(record.name, record.incarnation, record.fence)
         last = self._consumer.sequence if self._consumer else 0
@@ -348,7 +349,6 @@ class Job:
     def _assembled(self) -> Assembly:
         if self._assembly is None:
             self._assembly = self._assemble(self._config)
-            self._assembly.runner.warm_up()
         return self._assembly
 
     def _resolve_start(self) -> Position:
@@ -439,8 +439,7 @@ def _reason(error: BaseException) -> str:
     """What happened and where; the mend is told beside it."""
     if not isinstance(error, CdcError):
         return f"unknown fault: {type(error).__name__}: {error}"
-    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-    return f"{error.message} ({place})" if place else error.message
+    return f"{error.message} ({error.place})" if error.place else error.message
 
 
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:

@@ -41,8 +41,7 @@ def run_checks(checks: Iterable[Check]) -> tuple[Finding, ...]:
 
 def finding_of(error: CdcError) -> Finding:
     """An error as a finding: what and where, then the mend."""
-    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-    return Finding(f"{error.message} ({place})." if place else error.message, error.mend)
+    return Finding(f"{error.message} ({error.place})." if error.place else error.message, error.mend)
 
 
 def check_source(

@@ -31,7 +31,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     head.add_row("flow", Text(f"{source} -> {status.sink.type} {status.sink.target}"))
     if status.position is not None:
         head.add_row("position", Text(_position(status)))
-    head.add_row("lag", Text(_lag(status)))
+    if status.lag_seconds is not None or status.state == "RUNNING":
+        head.add_row("lag", Text(_lag(status)))
     if status.checkpoint is not None:
         head.add_row("checkpoint", Text(_checkpoint(status, now)))
     if status.window_limit_bytes:

@@ -29,6 +29,7 @@ class Receiver(Protocol):
     Never: touches sinks or state.
     """
 
+    note: str | None  # why nothing comes although nothing is wrong, for a person to read
     split_transactions: int  # cut between cycles because the source could not go on without an ack
 
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:

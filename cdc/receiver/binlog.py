@@ -17,6 +17,7 @@ from cdc.batch import Batch
 from cdc.binlog.connection import Endpoint, ReaderIdentity, translated
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
+from cdc.binlog.kernels import nothing_compiled
 from cdc.binlog.server import Server
 from cdc.binlog.warm import warm_up
 from cdc.errors import (
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 WINDOW_BYTES = 256 << 20
 PATIENCE_S = 30.0  # a source away for longer is told to the Consumer, which shows it; trying goes on
 XA_LIMIT_S = 600.0
+COMPILING = "compiling its decoder for this machine: only once, and for about a minute"
 _WAIT_S = 0.25  # how long a stop may go unseen while nothing comes
 _DRAINED_S = 0.05  # nothing came for that long: everything that the server has was read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
@@ -64,6 +66,7 @@ class BinlogReceiver:
         accept_gap: bool = False,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
+        self.note: str | None = None
         self.split_transactions = 0  # a server waits for nobody: there is no reason to cut any
         self._feed = feed
         self._selection = selection
@@ -85,6 +88,7 @@ class BinlogReceiver:
         self._window = Window(window_bytes)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._is_warm = threading.Event()
         self._sequence = 0
         self._safe = BinlogPosition("", 0)  # the last place between transactions that the window has got
         self._piece_rows = 0  # rows behind it, of one transaction
@@ -154,8 +158,24 @@ class BinlogReceiver:
         self._drained = self._finished = False
         self._away = None
         decoder = self._connect()
-        self._thread = threading.Thread(target=self._read, args=(decoder,), name="binlog-reader", daemon=True)
+        arguments = (decoder, self._window, self._stopping)
+        self._is_warm = threading.Event()
+        self._thread = threading.Thread(target=self._begin_to_read, args=arguments, name="binlog-reader", daemon=True)
         self._thread.start()
+
+    def _begin_to_read(self, decoder: BinlogDecoder, window: Window, stopping: threading.Event) -> None:
+        """Nobody waits for a thread that compiles: until it is warm, it touches nothing that others use."""
+        is_warm, self.note = self._is_warm, COMPILING if nothing_compiled() else None
+        try:
+            warm_up()
+        except Exception as error:  # noqa: BLE001 - the Consumer must hear of it, or the job would stand still
+            window.stop(error)
+            return
+        is_warm.set()
+        if stopping.is_set():
+            return
+        self.note = None
+        self._read(decoder)
 
     def get(self, timeout_s: float) -> Batch | None:
         """See ``Receiver``."""
@@ -219,7 +239,8 @@ class BinlogReceiver:
         self._stopping.set()
         self._window.close()
         if self._thread is not None:
-            self._thread.join()
+            if self._is_warm.is_set():
+                self._thread.join()
             self._thread = None
         self._feed.close()
 
@@ -254,7 +275,6 @@ class BinlogReceiver:
 
     def _read(self, decoder: BinlogDecoder | None) -> None:
         """The thread's whole life: read, and after a fault that may pass connect again."""
-        warm_up()
         pause_s = _FIRST_PAUSE_S
         damaged_at: tuple[BinlogPosition, int] | None = None
         while not self._stopping.is_set():

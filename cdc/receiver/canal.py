@@ -91,6 +91,7 @@ class CanalReceiver:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """``client``: makes a client of the destination. ``zone_us``: what the server's clock is ahead of UTC."""
+        self.note: str | None = None
         self.split_transactions = 0
         self._client = client
         self._ring, self._batch_size, self._window_bytes = ring, batch_size, window_bytes

@@ -87,6 +87,7 @@ class SourceReceiver:
         window=1 << 30,
         idle_s=0.005,
     ):
+        self.note = None
         self.split_transactions = 0
         self.source = source
         self.selection = selection

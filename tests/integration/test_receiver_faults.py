@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 
+import cdc.receiver.binlog
 from cdc.binlog.connection import Tls
 from cdc.binlog.server import Server
 from cdc.errors import PositionLost, SourceBlocked, SourceRewound, SourceUnavailable, WrongServer
 from cdc.local_servers import LocalServer, obtain
 from cdc.preflight import check_source
-from cdc.receiver.binlog import BinlogReceiver
+from cdc.receiver.binlog import COMPILING, BinlogReceiver
 from tests.receiving import Line, Mapped, Taker, endpoint, identity, position, receiver_of, until
 
 KINDS = ["mysql", "mariadb"]
@@ -435,4 +437,31 @@ def test_an_xa_transaction_of_other_tables_passes_though_it_was_prepared_before_
     receiver = receiver_of(server, Mapped(orders, "orders"))
     receiver.open(start, (), 0)
     assert Taker(receiver).take_rows(1).values() == [20]
+    receiver.close()
+
+
+def test_nobody_waits_for_a_decoder_that_compiles(mysql, database, monkeypatch):
+    compiling, compiled = threading.Event(), threading.Event()
+
+    def warm_up():
+        compiling.set()
+        assert compiled.wait(60)
+
+    monkeypatch.setattr(cdc.receiver.binlog, "warm_up", warm_up)
+    monkeypatch.setattr(cdc.receiver.binlog, "nothing_compiled", lambda: True)
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY, note VARCHAR(1000))")
+    start = position(mysql)
+    insert(mysql, database, 0, 3)
+    receiver = receiver_of(mysql, Mapped(database))
+    receiver.open(start, (), 0)
+    assert compiling.wait(10) and receiver.get(0.1) is None
+    assert receiver.note == COMPILING
+    began = time.monotonic()
+    receiver.rollback(start)
+    receiver.close()
+    receiver.open(start, (), 0)
+    assert time.monotonic() - began < 5
+    compiled.set()
+    assert_each_once(Taker(receiver).take_rows(3), 3)
+    assert receiver.note is None
     receiver.close()
