@@ -64,7 +64,7 @@ class DeltaSink:
     ) -> None:
         """``retention_s``: how long files that a merge replaced stay for readers of older versions.
 
-        ``merge_memory_bytes``: what the keys of one load may take while merging (``sink.merge_memory``).
+        ``merge_memory_bytes``: what the keys of one load may take while merging (``memory.merge``).
         """
         self._root = Path(root).resolve()
         self._create_tables = create_tables
@@ -269,7 +269,7 @@ class DeltaSink:
             if load.key_bytes > self._merge_memory_bytes:
                 raise SinkSetting(
                     f"The keys of one checkpoint take {load.key_bytes >> 20} MiB while merging.",
-                    mend="Raise `sink.merge_memory`, or lower `commit.max_rows` where transactions allow.",
+                    mend="Raise `memory.merge`, or lower `commit.max_rows` where transactions allow.",
                     table=table,
                 )
             name = f"part-{label_for(loads[0].name)}"
