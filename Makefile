@@ -30,10 +30,13 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(PYTEST) tests/unit
 
 test: check ## Everything with a bound, on real servers; what continuous integration runs
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix"
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix and not canal"
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
+
+canal: setup ## The Canal receiver against a real Canal server (Maven fetches it)
+	$(PYTEST) tests/integration -m canal
 
 recovery: setup ## Every seam, every fault, with restarts
 	$(PYTEST) tests/recovery
@@ -60,6 +63,9 @@ fuzz: setup ## Damaged binlogs, documents and text through the decoder (COUNT=n,
 golden: setup ## Record the golden binlogs in tests/data anew, from both servers
 	$(BIN)/python -m tests.data.record
 
+protocol: setup ## Generate cdc/canal/protocol_pb2.py from protocol.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cdc/canal/protocol.proto
+
 LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
 lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.lock to develop
 	$(LOCK) --upgrade -o requirements.lock
@@ -68,4 +74,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration recovery kills stress bench bench-decode fuzz golden lock clean
+.PHONY: help setup demo check test integration canal recovery kills stress bench bench-decode fuzz golden protocol lock clean

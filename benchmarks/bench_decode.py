@@ -145,7 +145,7 @@ def _mysql_replication(server: LocalServer, recording: Recording) -> dict[str, i
             rows += len(event.rows)
             if time.perf_counter() - start > _BASELINE_S or stream.log_file != recording.file:
                 break
-        if rows < 1000:
+        if rows < 100:
             return None
         return {
             "rows_per_s": round(rows / (time.perf_counter() - start)),

@@ -196,8 +196,61 @@ class BinlogPosition:
         return f"{self.file}:{self.offset}" if self.file else self.gtid_set
 
 
+@dataclass(frozen=True, slots=True)
+class CanalPosition:
+    """A place in what a Canal server sends: the source's binlog file and offset, as Canal's entries tell them.
+
+    Inside a transaction only where one alone filled the server's ring buffer. Without a file: wherever the server's
+    own cursor stands, before everything that it sends.
+    """
+
+    file: str  # "" for the server's cursor
+    offset: int  # between transactions: of the next event's first byte; inside one: of the last entry's event
+    entry: int = 0  # entries of that event already seen, inside a transaction; 0 between two
+    gtid_set: str = ""  # executed up to here, as Canal tells it; "" unless it reads by GTIDs
+    newest_ms: int = 0  # newest event time of rows seen so far: rows that come again cannot be newer
+
+    kind = "canal"
+
+    def reached(self, other: Position) -> bool:
+        """See ``Position``. By file number, offset and entry; of another file name, by GTID sets."""
+        if not isinstance(other, CanalPosition):
+            raise ValueError(f"{self} and {other} are of different sources")
+        if not other.file:
+            return True
+        if not self.file:
+            return False
+        mine, theirs = _file_number(self.file), _file_number(other.file)
+        if mine and theirs and mine[0] == theirs[0]:
+            return (mine[1], self.offset, self.entry) >= (theirs[1], other.offset, other.entry)
+        seen, asked = parse_gtid_set(self.gtid_set), parse_gtid_set(other.gtid_set)
+        if isinstance(seen, GtidSet) and isinstance(asked, GtidSet):
+            return seen.contains(asked)
+        if isinstance(seen, MariadbGtidSet) and isinstance(asked, MariadbGtidSet):
+            return seen.contains(asked)
+        raise ValueError(f"{self} and {other} have neither file name nor GTIDs in common")
+
+    def to_json(self) -> dict[str, Any]:
+        """See ``Position``."""
+        return {
+            "kind": self.kind,
+            "file": self.file,
+            "offset": self.offset,
+            "entry": self.entry,
+            "gtid_set": self.gtid_set,
+            "newest_ms": self.newest_ms,
+        }
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.offset}" if self.file else "the Canal server's cursor"
+        return f"{place}+{self.entry}" if self.entry else place
+
+
 def position_from_json(data: Mapping[str, Any]) -> Position:
     """The Position that ``to_json`` wrote. Raises: ValueError - a kind this version does not know."""
+    if data.get("kind") == CanalPosition.kind:
+        fields = ("file", "offset", "entry", "gtid_set", "newest_ms")
+        return CanalPosition(*(data[field] for field in fields))
     if data.get("kind") == BinlogPosition.kind:
         return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])
     raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")

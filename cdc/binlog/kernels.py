@@ -178,3 +178,20 @@ def copy_32(typing_context: Any, source: Any, start: Any, target: Any, at: Any) 
         return context.get_dummy_value()
 
     return types.void(source, types.int64, target, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, data: Any, offset: Any) -> Any:
+    """Ask for the cache line at an offset, which may lie anywhere: values a row apart cost a miss each."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        i32 = ir.IntType(32)
+        place = builder.gep(array.data, [arguments[1]])
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [place.type], ir.FunctionType(ir.VoidType(), [place.type, i32, i32, i32])
+        )
+        builder.call(function, [place, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate

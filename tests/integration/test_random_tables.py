@@ -44,6 +44,8 @@ FAULTS_OF_MYSQL_REPLICATION = {
     Kind.TIMESTAMP: "shifted to the local time zone of the reader",
 }
 
+CHARSETS_OF_MYSQL_REPLICATION = ("", "utf8mb4", "gbk")  # utf16, for one, it reads in the order of this machine's bytes
+
 
 def _types(dice):
     precision = dice.randint(1, 65)
@@ -141,7 +143,7 @@ def test_random_rows_of_mysql_equal_select_and_mysql_replication(mysql, database
     assert differing(found, expected(mysql, schema)) == []
     theirs = _mysql_replication(mysql, database, file)
     for column in schema.columns:
-        if column.kind not in FAULTS_OF_MYSQL_REPLICATION:
+        if column.kind not in FAULTS_OF_MYSQL_REPLICATION and column.charset in CHARSETS_OF_MYSQL_REPLICATION:
             assert [_alike(row[column.name]) for row in found] == [_alike(row[column.name]) for row in theirs], column
 
 
@@ -179,6 +181,6 @@ def _alike(value):
         return value.isoformat(" ", "microseconds")
     if isinstance(value, datetime.date):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
+    if isinstance(value, Decimal | int):
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
     return "" if value == b"" else value  # mysql-replication gives no bytes as no text

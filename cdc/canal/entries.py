@@ -1,0 +1,433 @@
+"""Canal's entries to Changes: rows straight from the protobuf bytes into Arrow columns.
+
+Values become what the binlog decoder makes of them: the very same Arrow types and values, whatever form of text Canal
+gives them (bytes as Latin-1, ENUM as a number, SET as a bit mask, decimals without their scale, times of the server's
+zone).
+
+Source: alibaba/canal 1.1.8, RowsLogBuffer and LogEventConvert.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError as ProtobufError
+
+from cdc.batch import Changes
+from cdc.binlog import text
+from cdc.canal import kernels
+from cdc.canal.layout import Layout, LayoutColumn, layout_of
+from cdc.canal.protocol_pb2 import RowData
+from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
+from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+
+if TYPE_CHECKING:
+    from cdc.receiver.base import Selection
+
+_RESYNC = "Take a new snapshot of the table; if it comes again, use a binlog source."
+_ROW_EVENTS = (kernels.INSERT, kernels.UPDATE, kernels.DELETE)
+_UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal takes their bytes for text, or stops
+_INTEGERS = {
+    Kind.TINYINT: 8,
+    Kind.SMALLINT: 16,
+    Kind.MEDIUMINT: 24,
+    Kind.INT: 32,
+    Kind.BIGINT: 64,
+}
+
+Values = tuple[np.ndarray, np.ndarray, np.ndarray]  # buffer, starts, lengths (-1: NULL)
+
+
+class TableSource(Protocol):
+    """Where schemas come from."""
+
+    def schema(self, database: str, table: str, layout: Layout) -> TableSchema:
+        """The table whose rows look like ``layout``. Raises: SchemaMismatch, UnsupportedImage."""
+
+
+class Entries:
+    """The entries of one server batch: a buffer, and where everything lies in it."""
+
+    def __init__(self, body: bytes) -> None:
+        """``body``: a Messages message as it came. Raises: DecodeError."""
+        self.body = body
+        self.data = np.frombuffer(body, np.uint8)
+        count = kernels.count_entries(self.data)
+        self.index = np.empty((max(count, 0), kernels.ENTRY_FIELDS), np.int64)
+        if count < 0 or kernels.index_entries(self.data, self.index) < 0:
+            raise DecodeError("A batch of Canal's that is no protobuf message.", mend="Check the server's version.")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def text(self, entry: int, field: int) -> str:
+        """A text of an entry, FILE_AT for one."""
+        at, length = self.index[entry, field : field + 2]
+        return self.body[at : at + length].decode("utf-8", "replace")
+
+    def place(self, entry: int) -> str:
+        """``file:offset`` of an entry."""
+        return f"{self.text(entry, kernels.FILE_AT)}:{self.index[entry, kernels.OFFSET]}"
+
+    def has_rows(self, entry: int) -> bool:
+        """Whether an entry carries row images."""
+        fields = self.index[entry]
+        return bool(fields[kernels.KIND] == kernels.ROW_DATA and fields[kernels.ROWS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How rows of one table and layout are read."""
+
+    schema: TableSchema
+    columns: tuple[Column, ...]  # read, in table order
+    parse: tuple[Callable[[Values], pa.Array], ...]  # of each
+    wanted: np.ndarray  # their numbers within the layout
+    keys: np.ndarray  # numbers of key columns
+    key_names: frozenset[str]
+    indexes: np.ndarray  # places in the table, of all columns of the layout
+    arrow: pa.Schema
+
+
+class EntryDecoder:
+    """Turns row entries of mapped tables into Changes.
+
+    Calls: one thread. ``zone_us``: what the server's clock is ahead of UTC, for TIMESTAMP values.
+    """
+
+    def __init__(self, selection: Selection, tables: TableSource, *, zone_us: int = 0) -> None:
+        self.impossible_dates: Counter[tuple[str, str]] = Counter()  # became NULL, by table and column
+        self._selection = selection
+        self._tables = tables
+        self._zone_us = zone_us
+        self._plans: dict[tuple[str, str, int], _Plan] = {}
+        self._mapped: dict[tuple[bytes, bytes], tuple[str, str] | None] = {}
+
+    def forget(self) -> None:
+        """Ask for every schema again: a table may have changed."""
+        self._plans.clear()
+
+    def maps(self, entries: Entries, entry: int) -> tuple[str, str] | None:
+        """Database and table of a row entry if a channel reads it."""
+        fields, body = entries.index[entry], entries.body
+        at, size, table_at, table_size = (int(each) for each in fields[kernels.DATABASE_AT : kernels.TABLE_AT + 2])
+        raw = (body[at : at + size], body[table_at : table_at + table_size])
+        if raw not in self._mapped:
+            name = (raw[0].decode("utf-8", "replace"), raw[1].decode("utf-8", "replace"))
+            self._mapped[raw] = name if self._selection.maps(*name) else None
+        return self._mapped[raw]
+
+    def changes(self, entries: Entries, first: int, last: int, sequence: int) -> tuple[tuple[Changes, ...], int]:
+        """Rows of the entries ``first`` up to, not with, ``last``, numbered from ``sequence`` + 1 on; their number.
+
+        Raises: DecodeError, SchemaMismatch, UnsupportedImage; ``where`` has the place.
+        """
+        counts = np.zeros(len(entries), np.int64)
+        rows = (entries.index[:, kernels.KIND] == kernels.ROW_DATA) & (entries.index[:, kernels.ROWS] > 0)
+        candidates = first + np.flatnonzero(rows[first:last])
+        decoded = []
+        for members in _grouped(candidates, entries.index[candidates, kernels.GROUP]):
+            name = self.maps(entries, int(members[0]))
+            if name is not None:
+                key = (*name, int(entries.index[members[0], kernels.LAYOUT]))
+                decoded.append((*self._decode(entries, key, members, counts), members))
+        bases = sequence + np.cumsum(counts) - counts
+        numbered = tuple(_numbered(*each, counts, bases) for each in decoded if len(each[1][0]))
+        return numbered, int(counts.sum())
+
+    def _decode(
+        self, entries: Entries, key: tuple[str, str, int], members: np.ndarray, counts: np.ndarray
+    ) -> tuple[_Plan, list[pa.Array]]:
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._planned(entries, key, int(members[0]))
+        fields = entries.index[members]
+        images = np.where(fields[:, kernels.EVENT] == kernels.UPDATE, 2, 1)
+        room = int((fields[:, kernels.ROWS] * images).sum())
+        starts = np.empty((len(plan.wanted), room), np.int64)
+        lengths = np.empty((len(plan.wanted), room), np.int32)
+        deleted = np.empty(room, np.bool_)
+        row_counts = np.zeros(len(members), np.int64)
+        rows, which = kernels.place_rows(
+            entries.data,
+            entries.index,
+            members,
+            plan.indexes,
+            plan.wanted,
+            plan.keys,
+            starts,
+            lengths,
+            deleted,
+            row_counts,
+        )
+        if rows < 0:
+            raise _unplaced(rows, plan.schema.name, entries.place(int(members[which])))
+        counts[members] = row_counts
+        arrays = []
+        for slot, column in enumerate(plan.columns):
+            values = (entries.data, starts[slot, :rows], lengths[slot, :rows])
+            try:
+                arrays.append(self._checked(plan, column, plan.parse[slot](values)))
+            except CdcError as error:
+                row = error.where.pop("row", 0)
+                assert isinstance(row, int)
+                entry = members[np.searchsorted(np.cumsum(row_counts), row, "right")]
+                error.where |= {"table": plan.schema.name, "column": column.name, "at": entries.place(int(entry))}
+                raise
+        arrays.append(pa.array(deleted[:rows]))
+        return plan, arrays
+
+    def _planned(self, entries: Entries, key: tuple[str, str, int], entry: int) -> _Plan:
+        database, table, _ = key
+        at, size = entries.index[entry, kernels.FIRST_ROW_AT : kernels.FIRST_ROW_AT + 2]
+        try:
+            layout = layout_of(RowData.FromString(entries.body[at : at + size]))
+        except ProtobufError as error:
+            raise _unplaced(kernels.MALFORMED, f"{database}.{table}", entries.place(entry)) from error
+        try:
+            schema = self._tables.schema(database, table, layout)
+            reads = self._selection.reads(schema)
+            return self._plan(schema, layout, reads.columns | reads.key, reads.key)
+        except CdcError as error:
+            error.where.setdefault("table", f"{database}.{table}")
+            error.where.setdefault("at", entries.place(entry))
+            raise
+
+    def _plan(self, schema: TableSchema, layout: Layout, read: frozenset[str], key: frozenset[str]) -> _Plan:
+        numbers = {column.name.casefold(): number for number, column in enumerate(layout)}
+        wanted = {name.casefold() for name in read}
+        columns = tuple(column for column in schema.columns if column.name.casefold() in wanted)
+        missing = [column.name for column in columns if column.name.casefold() not in numbers]
+        if missing:
+            raise UnsupportedImage(
+                f"Rows come without column {missing[0]}, which the mapping reads.",
+                mend="Set binlog_row_image=FULL at the source and no field filter in Canal, then take a new snapshot.",
+                column=missing[0],
+            )
+        places = [numbers[column.name.casefold()] for column in columns]
+        fields = [pa.field(column.name, column.arrow) for column in columns]
+        fields += [pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())]
+        return _Plan(
+            schema,
+            columns,
+            tuple(self._parser(column, layout[place], schema) for column, place in zip(columns, places, strict=True)),
+            np.array(places, np.int64),
+            np.array([numbers[name.casefold()] for name in sorted(key)], np.int64),
+            frozenset(name.casefold() for name in key),
+            np.array([column.index for column in layout], np.int64),
+            pa.schema(fields),
+        )
+
+    def _checked(self, plan: _Plan, column: Column, parsed: pa.Array | tuple[pa.Array, int]) -> pa.Array:
+        if not isinstance(parsed, tuple):
+            return parsed
+        array, impossible = parsed
+        if impossible:
+            if column.name.casefold() in plan.key_names:
+                raise DecodeError(
+                    "A zero or impossible date in a key column has no value in the target.",
+                    mend="Mend these rows in the source, or choose a key without this column.",
+                )
+            self.impossible_dates[plan.schema.name, column.name] += impossible
+        return array
+
+    def _parser(self, column: Column, told: LayoutColumn, schema: TableSchema) -> Callable[[Values], pa.Array]:
+        kind = column.kind
+        if kind in _UNREADABLE:
+            raise SchemaMismatch(
+                f"Canal cannot read {kind.value.upper()} columns.",
+                mend="Leave the column out of the mapping, or use a binlog source.",
+                table=schema.name,
+                column=column.name,
+            )
+        if kind in _INTEGERS or kind in (Kind.BIT, Kind.YEAR):
+            return _integer_parser(column)
+        if kind is Kind.DECIMAL:
+            if column.precision > 38:
+                return lambda values: _decimal_texts(values, column.scale)
+            return lambda values: _decimals(values, column.precision, column.scale)
+        if kind in (Kind.FLOAT, Kind.DOUBLE):
+            return lambda values: _floats(values, column.arrow)
+        if kind is Kind.DATE:
+            return _dates
+        if kind in (Kind.DATETIME, Kind.TIMESTAMP):
+            zone_us = self._zone_us if kind is Kind.TIMESTAMP else 0
+            return lambda values: _moments(values, zone_us, column.arrow)
+        if kind is Kind.ENUM:
+            return lambda values: text.enum_array(_whole(values, 0, 65535), values[2] >= 0, column.labels)
+        if kind is Kind.SET:
+            return lambda values: text.set_array(*_bit_masks(values), column.labels)
+        if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY):
+            width = column.length if kind is Kind.BINARY else None
+            return lambda values: text.binary_array(*_as_bytes(values), width)
+        if kind is Kind.JSON:
+            return _json
+        if kind is Kind.TEXT and told.as_bytes:
+            return lambda values: text.utf8_array(*_as_bytes(values))
+        if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and column.charset not in ("utf8mb4", "utf8mb3", "ascii"):
+            return _undamaged
+        return lambda values: text.utf8_array(*values)
+
+
+def _unplaced(fault: int, table: str, at: str) -> CdcError:
+    if fault == kernels.COLUMNS_MISSING:
+        return UnsupportedImage(
+            "A row image is not FULL: columns are missing.",
+            mend="Set binlog_row_image=FULL on the server and in the session, then take a new snapshot of the table.",
+            table=table,
+            at=at,
+        )
+    return DecodeError("A row of Canal's that is no protobuf message.", mend=_RESYNC, table=table, at=at)
+
+
+def _grouped(members: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
+    """``members`` with the same key together, each group in order; groups in order of their first member."""
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    groups = np.split(members[order], cuts) if len(members) else []
+    return sorted(groups, key=lambda group: int(group[0]))
+
+
+def _numbered(
+    plan: _Plan, arrays: list[pa.Array], members: np.ndarray, counts: np.ndarray, bases: np.ndarray
+) -> Changes:
+    """With ``__sequence``: the rows of an entry follow on those of the entries before it."""
+    rows = counts[members]
+    ends = np.cumsum(rows)
+    sequence = np.arange(1, ends[-1] + 1, dtype=np.int64) + np.repeat(bases[members] - (ends - rows), rows)
+    return Changes(plan.schema, pa.RecordBatch.from_arrays([*arrays, pa.array(sequence)], schema=plan.arrow))
+
+
+def _bad(values: Values, row: int, what: str) -> DecodeError:
+    data, starts, lengths = values
+    shown = data[starts[row] : starts[row] + min(lengths[row], 60)].tobytes().decode("utf-8", "replace")
+    return DecodeError(f"Canal's text {shown!r} is not {what}.", mend=_RESYNC, row=row)
+
+
+def _whole(values: Values, low: int, high: int) -> np.ndarray:
+    out = np.empty(len(values[1]), np.int64)
+    row = kernels.integers(*values, low, high, out)
+    if row >= 0:
+        raise _bad(values, row, f"an integer from {low} to {high}")
+    return out
+
+
+def _integer_parser(column: Column) -> Callable[[Values], pa.Array]:
+    bits = column.length if column.kind is Kind.BIT else _INTEGERS.get(column.kind, 16)
+    unsigned = column.unsigned or column.kind in (Kind.BIT, Kind.YEAR)
+    if bits == 64 and unsigned:
+        return lambda values: _decimals(values, 20, 0)
+    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    kind = column.arrow
+    store = kind.to_pandas_dtype()
+
+    def parse(values: Values) -> pa.Array:
+        return pa.array(_whole(values, low, high).astype(store), kind, mask=_mask(values))
+
+    return parse
+
+
+def _mask(values: Values) -> np.ndarray | None:
+    null = values[2] < 0
+    return null if null.any() else None
+
+
+def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
+    count = len(values[1])
+    out = np.empty((count, 2), np.uint64)
+    row = kernels.decimals(*values, precision, scale, out)
+    if row >= 0:
+        raise _bad(values, row, f"a DECIMAL({precision},{scale})")
+    null = _mask(values)
+    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), count, [validity, pa.py_buffer(out)])
+
+
+def _decimal_texts(values: Values, scale: int) -> pa.Array:
+    """DECIMALs too wide for Arrow's 128 bits, as the server writes them. Python per value; such columns are rare."""
+    told = text.utf8_array(*values).to_pylist()
+    return pa.array([each if each is None else _scaled(each, scale) for each in told], pa.string())
+
+
+def _scaled(number: str, scale: int) -> str:
+    whole, _, behind = number.partition(".")
+    return f"{whole}.{behind[:scale]:0<{scale}}" if scale else whole
+
+
+def _floats(values: Values, kind: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(text.utf8_array(*values), kind)
+    except pa.ArrowInvalid as error:
+        raise DecodeError(f"Canal's text is no {kind}: {error}.", mend=_RESYNC, row=0) from error
+
+
+def _dates(values: Values) -> tuple[pa.Array, int]:
+    out = np.empty(len(values[1]), np.int32)
+    valid = np.empty(len(values[1]), np.bool_)
+    row, impossible = kernels.dates(*values, out, valid)
+    if row >= 0:
+        raise _bad(values, row, "a date")
+    return pa.array(out, pa.date32(), mask=None if valid.all() else ~valid), impossible
+
+
+def _moments(values: Values, minus_us: int, kind: pa.DataType) -> tuple[pa.Array, int]:
+    out = np.empty(len(values[1]), np.int64)
+    valid = np.empty(len(values[1]), np.bool_)
+    row, impossible = kernels.moments(*values, minus_us, out, valid)
+    if row >= 0:
+        raise _bad(values, row, "a date and time")
+    return pa.array(out, kind, mask=None if valid.all() else ~valid), impossible
+
+
+def _bit_masks(values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """SET values; 64 members need all bits of an unsigned word."""
+    out = np.empty((len(values[1]), 2), np.uint64)
+    row = kernels.decimals(*values, 20, 0, out)
+    if row >= 0:
+        raise _bad(values, row, "a bit mask")
+    return out[:, 0].copy(), values[2] >= 0
+
+
+def _as_bytes(values: Values) -> Values:
+    """Bytes that Canal gave as characters U+0000 to U+00FF."""
+    data, starts, lengths = values
+    out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
+    new_starts, new_lengths = np.empty_like(starts), np.empty_like(lengths)
+    row = kernels.latin1_bytes(data, starts, lengths, out, new_starts, new_lengths)
+    if row >= 0:
+        raise _bad(values, row, "bytes written as Latin-1")
+    return out, new_starts, new_lengths
+
+
+def _json(values: Values) -> pa.Array:
+    """JSON text; a document without bytes is the server's JSON null."""
+    array = text.utf8_array(*values)
+    # of a partial update Canal gives an expression over the document before, as JSON_REPLACE(col, '$.a', 1)
+    partial = pc.fill_null(pc.starts_with(array, "JSON_"), False)
+    if pc.any(partial).as_py():
+        raise UnsupportedImage(
+            "A JSON value comes as a change of the one before it.",
+            mend="Take PARTIAL_JSON out of binlog_row_value_options at the source, then take a new snapshot.",
+            row=int(np.argmax(partial.to_numpy(zero_copy_only=False))),
+        )
+    empty = values[2] == 0
+    return pc.if_else(pa.array(empty), "null", array) if empty.any() else array
+
+
+def _undamaged(values: Values) -> pa.Array:
+    """Text of a charset that Canal reads as UTF-8: only what came through whole may pass."""
+    array = text.utf8_array(*values)
+    damaged = pc.fill_null(pc.match_substring(array, "�"), False)
+    if pc.any(damaged).as_py():
+        raise DecodeError(
+            "Canal has damaged a text: it reads every charset as UTF-8.",
+            mend="Leave the column out of the mapping, convert it to utf8mb4, or use a binlog source.",
+            row=int(np.argmax(damaged.to_numpy(zero_copy_only=False))),
+        )
+    return array

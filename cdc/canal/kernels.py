@@ -1,0 +1,541 @@
+"""Kernels that read Canal's protobuf bytes and its values' text, without a Python object per entry, row or value.
+
+Each length is checked against the range that it lies in before it is used, so no input reads outside the buffer.
+
+Source: Protocol Buffers documentation, "Encoding"; protocol.proto beside this file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc.binlog.kernels import kernel
+from cdc.binlog.temporal import _days, _moment
+
+# fields of an entry in the index, one int64 each; *_AT is followed by its length
+START, SIZE = 0, 1
+KIND, EVENT = 2, 3
+OFFSET, EVENT_LENGTH, TIME_MS = 4, 5, 6
+FILE_AT, DATABASE_AT, TABLE_AT, STORE_AT, GTID_AT, SQL_AT, DDL_DATABASE_AT = 7, 9, 11, 13, 15, 17, 19
+IS_DDL = 21
+ROWS = 22  # RowData messages
+LAYOUT = 23  # hash of the first image's column names, types and key flags; 0 without rows
+FIRST_ROW_AT = 24
+GROUP = 26  # hash of database, table and layout: rows that are read alike
+ENTRY_FIELDS = 27
+
+# kinds of an entry and of an event, as in protocol.proto
+BEGIN, ROW_DATA, END = 1, 2, 3
+INSERT, UPDATE, DELETE = 1, 2, 3
+
+# answers below 0 are faults
+MALFORMED = -1
+COLUMNS_MISSING = -2  # an image without some of the table's columns
+
+_FNV = np.uint64(0x100000001B3)
+_BASIS = np.uint64(0xCBF29CE484222325)
+
+
+@kernel
+def _varint(data, at, end):  # type: ignore[no-untyped-def]
+    """A number and the place behind it; place -1 where it does not end."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = data[at]
+        at += 1
+        if shift < np.uint64(64):
+            value |= np.uint64(byte & np.uint8(0x7F)) << shift
+        if byte < 0x80:
+            return np.int64(value), at
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@kernel
+def _field(data, at, end):  # type: ignore[no-untyped-def]
+    """The field at ``at``: number, value (of length-delimited ones: where they start), length, place behind it."""
+    tag, at = _varint(data, at, end)
+    if at < 0:
+        return 0, 0, 0, -1
+    number = tag >> 3
+    wire = tag & 7
+    if wire == 0:
+        value, at = _varint(data, at, end)
+        return number, value, 0, at
+    if wire == 2:
+        length, at = _varint(data, at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return 0, 0, 0, -1
+        return number, at, length, at + length
+    width = 8 if wire == 1 else 4
+    if (wire != 1 and wire != 5) or end - at < width:
+        return 0, 0, 0, -1
+    return number, 0, 0, at + width
+
+
+@kernel
+def count_entries(data):  # type: ignore[no-untyped-def]
+    """Entries of a Messages body, or MALFORMED."""
+    at = 0
+    count = 0
+    while at < data.size:
+        number, _value, _length, at = _field(data, at, data.size)
+        if at < 0:
+            return MALFORMED
+        if number == 2:
+            count += 1
+    return count
+
+
+@kernel
+def _hashed(data, start, length, value):  # type: ignore[no-untyped-def]
+    for i in range(start, start + length):
+        value = (value ^ np.uint64(data[i])) * _FNV
+    return (value ^ np.uint64(0x100)) * _FNV  # so that "ab","c" and "a","bc" differ
+
+
+@kernel
+def _layout(data, at, end, image_field):  # type: ignore[no-untyped-def]
+    """Hash of an image's column names, types and key flags; 0 where the RowData has no such image."""
+    value = _BASIS
+    columns = 0
+    while at < end:
+        number, start, length, at = _field(data, at, end)
+        if at < 0:
+            return np.int64(0)
+        if number != image_field:
+            continue
+        columns += 1
+        inner = start
+        stop = start + length
+        while inner < stop:
+            field, place, size, inner = _field(data, inner, stop)
+            if inner < 0:
+                return np.int64(0)
+            if field == 3 or field == 10:
+                value = _hashed(data, place, size, value)
+            elif field == 1 or field == 4:
+                value = (value ^ np.uint64(place)) * _FNV
+    if columns == 0:
+        return np.int64(0)
+    return np.int64(value | np.uint64(1))
+
+
+@kernel
+def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
+    """What the index keeps of a RowChange."""
+    event = np.int64(UPDATE)
+    while at < end:
+        number, value, length, at = _field(data, at, end)
+        if at < 0:
+            return False
+        if number == 2:
+            event = value
+        elif number == 10:
+            entry[IS_DDL] = value
+        elif number == 11:
+            entry[SQL_AT] = value
+            entry[SQL_AT + 1] = length
+        elif number == 14:
+            entry[DDL_DATABASE_AT] = value
+            entry[DDL_DATABASE_AT + 1] = length
+        elif number == 12:
+            if entry[ROWS] == 0:
+                entry[FIRST_ROW_AT] = value
+                entry[FIRST_ROW_AT + 1] = length
+            entry[ROWS] += 1
+    entry[EVENT] = event
+    if entry[ROWS]:
+        start = entry[FIRST_ROW_AT]
+        image = 2 if event == INSERT else 1
+        entry[LAYOUT] = _layout(data, start, start + entry[FIRST_ROW_AT + 1], image)
+    return True
+
+
+@kernel
+def index_entries(data, index):  # type: ignore[no-untyped-def]
+    """Fill ``index``, a row of ENTRY_FIELDS per entry. Answers the number of entries, or MALFORMED."""
+    index[:, :] = 0
+    at = 0
+    count = 0
+    while at < data.size:
+        number, start, length, at = _field(data, at, data.size)
+        if at < 0:
+            return MALFORMED
+        if number != 2:
+            continue
+        entry = index[count]
+        count += 1
+        entry[START] = start
+        entry[SIZE] = length
+        entry[KIND] = ROW_DATA
+        inner = start
+        end = start + length
+        while inner < end:
+            field, value, size, inner = _field(data, inner, end)
+            if inner < 0:
+                return MALFORMED
+            if field == 2:
+                entry[KIND] = value
+            elif field == 3:
+                entry[STORE_AT] = value
+                entry[STORE_AT + 1] = size
+            elif field == 1:
+                place = value
+                stop = value + size
+                while place < stop:
+                    name, told, width, place = _field(data, place, stop)
+                    if place < 0:
+                        return MALFORMED
+                    if name == 2:
+                        entry[FILE_AT] = told
+                        entry[FILE_AT + 1] = width
+                    elif name == 3:
+                        entry[OFFSET] = told
+                    elif name == 6:
+                        entry[TIME_MS] = told
+                    elif name == 8:
+                        entry[DATABASE_AT] = told
+                        entry[DATABASE_AT + 1] = width
+                    elif name == 9:
+                        entry[TABLE_AT] = told
+                        entry[TABLE_AT + 1] = width
+                    elif name == 10:
+                        entry[EVENT_LENGTH] = told
+                    elif name == 13:
+                        entry[GTID_AT] = told
+                        entry[GTID_AT + 1] = width
+        if entry[KIND] == ROW_DATA and entry[STORE_AT + 1]:
+            start = entry[STORE_AT]
+            if not _row_change(data, start, start + entry[STORE_AT + 1], entry):
+                return MALFORMED
+            group = _hashed(data, entry[DATABASE_AT], entry[DATABASE_AT + 1], _BASIS ^ np.uint64(entry[LAYOUT]))
+            entry[GROUP] = np.int64(_hashed(data, entry[TABLE_AT], entry[TABLE_AT + 1], group))
+    return count
+
+
+@kernel
+def _image(data, at, end, image_field, indexes, starts, lengths):  # type: ignore[no-untyped-def]
+    """Where an image's values lie. Answers the number of columns, or a fault."""
+    columns = 0
+    while at < end:
+        number, start, length, at = _field(data, at, end)
+        if at < 0:
+            return MALFORMED
+        if number != image_field:
+            continue
+        if columns >= indexes.size:
+            return COLUMNS_MISSING
+        inner = start
+        stop = start + length
+        position = np.int64(0)
+        null = False
+        value_at = start
+        size = np.int64(0)
+        while inner < stop:
+            tag = data[inner]
+            if tag < 0x80 and stop - inner > 1 and data[inner + 1] < 0x80 and (tag & 7 == 0 or tag & 7 == 2):
+                # a tag and a number or a length of one byte each: nearly every field of a column is of that form
+                field = np.int64(tag >> 3)
+                value = np.int64(data[inner + 1])
+                inner += 2
+                width = np.int64(0)
+                if tag & 7 == 2:
+                    width = value
+                    value = inner
+                    inner += width
+                    if inner > stop:
+                        return MALFORMED
+            else:
+                field, value, width, inner = _field(data, inner, stop)
+                if inner < 0:
+                    return MALFORMED
+            if field == 8:
+                value_at = value
+                size = width
+            elif field == 6:
+                null = value != 0
+            elif field == 1:
+                position = value
+        if position != indexes[columns]:
+            return COLUMNS_MISSING
+        starts[columns] = value_at
+        lengths[columns] = -1 if null else size
+        columns += 1
+    return columns
+
+
+@kernel
+def _differs(data, places, sizes, other_places, other_sizes, key_columns):  # type: ignore[no-untyped-def]
+    """Whether two images have different values in a key column."""
+    for k in range(key_columns.size):
+        column = key_columns[k]
+        if sizes[column] != other_sizes[column]:
+            return True
+        for i in range(sizes[column]):
+            if data[places[column] + i] != data[other_places[column] + i]:
+                return True
+    return False
+
+
+@kernel
+def place_rows(  # type: ignore[no-untyped-def]
+    data, index, entries, indexes, wanted, key_columns, starts, lengths, deleted, row_counts
+):
+    """Where the values of the rows of ``entries`` lie, for the columns ``wanted`` (numbers within ``indexes``).
+
+    Fills ``starts`` and ``lengths`` (a row per wanted column), ``deleted``, and the rows of each entry in
+    ``row_counts``; an update that changes a key column makes two rows. Answers (rows or a fault, entry).
+    """
+    columns = indexes.size
+    before_at = np.empty(columns, np.int64)
+    before_size = np.empty(columns, np.int32)
+    after_at = np.empty(columns, np.int64)
+    after_size = np.empty(columns, np.int32)
+    row = 0
+    for which in range(entries.size):
+        entry = index[entries[which]]
+        event = entry[EVENT]
+        first = row
+        at = entry[STORE_AT]
+        end = at + entry[STORE_AT + 1]
+        while at < end:
+            number, start, length, at = _field(data, at, end)
+            if at < 0:
+                return MALFORMED, which
+            if number != 12:
+                continue
+            stop = start + length
+            if event != INSERT:
+                found = _image(data, start, stop, 1, indexes, before_at, before_size)
+                if found != columns:
+                    return (MALFORMED if found == MALFORMED else COLUMNS_MISSING), which
+            if event != DELETE:
+                found = _image(data, start, stop, 2, indexes, after_at, after_size)
+                if found != columns:
+                    return (MALFORMED if found == MALFORMED else COLUMNS_MISSING), which
+            if event == DELETE or (
+                event == UPDATE and _differs(data, before_at, before_size, after_at, after_size, key_columns)
+            ):
+                for slot in range(wanted.size):
+                    starts[slot, row] = before_at[wanted[slot]]
+                    lengths[slot, row] = before_size[wanted[slot]]
+                deleted[row] = True
+                row += 1
+            if event != DELETE:
+                for slot in range(wanted.size):
+                    starts[slot, row] = after_at[wanted[slot]]
+                    lengths[slot, row] = after_size[wanted[slot]]
+                deleted[row] = False
+                row += 1
+        row_counts[which] = row - first
+    return row, 0
+
+
+@kernel
+def integers(data, starts, lengths, low, high, out):  # type: ignore[no-untyped-def]
+    """Parse decimal integers within [low, high]; answers the first row that is none, or -1."""
+    for row in range(starts.size):
+        size = lengths[row]
+        if size < 0:
+            out[row] = 0
+            continue
+        at = starts[row]
+        end = at + size
+        negative = size > 0 and data[at] == 0x2D
+        if negative:
+            at += 1
+        if at == end or end - at > 19:
+            return row
+        value = np.uint64(0)
+        while at < end:
+            digit = data[at] - np.uint8(0x30)
+            if digit > 9:
+                return row
+            value = value * np.uint64(10) + np.uint64(digit)
+            at += 1
+        if value > np.uint64(0x7FFFFFFFFFFFFFFF) and not (negative and value == np.uint64(0x8000000000000000)):
+            return row
+        number = -np.int64(value) if negative else np.int64(value)
+        if number < low or number > high:
+            return row
+        out[row] = number
+    return -1
+
+
+@kernel
+def decimals(data, starts, lengths, digits, scale, out):  # type: ignore[no-untyped-def]
+    """Parse plain decimals of at most 38 digits into 128-bit words (low, high), brought to ``scale``.
+
+    Answers the first row that is none, has more than ``digits``, or has digits beyond the scale that are not zero.
+    """
+    ten = np.uint64(10)
+    low_half = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    for row in range(starts.size):
+        out[row, 0] = 0
+        out[row, 1] = 0
+        size = lengths[row]
+        if size < 0:
+            continue
+        at = starts[row]
+        end = at + size
+        negative = size > 0 and data[at] == 0x2D
+        if negative:
+            at += 1
+        low = np.uint64(0)
+        high = np.uint64(0)
+        seen = 0
+        behind = -1  # digits behind the point so far; -1: the point has not come
+        significant = 0
+        while True:
+            if at < end:
+                byte = data[at]
+                at += 1
+                if byte == 0x2E and behind < 0:
+                    behind = 0
+                    continue
+                digit = byte - np.uint8(0x30)
+                if digit > 9:
+                    return row
+                seen += 1
+                if behind >= 0:
+                    if behind == scale:
+                        if digit != 0:
+                            return row
+                        continue
+                    behind += 1
+            else:
+                if seen == 0:
+                    return row
+                if behind < 0:
+                    behind = 0
+                if behind == scale:
+                    break
+                digit = np.uint8(0)
+                behind += 1
+            if significant or digit:
+                significant += 1
+                if significant > digits:
+                    return row
+            # (high, low) * 10 + digit, in halves of a word
+            first = (low & low_half) * ten + np.uint64(digit)
+            second = (low >> half) * ten + (first >> half)
+            low = (second << half) | (first & low_half)
+            high = high * ten + (second >> half)
+        if negative:
+            low = ~low + np.uint64(1)
+            high = ~high + (np.uint64(1) if low == 0 else np.uint64(0))
+        out[row, 0] = low
+        out[row, 1] = high
+    return -1
+
+
+@kernel
+def _number(data, at, count):  # type: ignore[no-untyped-def]
+    """``count`` digits, or -1."""
+    value = np.int64(0)
+    for i in range(at, at + count):
+        digit = data[i] - np.uint8(0x30)
+        if digit > 9:
+            return np.int64(-1)
+        value = value * 10 + np.int64(digit)
+    return value
+
+
+@kernel
+def _date(data, at):  # type: ignore[no-untyped-def]
+    """Year, month and day of the ten characters at ``at``; year -1 where they are no date."""
+    year = _number(data, at, 4)
+    month = _number(data, at + 5, 2)
+    day = _number(data, at + 8, 2)
+    if month < 0 or day < 0 or data[at + 4] != 0x2D or data[at + 7] != 0x2D:
+        year = np.int64(-1)
+    return year, month, day
+
+
+@kernel
+def dates(data, starts, lengths, out, valid):  # type: ignore[no-untyped-def]
+    """Parse dates to days. Answers (row that is none or -1, zero and impossible dates, which are not valid)."""
+    impossible = 0
+    for row in range(starts.size):
+        out[row] = 0
+        valid[row] = False
+        if lengths[row] < 0:
+            continue
+        if lengths[row] != 10:
+            return row, impossible
+        year, month, day = _date(data, starts[row])
+        if year < 0:
+            return row, impossible
+        days = _days(year, month, day)
+        if days < -(1 << 39):
+            impossible += 1
+            continue
+        out[row] = days
+        valid[row] = True
+    return -1, impossible
+
+
+@kernel
+def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-untyped-def]
+    """Parse ``YYYY-MM-DD HH:MM:SS[.f]`` to microseconds, ``minus_us`` taken off. Answers as ``dates``."""
+    impossible = 0
+    for row in range(starts.size):
+        out[row] = 0
+        valid[row] = False
+        size = lengths[row]
+        if size < 0:
+            continue
+        at = starts[row]
+        if size < 19 or size > 26 or size == 20 or data[at + 10] != 0x20:
+            return row, impossible
+        year, month, day = _date(data, at)
+        hour = _number(data, at + 11, 2)
+        minute = _number(data, at + 14, 2)
+        second = _number(data, at + 17, 2)
+        if year < 0 or hour < 0 or minute < 0 or second < 0 or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
+            return row, impossible
+        micros = np.int64(0)
+        if size > 19:
+            digits = size - 20
+            micros = _number(data, at + 20, digits)
+            if data[at + 19] != 0x2E or micros < 0:
+                return row, impossible
+            for _ in range(6 - digits):
+                micros *= 10
+        moment = _moment(year, month, day, hour, minute, second, micros)
+        if moment < -(1 << 62):
+            impossible += 1
+            continue
+        out[row] = moment - minus_us
+        valid[row] = True
+    return -1, impossible
+
+
+@kernel
+def latin1_bytes(data, starts, lengths, out, new_starts, new_lengths):  # type: ignore[no-untyped-def]
+    """Undo UTF-8 of characters up to U+00FF: the bytes that they stand for. Answers the first other row, or -1."""
+    place = 0
+    for row in range(starts.size):
+        new_starts[row] = place
+        size = lengths[row]
+        new_lengths[row] = size
+        if size < 0:
+            continue
+        at = starts[row]
+        end = at + size
+        while at < end:
+            byte = data[at]
+            if byte < 0x80:
+                at += 1
+            else:
+                if (byte != 0xC2 and byte != 0xC3) or at + 1 >= end or data[at + 1] & 0xC0 != 0x80:
+                    return row
+                byte = np.uint8((byte << 6) & 0xC0) | (data[at + 1] & np.uint8(0x3F))
+                at += 2
+            out[place] = byte
+            place += 1
+        new_lengths[row] = place - new_starts[row]
+    return -1

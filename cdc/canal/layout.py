@@ -1,0 +1,111 @@
+"""Tables as Canal's rows describe them: column names, types as text and key flags, beside every value.
+
+The types are Canal's own, put together from the table's DDL: synonyms and letters as written there, no charsets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc.binlog.catalog import _KINDS, _labels
+from cdc.canal.protocol_pb2 import RowData
+from cdc.errors import SchemaMismatch
+from cdc.schema import Column, Kind, TableSchema
+
+_TYPE = re.compile(r"\s*([a-z0-9]+(?:\s+(?:precision|varying))?)\s*(?:\((.*)\))?(.*)", re.I | re.S)
+_SYNONYMS = {
+    **dict.fromkeys(("bool", "boolean", "int1"), Kind.TINYINT),
+    "int2": Kind.SMALLINT,
+    **dict.fromkeys(("int3", "middleint"), Kind.MEDIUMINT),
+    "int4": Kind.INT,
+    **dict.fromkeys(("int8", "serial"), Kind.BIGINT),
+    **dict.fromkeys(("numeric", "dec", "fixed"), Kind.DECIMAL),
+    **dict.fromkeys(("double precision", "real", "float8"), Kind.DOUBLE),
+    "float4": Kind.FLOAT,
+    **dict.fromkeys(("character", "nchar"), Kind.CHAR),
+    **dict.fromkeys(("nvarchar", "character varying"), Kind.VARCHAR),
+    "long": Kind.TEXT,
+}
+_BARE_TEXTS = ("text", "tinytext", "mediumtext", "longtext")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutColumn:
+    """A column as it stands beside its values."""
+
+    index: int  # its place in the table, from 0
+    name: str
+    type: str
+    is_key: bool
+
+    @property
+    def as_bytes(self) -> bool:
+        """Whether Canal takes this text for bytes: it knows TEXT by its bare name alone."""
+        return self.type.lower() not in _BARE_TEXTS
+
+
+Layout = tuple[LayoutColumn, ...]
+
+
+def layout_of(row: RowData) -> Layout:
+    """The columns of a row, of whichever image it has."""
+    columns = row.before_columns or row.after_columns
+    return tuple(LayoutColumn(column.index, column.name, column.mysql_type, column.is_key) for column in columns)
+
+
+def schema_of(database: str, table: str, layout: Layout) -> TableSchema:
+    """What a layout tells of its table: no charsets, comments or NOT NULL, and the key in the table's order."""
+    columns = tuple(column_of(database, table, column) for column in layout)
+    return TableSchema(database, table, columns, tuple(column.name for column in layout if column.is_key))
+
+
+def column_of(database: str, table: str, told: LayoutColumn) -> Column:
+    """One column. Raises: SchemaMismatch - a type that is not known."""
+    match = _TYPE.match(told.type)
+    base = " ".join(match[1].lower().split()) if match else ""
+    kind = _SYNONYMS.get(base) or _KINDS.get(base)
+    if match is None or kind is None:
+        raise SchemaMismatch(
+            f"Canal gives a column the type {told.type!r}, which is not known.",
+            mend="Leave the column out of the mapping, or give source.mysql so that types come from there.",
+            table=f"{database}.{table}",
+            column=told.name,
+        )
+    inside = match[2] or ""
+    numbers = [int(number) for number in re.findall(r"\d+", inside)] if kind not in (Kind.ENUM, Kind.SET) else []
+    first = numbers[0] if numbers else 0
+    temporal = kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
+    decimal = kind is Kind.DECIMAL
+    sized = kind in (Kind.CHAR, Kind.BINARY, Kind.VARCHAR, Kind.VARBINARY, Kind.BIT, Kind.VECTOR)
+    texts = (Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.ENUM, Kind.SET)
+    return Column(
+        name=told.name,
+        kind=kind,
+        type=told.type.strip(),
+        unsigned="unsigned" in match[3].lower() or "zerofill" in match[3].lower() or base == "serial",
+        nullable=not told.is_key,
+        length=(first or (1 if kind in (Kind.CHAR, Kind.BINARY, Kind.BIT) else 0)) if sized else 0,
+        precision=(first or 10) if decimal else 0,
+        scale=numbers[1] if decimal and len(numbers) > 1 else 0,
+        fsp=first if temporal else 0,
+        charset="utf8mb4" if kind in texts else "",
+        labels=_labels(told.type) if kind in (Kind.ENUM, Kind.SET) else (),
+    )
+
+
+def misfits(schema: TableSchema, layout: Layout, read: Sequence[str]) -> str | None:
+    """Why rows of ``layout`` do not fit ``schema`` in the columns ``read``; None where they do."""
+    told = {column.name.casefold(): column for column in layout}
+    for name in read:
+        column = schema.column(name)
+        other = told.get(name.casefold())
+        if other is None:
+            return f"they lack column {name}"
+        seen = column_of(schema.database, schema.table, other)
+        if column.kind is Kind.TEXT and seen.kind in (Kind.TEXT, Kind.JSON):  # MariaDB's JSON is a LONGTEXT
+            continue
+        if seen.kind is not column.kind or seen.arrow != column.arrow or seen.labels != column.labels:
+            return f"column {name} is {other.type} there, and {column.type} is known"
+    return None

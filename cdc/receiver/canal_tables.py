@@ -1,0 +1,208 @@
+"""The tables of a Canal job: schemas by table and place, and what statements do to them.
+
+With ``source.mysql`` schemas come from information_schema; without it from the rows themselves, which tell no charsets
+and no NOT NULL.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from cdc.binlog.catalog import table_schemas
+from cdc.binlog.server import Server
+from cdc.canal.layout import Layout, misfits, schema_of
+from cdc.ddl import Effect, EffectKind, effect_of
+from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.position import CanalPosition, Position
+from cdc.receiver.base import Selection
+from cdc.receiver.tables import Resumption
+from cdc.schema import Column, Kind, TableSchema
+
+log = logging.getLogger(__name__)
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CanalStatement:
+    """A statement that Canal passes on."""
+
+    database: str  # the session's default
+    sql: str
+    before: CanalPosition
+    after: CanalPosition
+    dml: bool  # rows logged as text
+
+
+class CanalTables:
+    """Schemas by table, with the Position that each holds from. An EntryDecoder's TableSource, and what ddl asks."""
+
+    def __init__(self, selection: Selection, ask: Callable[[], Server] | None, resumption: Resumption) -> None:
+        """``ask``: opens a connection to the source's MySQL; None: rows tell what they can."""
+        self._selection = selection
+        self._ask = ask
+        self._resumption = resumption
+        self._versions: dict[Name, tuple[TableSchema, ...]] = {}
+        self._stale: set[Name] = set()  # changed since: the next rows tell the schema anew
+        self._start = CanalPosition("", 0)
+        self.place = self._start  # before the rows that are being read
+        self.fold_case = False
+
+    def begin(self, start: CanalPosition, saved: Iterable[TableSchema]) -> None:
+        """Start over at ``start`` with the schemas saved there."""
+        self._start = self.place = start
+        self._versions = {(schema.database, schema.table): (schema,) for schema in saved}
+        self._stale.clear()
+        if self._ask is not None:
+            with self._ask() as server:
+                self.fold_case = server.folds_case
+
+    def rewind(self, position: CanalPosition) -> None:
+        """Forget what came after ``position``; it is read again."""
+        self.begin(position, self.at(position))
+
+    def at(self, position: Position) -> tuple[TableSchema, ...]:
+        """The schemas in force at ``position``."""
+        held = []
+        for versions in self._versions.values():
+            held += [version for version in versions if version.since is None or position.reached(version.since)][-1:]
+        return tuple(held)
+
+    def current(self, database: str, table: str) -> TableSchema | None:
+        """The newest version known."""
+        versions = self._versions.get((database, table))
+        return versions[-1] if versions else None
+
+    def look_up(self, database: str, table: str) -> TableSchema | None:
+        """The table as the source has it now; None where it has none, or cannot be asked."""
+        if self._ask is None:
+            return None
+        with self._ask() as server:
+            return table_schemas(server, [(database, table)]).get((database, table))
+
+    def schema(self, database: str, table: str, layout: Layout) -> TableSchema:
+        """See ``cdc.canal.entries.TableSource``."""
+        name = (database, table)
+        known = None if name in self._stale else self.current(*name)
+        problem = self._misfit(known, layout) if known is not None else None
+        if known is not None and problem is None:
+            return known
+        if known is None or self._ask is not None:
+            known = found = self._found(database, table, layout)
+            problem = self._misfit(found, layout)
+            if problem is None:
+                if name in self._versions:
+                    found = replace(found, since=self.place)
+                self._versions[name] = (*self._versions.get(name, ()), found)
+                self._stale.discard(name)
+                return found
+        if {column.name.casefold() for column in layout} < {column.name.casefold() for column in known.columns}:
+            raise _not_full()
+        raise SchemaMismatch(
+            f"Canal's rows of {database}.{table} do not fit the table as it is known: {problem}.",
+            mend="Canal may have the table's columns of another time (its TSDB is off, or DDL is filtered away from "
+            "it): mend Canal, then take a new snapshot of the table.",
+            position=self.place,
+        )
+
+    def _found(self, database: str, table: str, layout: Layout) -> TableSchema:
+        if self._ask is not None:
+            found = self.look_up(database, table)
+            if found is not None:
+                return found
+        if [column.index for column in layout] != list(range(len(layout))):
+            raise _not_full()
+        return schema_of(database, table, layout)
+
+    def _misfit(self, schema: TableSchema, layout: Layout) -> str | None:
+        reads = self._selection.reads(schema)
+        problem = misfits(schema, layout, sorted(reads.columns | reads.key))
+        if problem is None and self._ask is None and len(layout) != len(schema.columns):
+            problem = f"they have {len(layout)} columns, and {len(schema.columns)} are known"
+        return problem
+
+    # --- statements; see ``cdc.ddl.Tables`` ---
+
+    def maps(self, database: str, table: str) -> bool:
+        """Whether a channel reads this table."""
+        return self._selection.maps(database, table)
+
+    def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
+        """Mapped tables seen so far."""
+        return tuple(f"{db}.{name}" for db, name in self._versions if db == database and table in (None, name))
+
+    def reads_column(self, database: str, table: str, column: str) -> bool:
+        """Whether the channel reads this column; of a table never seen, every one counts as read."""
+        schema = self.current(database, table)
+        if schema is None:
+            return True
+        if column.casefold() not in {each.name.casefold() for each in schema.columns}:
+            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
+        try:
+            reads = self._selection.reads(schema)
+        except CdcError:
+            return True
+        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+    def on_statement(self, statement: CanalStatement) -> bool:
+        """Judge a statement; True: schemas must be asked for again.
+
+        Raises: SchemaChanged - it touches a mapped table; UnsupportedImage - it writes rows as text.
+        """
+        effect = effect_of(statement.sql, database=statement.database, tables=self, fold_case=self.fold_case)
+        if effect.kind is EffectKind.WRITES:
+            self._check_writes(statement, effect)
+            return False
+        if effect.kind is EffectKind.TOUCHES:
+            self._check_resumed(statement, effect)
+            log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
+        elif effect.kind is EffectKind.CREATES:
+            log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
+        elif not (effect.reshapes or effect.may_rekey):
+            return False
+        self._stale |= {_name(table) for table in effect.tables}
+        return True
+
+    def _check_resumed(self, statement: CanalStatement, effect: Effect) -> None:
+        at_start = (self._start.file, self._start.offset) == (statement.before.file, statement.before.offset)
+        if not (self._resumption.behind_ddl and at_start):
+            mend = "Look at the table and its target, then run `cdc resume`"
+            mend += " --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."
+        elif effect.row_changing and not self._resumption.past_ddl:
+            mend = "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
+            mend += "--past-ddl` if the target is right as it is."
+        else:
+            return
+        raise SchemaChanged(
+            f"{effect.reason} touches {', '.join(effect.tables)}.",
+            mend=mend,
+            tables=", ".join(effect.tables),
+            statement=statement.sql[:200],
+            position=statement.before,
+        )
+
+    def _check_writes(self, statement: CanalStatement, effect: Effect) -> None:
+        mapped = [table for table in effect.tables if self.maps(*_name(table))]
+        if statement.dml and (mapped or not effect.tables):
+            raise UnsupportedImage(
+                "A session writes rows as statements, without row images: "
+                + (f"it writes {mapped[0]}." if mapped else "what it writes cannot be told."),
+                mend="Set binlog_format=ROW for that session and on the server, then run `cdc snapshot` for the table.",
+                statement=statement.sql[:120],
+                position=statement.before,
+            )
+
+
+def _not_full() -> UnsupportedImage:
+    return UnsupportedImage(
+        "Rows come without some of the table's columns: the row image is not FULL.",
+        mend="Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal, then take a "
+        "new snapshot of the table.",
+    )
+
+
+def _name(table: str) -> Name:
+    database, _, name = table.partition(".")
+    return database, name

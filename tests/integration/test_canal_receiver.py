@@ -1,0 +1,411 @@
+"""CanalReceiver on real Canal servers that read real MySQL and MariaDB servers."""
+
+from __future__ import annotations
+
+import select
+import time
+
+import pytest
+
+from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, SourceUnavailable, UnsupportedImage
+from cdc.position import CanalPosition
+from cdc.receiver.fetching import Ring
+from cdc.receiver.tables import Resumption
+from cdc.schema import DELETED
+from tests.canal_sources import canal_receiver, canal_server, client_of
+from tests.receiving import Line, Mapped, Taker, endpoint, position, receiver_of, until
+
+pytestmark = pytest.mark.canal
+
+
+CURSOR = CanalPosition("", 0)
+
+
+class Shop:
+    """A database that Canal reads."""
+
+    def __init__(self, server, database, canal):
+        self.server, self.database, self.canal = server, database, canal
+
+    def write(self, *statements):
+        self.server.execute(*(statement.format(db=self.database) for statement in statements))
+
+    def together(self, *statements):
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("COMMIT")
+
+    def receiver(self, address=None, **options):
+        return canal_receiver(address or self.canal.address, Mapped(self.database), **options)
+
+
+@pytest.fixture
+def shop_of(request, tmp_path):
+    canals = []
+
+    def make(kind="mysql", **options):
+        server = request.getfixturevalue(kind)
+        database = request.getfixturevalue("mariadb_database" if kind == "mariadb" else "database")
+        canal = canal_server(tmp_path / "canal", server, **options)
+        canals.append(canal)
+        canal.launch()
+        shop = Shop(server, database, canal)
+        shop.write("CREATE TABLE {db}.orders (id INT PRIMARY KEY, note VARCHAR(1000) CHARACTER SET utf8mb4)")
+        return shop
+
+    yield make
+    for canal in canals:
+        canal.stop()
+
+
+@pytest.fixture
+def opened():
+    receivers = []
+
+    def open_(receiver, start=CURSOR, schemas=(), sequence=0):
+        receivers.append(receiver)
+        receiver.open(start, schemas, sequence)
+        return receiver
+
+    yield open_
+    for receiver in receivers:
+        receiver.close()
+
+
+def ack_all(taken):
+    taken.receiver.ack(taken.batches[-1].last)
+
+
+def nothing_unacked(receiver):
+    until(lambda: receiver._fetcher.used == 0, 20, "the acks")
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_rows_come_in_order_and_the_position_is_the_binlogs(shop_of, opened, kind):
+    shop = shop_of(kind)
+    position(shop.server)  # makes the user that asks
+    taker = Taker(opened(shop.receiver(), sequence=100))
+    shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, 'n{i}')" for i in range(20)))
+    shop.write("UPDATE {db}.orders SET note = 'neu' WHERE id = 3", "UPDATE {db}.orders SET id = 44 WHERE id = 4")
+    shop.write("DELETE FROM {db}.orders WHERE id = 5")
+    taker.take_rows(24).take_to_end()
+    assert taker.values() == [*range(20), 3, 4, 44, 5]
+    assert taker.sequences == list(range(101, 125))
+    assert [row[DELETED] for row in taker.rows[20:]] == [False, True, False, True]
+    assert taker.rows[-1]["note"] == "n5"
+    for before, after in zip(taker.batches, taker.batches[1:], strict=False):
+        assert after.first == before.last and after.last.reached(after.first)
+    there, here = position(shop.server), taker.batches[-1].last
+    assert (here.file, here.offset, here.entry) == (there.file, there.offset, 0)
+    assert all(batch.oldest_commit_us > 1.5e15 for batch in taker.batches if batch.rows)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_restart_of_canal_with_its_cursor_loses_and_doubles_nothing(shop_of, opened, kind):
+    shop = shop_of(kind)
+    taker = Taker(opened(shop.receiver()))
+    shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(5)))
+    taker.take_rows(5)
+    ack_all(taker)
+    nothing_unacked(taker.receiver)
+    shop.write("INSERT INTO {db}.orders VALUES (5, 'taken but not acked')")
+    taker.take_rows(6)
+    shop.canal.restart()
+    shop.write("INSERT INTO {db}.orders VALUES (6, 'behind')")
+    taker.take_rows(7).take_to_end()
+    assert taker.values() == list(range(7))
+    ack_all(taker)
+    nothing_unacked(taker.receiver)
+
+
+def test_a_job_that_starts_again_drops_what_it_has_committed_and_not_acked(shop_of, opened):
+    shop = shop_of()
+    first = Taker(opened(shop.receiver()))
+    shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(5)))
+    first.take_rows(5)
+    committed, schemas = first.batches[-1].last, first.receiver.schemas()
+    first.receiver.close()
+    shop.write("INSERT INTO {db}.orders VALUES (5, '')")
+    second = Taker(opened(shop.receiver(), committed, schemas, 5)).take_rows(1).take_to_end()
+    assert (second.values(), second.sequences) == ([5], [6])
+
+
+def test_canal_restarted_without_its_cursor_is_a_gap_until_it_is_accepted(shop_of, opened):
+    shop = shop_of(durable=False)
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1)
+    ack_all(taker)
+    stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    taker.receiver.close()
+    shop.canal.stop()
+    shop.write("INSERT INTO {db}.orders VALUES (2, 'lost to Canal')")
+    shop.canal.launch()
+    shop.write("INSERT INTO {db}.orders VALUES (3, '')")
+    again = Taker(opened(shop.receiver(), stopped, schemas, 1))
+    with pytest.raises(PositionLost, match="has lost its cursor") as caught:
+        again.take_rows(1)
+    assert caught.value.where["stopped_at"] == stopped and "accept-gap" in caught.value.mend
+    assert not again.rows
+    again.receiver.close()
+    assert Taker(opened(shop.receiver(accept_gap=True), stopped, schemas, 1)).take_rows(1).values() == [3]
+
+
+def test_a_cut_line_loses_and_doubles_nothing(shop_of, opened):
+    shop = shop_of()
+    with Line(shop.canal.port) as line:
+        taker = Taker(opened(shop.receiver(f"127.0.0.1:{line.port}")))
+        line.cut_after(3_000, 40_000, 200_000)
+        for first in range(0, 2000, 100):
+            rows = ",".join(f"({row}, REPEAT('z', 100))" for row in range(first, first + 100))
+            shop.write(f"INSERT INTO {{db}}.orders VALUES {rows}")
+        taker.take_rows(2000).take_to_end()
+        assert taker.values() == list(range(2000))
+        assert line.cuts >= 2
+
+
+def test_acks_come_in_order_and_only_up_to_what_is_committed(shop_of, opened):
+    shop = shop_of()
+    receiver = opened(shop.receiver(ring=Ring(entries=64)))
+    taker = Taker(receiver)
+    for i in range(6):
+        shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
+        taker.take_rows(i + 1)
+    batches = [batch for batch in taker.batches if batch.rows]
+    held = receiver._fetcher.used
+    Taker(receiver).take_to_end()
+    assert held == receiver._fetcher.used > 0, "nothing is acked before it is committed"
+    receiver.ack(batches[2].last)
+    until(lambda: 0 < receiver._fetcher.used < held, 10, "the acks of what is committed")
+    # what is not committed comes again to whoever connects next
+    receiver.close()
+    again = Taker(opened(shop.receiver(), batches[2].last)).take_rows(3).take_to_end()
+    assert again.values() == [3, 4, 5]
+
+
+def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, opened):
+    shop = shop_of(entries=64, transaction_size=16)
+    receiver = opened(shop.receiver(ring=Ring(entries=64)))
+    taker = Taker(receiver)
+    shop.write("INSERT INTO {db}.orders VALUES (-1, 'before')")
+    taker.take_rows(1)
+    inserts = [
+        "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 200))" for row in range(at, at + 500))
+        for at in range(0, 10_000, 500)
+    ]
+    shop.together(*inserts)
+    deadline = time.monotonic() + 60
+    while len(taker.rows) < 10_001:
+        assert time.monotonic() < deadline, len(taker.rows)
+        batch = receiver.get(0.2)
+        if batch is not None:
+            taker.add(batch)
+        elif receiver.window_full() or taker.batches[-1].last.entry:
+            receiver.ack(taker.batches[-1].last)  # a cycle that closes and commits
+    assert taker.values() == [-1, *range(10_000)]
+    assert receiver.split_transactions == 1
+    assert all(batch.ends_transaction for batch in taker.batches)
+    # a job that was killed between two pieces goes on behind the piece it has committed
+    inside = [batch.last for batch in taker.batches if batch.last.entry]
+    assert inside
+
+
+def test_a_kill_inside_a_split_transaction_goes_on_behind_the_committed_piece(shop_of, opened):
+    shop = shop_of(entries=64, transaction_size=16)
+    first = Taker(opened(shop.receiver(ring=Ring(entries=64))))
+    inserts = [
+        "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 200))" for row in range(at, at + 500))
+        for at in range(0, 5_000, 500)
+    ]
+    shop.together(*inserts)
+
+    def committed_up_to_a_piece(taker):
+        if taker.receiver.window_full():
+            taker.receiver.ack(taker.batches[-1].last)
+        return any(batch.last.entry for batch in taker.batches)
+
+    first.take(committed_up_to_a_piece)
+    committed, schemas = first.batches[-1].last, first.receiver.schemas()
+    first.receiver.close()  # the piece is committed, and not acked
+    second = Taker(opened(shop.receiver(ring=Ring(entries=64)), committed, schemas, len(first.rows)))
+    deadline = time.monotonic() + 60
+    while len(first.rows) + len(second.rows) < 5_000:
+        assert time.monotonic() < deadline, len(second.rows)
+        batch = second.receiver.get(0.2)
+        if batch is not None:
+            second.add(batch)
+            second.receiver.ack(batch.last)
+        elif not second.rows:
+            second.receiver.ack(committed)
+    assert first.values() + second.values() == list(range(5_000))
+
+
+def test_ddl_on_a_mapped_table_stops_before_it_and_a_resume_goes_on_behind_it(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')", "ALTER TABLE {db}.orders ADD INDEX (note(10))")
+    taker.take_rows(1)
+    shop.write("INSERT INTO {db}.orders VALUES (2, '')", "ALTER TABLE {db}.orders DROP COLUMN note")
+    shop.write("INSERT INTO {db}.orders VALUES (3)")
+    with pytest.raises(SchemaChanged, match="DROP COLUMN note"):
+        taker.take_rows(3)
+    assert taker.values() == [1, 2]
+    stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    taker.receiver.close()
+    with pytest.raises(SchemaChanged):
+        Taker(opened(shop.receiver(), stopped, schemas, 2)).take_rows(1)
+    resumed = shop.receiver(resumption=Resumption(behind_ddl=True))
+    assert Taker(opened(resumed, stopped, schemas, 2)).take_rows(1).rows[0]["id"] == 3
+
+
+def test_a_minimal_image_is_refused_by_name(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, 'a')")
+    taker.take_rows(1)
+    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_row_image = MINIMAL")
+        cursor.execute("UPDATE orders SET note = 'b'")
+    with pytest.raises(UnsupportedImage, match="FULL"):
+        taker.take_rows(2)
+
+
+def test_xa_is_refused_by_name(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
+        for statement in ("XA START 'x'", "INSERT INTO orders VALUES (9, '')", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+        cursor.execute("XA COMMIT 'x'")
+    with pytest.raises(SourceBlocked, match="XA"):
+        taker.take_rows(2)
+
+
+def test_another_client_on_the_destination_is_noticed(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1)
+    with client_of(shop.canal.address) as other, pytest.raises(SourceBlocked, match="nother client"):
+        for i in range(2, 60):
+            shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
+            other.get(1, 100)
+            taker.receiver.get(0.1)
+
+
+def test_a_check_disturbs_nobody(shop_of, opened):
+    shop = shop_of()
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1)
+    assert client_of(shop.canal.address).probe() == shop.canal.address
+    with pytest.raises(SourceUnavailable, match="auth failed"):
+        client_of(shop.canal.address, password="wrong").probe()
+    shop.write("INSERT INTO {db}.orders VALUES (2, '')")
+    taker.take_rows(2).take_to_end()
+    assert taker.values() == [1, 2]
+
+
+def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(shop_of):
+    shop = shop_of()
+    client = client_of(shop.canal.address, idle_timeout_ms=1000)
+    client.connect()
+    assert select.select([client._connection._socket], [], [], 20)[0], "the server cuts an idle line"
+    with pytest.raises(SourceUnavailable):
+        client.get()
+    assert until(lambda: client.get(1000, 200), 20).session == 2
+    client.close()
+
+
+def test_a_wider_table_after_ddl_is_known_from_mysql(shop_of, opened):
+    shop = shop_of()
+    shop.write("CREATE TABLE {db}.people (id INT PRIMARY KEY, name VARCHAR(20) CHARACTER SET latin1 COMMENT 'full')")
+    taker = Taker(opened(shop.receiver(mysql=endpoint(shop.server))))
+    shop.write("INSERT INTO {db}.people VALUES (1, 'Ann')")
+    taker.take_rows(1)
+    (schema,) = taker.receiver.schemas()
+    assert (schema.column("name").charset, schema.column("name").comment) == ("latin1", "full")
+
+
+ALL_TYPES = {
+    "ti": ("TINYINT", "-5", "127", "NULL"),
+    "tu": ("TINYINT UNSIGNED", "200", "255", "0"),
+    "si": ("SMALLINT", "-32768", "1", "0"),
+    "su": ("SMALLINT UNSIGNED", "65535", "1", "0"),
+    "mi": ("MEDIUMINT", "-8388608", "1", "0"),
+    "mu": ("MEDIUMINT UNSIGNED", "16777215", "1", "0"),
+    "ii": ("INT", "-2147483648", "1", "0"),
+    "iu": ("INT UNSIGNED", "4294967295", "1", "0"),
+    "bi": ("BIGINT", "-9223372036854775808", "1", "0"),
+    "bu": ("BIGINT UNSIGNED", "18446744073709551615", "1", "0"),
+    "bo": ("BOOLEAN", "1", "0", "NULL"),
+    "de": ("DECIMAL(12,4)", "-12345.6", "0", "5"),
+    "dw": ("DECIMAL(38,10)", "-9999999999999999999999999999.9999999999", "0.0000000001", "0"),
+    "dx": ("DECIMAL(65,30)", "-1.5", "0", "12345678901234567890123456789012345.000000000000000000000000000001"),
+    "d0": ("DECIMAL(20,0)", "-12345678901234567890", "0", "7"),
+    "fl": ("FLOAT", "1e10", "-0.1", "3.14159"),
+    "db": ("DOUBLE", "1e300", "-0.1", "2.2250738585072014e-308"),
+    "b1": ("BIT(1)", "b'1'", "b'0'", "NULL"),
+    "b33": ("BIT(33)", "b'100000000000000000000000000000001'", "0", "1"),
+    "b64": ("BIT(64)", "18446744073709551615", "0", "1"),
+    "yr": ("YEAR", "2024", "1901", "0"),
+    "dt": ("DATE", "'2024-02-29'", "'0001-01-01'", "'9999-12-31'"),
+    "t0": ("TIME", "'-838:59:59'", "'00:00:00'", "'23:59:59'"),
+    "t3": ("TIME(3)", "'-00:00:00.123'", "'100:00:00.5'", "'00:00:00'"),
+    "t6": ("TIME(6)", "'100:01:02.000003'", "'-00:00:00.000001'", "'00:00:00'"),
+    "m0": ("DATETIME", "'2024-01-02 03:04:05'", "'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"),
+    "m3": ("DATETIME(3)", "'2024-01-02 03:04:05.070'", "'1582-10-10 00:00:00'", "NULL"),
+    "m6": ("DATETIME(6)", "'9999-12-31 23:59:59.999999'", "'1969-12-31 23:59:59.999999'", "NULL"),
+    "s0": ("TIMESTAMP NULL", "'2024-07-01 00:00:00'", "'1970-01-02 00:00:01'", "NULL"),
+    "s6": ("TIMESTAMP(6) NULL", "'2024-07-01 12:34:56.000001'", "'2024-03-31 02:30:00'", "NULL"),
+    "ch": ("CHAR(6) CHARACTER SET utf8mb4", "'ab  '", "''", "'日本'"),
+    "vc": ("VARCHAR(20) CHARACTER SET utf8mb4", "'hé\"\\\\\\''", "''", "'😀'"),
+    "tx": ("TEXT CHARACTER SET utf8mb4", "'té中😀'", "''", "'x\\ny'"),
+    "lt": ("LONGTEXT CHARACTER SET utf8mb4", "REPEAT('é', 5000)", "''", "NULL"),
+    "tn": ("TEXT(1000) CHARACTER SET utf8mb4", "'té中😀'", "''", "NULL"),
+    "bn": ("BINARY(4)", "x'61620000'", "x'00'", "x'ff'"),
+    "vb": ("VARBINARY(8)", "x'00ff80'", "''", "x'c3a9'"),
+    "bl": ("BLOB", "x'00ff80c2'", "''", "NULL"),
+    "en": ("ENUM('a','b','it''s','ü') CHARACTER SET utf8mb4", "'it''s'", "'ü'", "NULL"),
+    "st": ("SET('x','y','z') CHARACTER SET utf8mb4", "'x,z'", "''", "NULL"),
+    "ge": ("POINT", "POINT(1, 2)", "POINT(0, 0)", "NULL"),
+    "la": ("VARCHAR(20) CHARACTER SET latin1", "'plain'", "''", "NULL"),
+}
+JSONS = {"js": ("JSON", """'{"a": [1, null, "x\\\\n", 1.5, true], "é": {}}'""", "'[]'", "'null'")}
+
+
+@pytest.mark.parametrize("with_mysql", [False, True])
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_every_type_is_what_the_binlog_decoder_makes_of_it(shop_of, opened, kind, with_mysql):
+    shop = shop_of(kind, time_zone="GMT+08:00")
+    start = position(shop.server)
+    types = ALL_TYPES | JSONS
+    columns = ", ".join(f"{name} {spec[0]}" for name, spec in types.items())
+    mysql = endpoint(shop.server) if with_mysql else None
+    canal = Taker(opened(shop.receiver(zone_us=8 * 3600 * 1_000_000, mysql=mysql)))
+    shop.write(f"CREATE TABLE {{db}}.types (id INT PRIMARY KEY, {columns})")
+    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+        for row in (1, 2, 3):
+            cursor.execute(f"INSERT INTO types VALUES ({row}, {', '.join(spec[row] for spec in types.values())})")
+        cursor.execute("INSERT INTO types (id) VALUES (4)")
+        cursor.execute("INSERT INTO types (id, dt, m0, s0, en) VALUES (5, 0, '2024-00-00', 0, 'nope')")
+        cursor.execute("UPDATE types SET ti = 1, tx = 'changed'")
+        cursor.execute("DELETE FROM types WHERE id = 2")
+    binlog = Taker(opened(receiver_of(shop.server, Mapped(shop.database)), start)).take_rows(
+        11, 240
+    )  # it may compile first
+    canal.take_rows(11)
+    wanted = [each.rows for batch in binlog.batches for each in batch.changes]
+    found = [each.rows for batch in canal.batches for each in batch.changes]
+    assert found[0].schema.equals(wanted[0].schema)
+    differing = {
+        name: (left, right)
+        for name in wanted[0].schema.names
+        if (left := [value for rows in found for value in rows.column(name).to_pylist()])
+        != (right := [value for rows in wanted for value in rows.column(name).to_pylist()])
+        and name != "__sequence"
+    }
+    assert not differing

@@ -1,0 +1,205 @@
+"""A real Canal server for tests: fetched with Maven once, started in a folder, stopped again."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cdc.errors import SurroundingsError
+from cdc.local_servers import LocalServer, cache_folder, free_port
+
+USER, PASSWORD = "canal", "canal"
+DESTINATION = "shop"
+_PARTS = Path(__file__).parent / "canal_parts"
+_START_TIMEOUT_S = 30.0
+
+
+def obtain_canal() -> Path:
+    """The folder with the server's jars. The first call downloads 40 MB.
+
+    Raises: SurroundingsError - no Maven, no Java, or nothing to be had.
+    """
+    if not shutil.which("mvn") or not shutil.which("java"):
+        raise SurroundingsError("Canal needs Maven and Java.", mend="apt-get install maven openjdk-17-jdk-headless")
+    pom = _PARTS / "pom.xml"
+    folder = cache_folder() / "servers" / f"canal-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name("canal.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _fetch(pom, folder)
+    return folder
+
+
+def _fetch(pom: Path, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="canal-") as name:
+        shutil.copy(pom, name)
+        jars = Path(name) / "jars"
+        command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        done = subprocess.run([*command, f"-DoutputDirectory={jars}"], cwd=name, capture_output=True, text=True)
+        if done.returncode or not jars.exists():
+            raise SurroundingsError(f"Maven could not fetch Canal: {done.stdout[-500:]}", mend="Check the network.")
+        _compile(jars)
+        jars.rename(folder)
+
+
+def _compile(jars: Path) -> None:
+    """Compiled once: java's source mode would cost seconds at every start."""
+    command = ["javac", "-cp", f"{jars}/*", "-d", str(jars), str(_PARTS / "CanalForTests.java")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SurroundingsError(f"javac failed: {done.stderr[-500:]}", mend="apt-get install openjdk-17-jdk-headless")
+
+
+class CanalServer:
+    """A Canal server of our own on loopback that reads from a ``LocalServer``. Use as a context manager.
+
+    ``durable``: its cursor survives a restart. Without a cursor it starts at the source's end of binlog.
+    """
+
+    def __init__(
+        self,
+        jars: Path,
+        folder: Path,
+        source: LocalServer,
+        *,
+        durable: bool = True,
+        entries: int = 16384,
+        transaction_size: int = 1024,
+        mode: str = "MEMSIZE",
+        gtid: bool = False,
+        time_zone: str = "UTC",
+        filter_dml: bool = True,
+        password: bool = True,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.host = "127.0.0.1"
+        self.port = free_port()
+        self.log = folder / "canal.log"
+        self._jars = jars
+        self._source = source
+        self._process: subprocess.Popen[bytes] | None = None
+        hashed = hashlib.sha1(hashlib.sha1(PASSWORD.encode()).digest()).hexdigest()
+        self._settings = {
+            "canal.port": self.port,
+            "canal.destination": DESTINATION,
+            "canal.user": USER if password else "",
+            "canal.password.hash": hashed if password else "",
+            "canal.cursor": "file" if durable else "memory",
+            "canal.folder": folder,
+            "canal.flush.ms": 100,
+            "canal.buffer.entries": entries,
+            "canal.buffer.unit": 1024,
+            "canal.buffer.mode": mode,
+            "canal.ddl.isolation": "false",
+            "canal.slave": 5000 + self.port % 1000,
+            "canal.filter": r".*\..*",
+            "canal.filter.dml": str(filter_dml).lower(),
+            "canal.transaction.size": transaction_size,
+            "canal.source": f"127.0.0.1:{source.port}",
+            "canal.source.user": "canal",
+            "canal.source.password": "canal",
+            "canal.gtid": str(gtid).lower(),
+            "user.timezone": time_zone,
+            "file.encoding": "UTF-8",
+            "logback.configurationFile": _PARTS / "logback.xml",
+        }
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> CanalServer:
+        self.launch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def launch(self) -> None:
+        """Start; without a cursor of its own the stream begins where the source's binlog ends now."""
+        _grant(self._source)
+        file, offset = _end_of_binlog(self._source)
+        settings = {**self._settings, "canal.start.file": file, "canal.start.offset": offset}
+        wrapper = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        command += ["-cp", f"{self._jars}:{self._jars}/*", "CanalForTests", str(_PARTS / "instance.xml")]
+        start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        # "find start position" is written once the source's binlog is being read
+        self._await(lambda: "find start position successfully" in self._log_from(start) and self._listening())
+
+    def stop(self) -> None:
+        """Shut down cleanly. Harmless when repeated."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start again, on the same port and folder."""
+        self.stop()
+        self.launch()
+
+    def _log_from(self, start: int) -> str:
+        return self.log.read_bytes()[start:].decode(errors="replace")
+
+    def _listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
+
+    def _await(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
+            if ready():
+                return
+            time.sleep(0.1)
+        self.kill()
+        raise SurroundingsError(f"Canal did not start: {self._log_from(0)[-3000:]}", mend=f"See {self.log}.")
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            os.kill(process.pid, how)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _grant(source: LocalServer) -> None:
+    connection = source.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM mysql.user WHERE user = 'canal'")
+        known = cursor.fetchone()[0]
+    if not known:
+        source.create_user("canal", "canal")
+
+
+def _end_of_binlog(source: LocalServer) -> tuple[str, int]:
+    statement = "SHOW BINARY LOG STATUS" if source.binaries.kind == "mysql" else "SHOW MASTER STATUS"
+    connection = source.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        row = cursor.fetchone()
+    return str(row[0]), int(row[1])

@@ -1,0 +1,51 @@
+"""The checks around a Canal source, without a server."""
+
+from __future__ import annotations
+
+from cdc.canal.client import CanalClient
+from cdc.canal_checks import canal_findings, ring_findings, source_findings
+from cdc.receiver.fetching import Ring
+from cdc.schema import Column, Kind, TableSchema
+
+MIB = 1 << 20
+
+
+def away():
+    return CanalClient([], destination="shop")
+
+
+def test_the_knobs_of_binlog_load_are_held_against_the_ring():
+    assert not list(ring_findings(Ring(), min_bytes=15 * MIB, max_bytes=64 * MIB))
+    (low,) = ring_findings(Ring(), min_bytes=16 * MIB, max_bytes=64 * MIB)
+    assert "commit.min_bytes (16777216)" in low.problem and "16777216" in low.mend
+    (high,) = ring_findings(Ring(), min_bytes=MIB, max_bytes=16 * MIB)
+    assert "commit.max_bytes" in high.problem and "8388608" in high.mend
+    assert not list(ring_findings(Ring(mode="ITEMSIZE"), min_bytes=64 * MIB, max_bytes=1))
+
+
+def test_what_needs_mysql_is_refused_without_it():
+    found = list(canal_findings(away(), filter="", patterns=True, create_tables=True, mysql=False))
+    assert ["names no server" in found[0].problem, "pattern" in found[1].problem] == [True, True]
+    assert "create_tables" in found[2].problem and all(finding.fatal for finding in found)
+    assert len(list(canal_findings(away(), filter="", patterns=True, create_tables=True, mysql=True))) == 1
+
+
+def test_a_filter_is_told_to_be_everyones():
+    found = list(canal_findings(away(), filter="shop\\..*", patterns=False, create_tables=False, mysql=True))
+    assert "every client" in found[-1].problem and not found[-1].fatal
+
+
+def test_columns_that_canal_damages_are_named():
+    class Settings:
+        settings = {"binlog_row_value_options": "PARTIAL_JSON"}  # noqa: RUF012
+
+    columns = (
+        Column("id", Kind.INT, "int"),
+        Column("name", Kind.VARCHAR, "varchar(9)", charset="gbk"),
+        Column("note", Kind.TEXT, "text", charset="utf8mb4"),
+        Column("place", Kind.VECTOR, "vector(3)"),
+    )
+    found = list(source_findings(Settings(), [TableSchema("shop", "orders", columns, ("id",))]))
+    assert [finding.fatal for finding in found] == [True, False, True]
+    assert "shop.orders.name" in found[1].problem and "gbk" in found[1].problem
+    assert "shop.orders.place" in found[2].problem

@@ -1,0 +1,236 @@
+"""Entries recorded from Canal 1.1.8 as Changes: the values that the statements behind them wrote."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import random
+import struct
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdc.batch import Reads
+from cdc.canal import kernels
+from cdc.canal.entries import Entries, EntryDecoder
+from cdc.canal.layout import LayoutColumn, column_of, schema_of
+from cdc.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
+from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
+from cdc.schema import DELETED, SEQUENCE, Kind
+
+GOLDEN = Path(__file__).parents[1] / "data/canal/golden.jsonl"
+SHANGHAI_US = 8 * 3600 * 1_000_000  # the zone of the server that they were recorded from
+UTC = datetime.UTC
+
+
+class Everything:
+    """Maps every table, all columns, with the key that the rows tell or the one given."""
+
+    def __init__(self, key=()):
+        self.key = key
+
+    def maps(self, database, table):
+        return True
+
+    def reads(self, schema):
+        return Reads(frozenset(column.name for column in schema.columns), frozenset(self.key or schema.key))
+
+
+class FromRows:
+    def schema(self, database, table, layout):
+        return schema_of(database, table, layout)
+
+
+def golden():
+    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+    return [base64.b64decode(line["entry"]) for line in lines if "entry" in line]
+
+
+def batch(*entries):
+    return Messages(batch_id=7, messages=entries).SerializeToString()
+
+
+def decoded(body, **options):
+    decoder = EntryDecoder(Everything(**options), FromRows(), zone_us=SHANGHAI_US)
+    entries = Entries(body)
+    changes, rows = decoder.changes(entries, 0, len(entries), 100)
+    found = [(each.schema.name, row) for each in changes for row in each.rows.to_pylist()]
+    assert rows == len(found)
+    return found, decoder
+
+
+def rows_of(table, event):
+    """Recorded rows of a table by event number within it."""
+    found = []
+    for data in golden():
+        entry = Entry.FromString(data)
+        if entry.header.table == table and RowChange.FromString(entry.store_value).rows:
+            found.append(data)
+    return decoded(batch(found[event]))[0]
+
+
+def test_every_type_has_the_value_that_was_written():
+    ((name, row),) = rows_of("types", 0)
+    assert name == "shop.types"
+    row.pop(DELETED), row.pop(SEQUENCE)
+    assert row == {
+        "id": 1, "ti": -5, "tu": 200, "su": 65535, "mu": 16777215, "iu": 4294967295, "bi": -(1 << 63),
+        "bu": Decimal(2**64 - 1), "de": Decimal("-12345.6000"), "fl": 1e10, "db": 0.1, "b1": 1, "b33": (1 << 32) + 1,
+        "yr": 2024, "dt": datetime.date(2024, 2, 29), "t0": "-838:59:58", "t1": "12:00:00.1", "t3": "-00:00:00.123",
+        "t6": "100:01:02.000003", "d0": datetime.datetime(2024, 1, 2, 3, 4, 5),
+        "d3": datetime.datetime(2024, 1, 2, 3, 4, 5, 70000), "d6": datetime.datetime(9999, 12, 31, 23, 59, 59, 999999),
+        "ts": datetime.datetime(2024, 7, 1, tzinfo=UTC), "ts6": datetime.datetime(2024, 7, 1, 0, 0, 0, 1, tzinfo=UTC),
+        "ch": "ab", "vc": 'hé"\\', "tx": "té中😀", "mtx": "m", "bn": b"ab\0\0", "vb": b"\x00\xff\x80",
+        "bl": b"\x00\xff\x80", "en": "it's", "st": "x,z", "ge": struct.pack("<IBIdd", 0, 1, 1, 1, 2),
+        "js": '{"a": [1, null, "x"]}',
+    }  # fmt: skip
+
+
+def test_nulls_and_empty_values_differ_and_decimals_get_their_scale_back():
+    ((_, empty),) = rows_of("types", 1)
+    assert (str(empty["de"]), empty["vc"], empty["bl"], empty["bn"], empty["st"]) == ("0.0000", "", b"", b"\0" * 4, "")
+    ((_, nulls),) = rows_of("types", 2)
+    assert {value for name, value in nulls.items() if name not in ("id", DELETED, SEQUENCE)} == {None}
+    scaled = [row for _, row in rows_of("decs", 0)]
+    assert [str(row["a"]) for row in scaled] == ["0.0000", "0.5000", "5.0000", "0.0001"]
+    assert [str(row["d"]) for row in scaled][2] == "-9999999999.9999999999"
+
+
+def test_zero_and_impossible_dates_are_null_and_counted():
+    found, decoder = decoded(batch(*golden()[12:14]))
+    ((_, row),) = found
+    assert (row["dt"], row["d0"], row["ts"], row["en"]) == (None, None, None, "")
+    assert decoder.impossible_dates == {("shop.types", name): 1 for name in ("dt", "d0", "ts")}
+
+
+def test_a_zero_date_in_a_key_is_an_error_that_names_it():
+    with pytest.raises(DecodeError, match="zero or impossible date") as caught:
+        decoded(batch(*golden()[12:14]), key=("dt",))
+    assert caught.value.where["column"] == "dt" and caught.value.where["table"] == "shop.types"
+
+
+def test_updates_give_the_after_image_and_a_changed_key_a_delete_too():
+    assert [(row["id"], row["a"], row["b"], row[DELETED]) for _, row in rows_of("t", 3)] == [
+        (1, "A2", "x", False),
+        (2, "b", "now", False),
+    ]
+    assert [(row["id"], row["a"], row[DELETED]) for _, row in rows_of("t", 4)] == [(1, "A2", True), (10, "A2", False)]
+
+
+def test_a_minimal_image_is_refused():
+    with pytest.raises(UnsupportedImage, match="not FULL"):
+        rows_of("t", 5)
+
+
+def test_sequences_follow_the_order_of_the_entries_over_tables():
+    def row(table, number):
+        change = RowChange(event_kind=1, rows=[RowData(after_columns=[_column("id", "int", str(number), key=True)])])
+        header = Header(file="b.1", offset=number, database="d", table=table, event_kind=1)
+        return Entry(header=header, kind=Entry.ROW_DATA, store_value=change.SerializeToString()).SerializeToString()
+
+    found, _ = decoded(batch(*(row("ab"[i % 2], i) for i in range(6))))
+    assert {values["id"]: values[SEQUENCE] for _, values in found} == {i: 101 + i for i in range(6)}
+
+
+def _column(name, kind, value, index=0, key=False):
+    null = value is None
+    return Column(index=index, name=name, is_key=key, is_null=null, value=value or "", mysql_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("tinyint", "128"),
+        ("tinyint unsigned", "-1"),
+        ("int", "12x"),
+        ("bigint", "9223372036854775808"),
+        ("bigint unsigned", "184467440737095516160"),
+        ("decimal(4,2)", "123.45"),
+        ("decimal(4,2)", "1.234"),
+        ("decimal(4,2)", ""),
+        ("double", "x"),
+        ("date", "2024-1-1"),
+        ("datetime", "2024-01-01T00:00:00"),
+        ("blob", "中"),
+        ("enum('a')", "2"),
+        ("set('a')", "2"),
+    ],
+)
+def test_a_text_that_is_no_value_of_its_type_is_an_error_with_its_place(kind, value):
+    change = RowChange(event_kind=1, rows=[RowData(after_columns=[_column("v", kind, value)])])
+    header = Header(file="b.000001", offset=44, database="d", table="t")
+    entry = Entry(header=header, kind=Entry.ROW_DATA, store_value=change.SerializeToString())
+    with pytest.raises(DecodeError) as caught:
+        decoded(batch(entry.SerializeToString()))
+    assert (caught.value.where["table"], caught.value.where["column"]) == ("d.t", "v")
+    assert caught.value.where["at"] == "b.000001:44"
+
+
+def test_decimals_agree_with_python_for_random_numbers():
+    random.seed(seed := random.randrange(1 << 32))
+    print("seed", seed)
+    numbers = [
+        Decimal(random.choice((-1, 1)) * random.randrange(10 ** random.randint(1, 38))).scaleb(-10) for _ in range(2000)
+    ]
+    texts = [format(number, "f").encode() for number in numbers]
+    lengths = np.array([len(text) for text in texts], np.int32)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    out = np.empty((len(texts), 2), np.uint64)
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    assert kernels.decimals(data, starts, lengths, 38, 10, out) == -1
+    words = out.view(np.int64)
+    found = [(int(high) << 64) + int(low) for (_, high), (low, _) in zip(words, out, strict=True)]
+    assert found == [int(number.scaleb(10)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "arrow"),
+    [
+        ("int(11)", Kind.INT, "int32"),
+        ("BIGINT(20) UNSIGNED", Kind.BIGINT, "decimal128(20, 0)"),
+        ("tinyint(1)", Kind.TINYINT, "int8"),
+        ("INTEGER", Kind.INT, "int32"),
+        ("bool", Kind.TINYINT, "int8"),
+        ("decimal", Kind.DECIMAL, "decimal128(10, 0)"),
+        ("NUMERIC(12,2)", Kind.DECIMAL, "decimal128(12, 2)"),
+        ("double precision", Kind.DOUBLE, "double"),
+        ("datetime(6)", Kind.DATETIME, "timestamp[us]"),
+        ("text(1000)", Kind.TEXT, "string"),
+        ("enum('a,b','it''s')", Kind.ENUM, "string"),
+        ("bit(64)", Kind.BIT, "decimal128(20, 0)"),
+        ("geometry", Kind.GEOMETRY, "binary"),
+    ],
+)
+def test_types_are_read_from_canals_text(told, kind, arrow):
+    column = column_of("d", "t", LayoutColumn(0, "c", told, False))
+    assert (column.kind, str(column.arrow)) == (kind, arrow)
+    if kind is Kind.ENUM:
+        assert column.labels == ("a,b", "it's")
+
+
+def test_an_unknown_type_is_refused_by_name():
+    with pytest.raises(SchemaMismatch, match="sql_variant"):
+        column_of("d", "t", LayoutColumn(0, "c", "sql_variant", False))
+
+
+def test_damaged_bytes_are_an_error_or_a_value_and_never_a_crash():
+    random.seed(seed := random.randrange(1 << 32))
+    print("seed", seed)
+    whole = batch(*golden())
+    outcomes = set()
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(random.randint(1, 8)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        if random.random() < 0.3:
+            data = data[: random.randrange(len(data))]
+        try:
+            decoded(bytes(data))
+            outcomes.add("value")
+        except (CdcError, UnicodeDecodeError) as error:
+            outcomes.add(type(error).__name__)
+    assert "DecodeError" in outcomes
+    assert "UnicodeDecodeError" not in outcomes
