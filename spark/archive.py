@@ -1,6 +1,6 @@
 """An archive of the JVM's loaded classes: with it Spark starts in half the time, and half the CPU.
 
-Made once for a Java and a PySpark, by a process of its own in the background (``python -m spark.archive FILE``), which
+Made once for a Java and a PySpark, by a process of its own in the background (``python -m spark.archive``), which
 loads what our work loads and lets the JVM write its classes at exit.
 """
 
@@ -44,7 +44,7 @@ def ensure_archive() -> None:
     silent = subprocess.DEVNULL
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(place or "." for place in sys.path)}
     subprocess.run(
-        [sys.executable, "-m", __name__, str(path)],
+        [sys.executable, "-m", __name__],
         env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True, check=False,
     )  # fmt: skip
 
@@ -103,4 +103,5 @@ def _drop_old(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _make(Path(sys.argv[1]))
+    if (wanted := _archive()) is not None:
+        _make(wanted)
