@@ -65,9 +65,8 @@ class Progress:
     checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     waits_for: CdcError | None  # a sink that is away while a commit is under way
-    note: str | None  # why nothing comes although nothing is wrong
-    window_bytes: int  # rows in memory that no Task has taken
-    split_transactions: int
+    trouble: CdcError | None = None  # what is wrong with the source though rows may come
+    window_bytes: int = 0  # rows in memory that no Task has taken
 
 
 class Consumer:
@@ -117,9 +116,8 @@ class Consumer:
                 for source, channel in sorted(channels.items())
             ),
             waits_for=self._committer.trouble,
-            note=self._receiver.note,
+            trouble=self._receiver.trouble(),
             window_bytes=self._receiver.window_bytes(),
-            split_transactions=self._receiver.split_transactions,
         )
 
     def _lag_s(self) -> float | None:

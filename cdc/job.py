@@ -130,6 +130,8 @@ class Job:
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
             record = _paused(record, waits_for, "automatic")
+        elif progress and progress.trouble and record.state is JobState.RUNNING:
+            record = replace(record, reason=_reason(progress.trouble), mend=progress.trouble.mend)
         checkpoint = progress.checkpoint if progress else self._last_committed()
         position = progress.position if progress else checkpoint.last if checkpoint else None
         return JobStatus(
@@ -137,7 +139,7 @@ class Job:
             state=record.state.value,
             source=source_status(self._config),
             sink=sink_status(self._config),
-            reason=record.reason or (progress.note if progress and record.state is JobState.RUNNING else None),
+            reason=record.reason,
             mend=record.mend,
             resume=record.resume,
             started_at=record.started_at,
@@ -145,7 +147,6 @@ class Job:
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
             checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
-            split_transactions=progress.split_transactions if progress else 0,
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cdc.batch import Batch, Reads
+from cdc.errors import CdcError
 from cdc.position import Position
 from cdc.schema import TableSchema
 
@@ -28,9 +29,6 @@ class Receiver(Protocol):
     Calls: one thread, the Consumer's. A receiver may read ahead on threads of its own, within the window.
     Never: touches sinks or state.
     """
-
-    note: str | None  # why nothing comes although nothing is wrong, for a person to read
-    split_transactions: int  # cut between cycles because the source could not go on without an ack
 
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         """Connect and read on from ``start``; rows get sequences from ``sequence`` + 1 on.
@@ -70,6 +68,12 @@ class Receiver(Protocol):
 
     def at_end(self) -> bool:
         """Whether everything the source has at the moment was handed out (lag is 0)."""
+
+    def trouble(self) -> CdcError | None:
+        """What is wrong with the source though nothing is raised: shown to people, and nothing follows from it.
+
+        Calls: from any thread.
+        """
 
     def finished(self) -> bool:
         """Whether the source has an end and everything before it was handed out (files on disk)."""

@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 WINDOW_BYTES = 256 << 20
 PATIENCE_S = 30.0  # a source away for longer is told to the Consumer, which shows it; trying goes on
 XA_LIMIT_S = 600.0
-COMPILING = "compiling its decoder for this machine: only once, and for about a minute"
 _WAIT_S = 0.25  # how long a stop may go unseen while nothing comes
 _DRAINED_S = 0.05  # nothing came for that long: everything that the server has was read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
@@ -66,8 +65,6 @@ class BinlogReceiver:
         accept_gap: bool = False,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
-        self.note: str | None = None
-        self.split_transactions = 0  # a server waits for nobody: there is no reason to cut any
         self._feed = feed
         self._selection = selection
         self._endpoint = endpoint
@@ -89,6 +86,7 @@ class BinlogReceiver:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._is_warm = threading.Event()
+        self._compiles = False
         self._sequence = 0
         self._safe = BinlogPosition("", 0)  # the last place between transactions that the window has got
         self._piece_rows = 0  # rows behind it, of one transaction
@@ -165,7 +163,7 @@ class BinlogReceiver:
 
     def _begin_to_read(self, decoder: BinlogDecoder, window: Window, stopping: threading.Event) -> None:
         """Nobody waits for a thread that compiles: until it is warm, it touches nothing that others use."""
-        is_warm, self.note = self._is_warm, COMPILING if nothing_compiled() else None
+        is_warm, self._compiles = self._is_warm, nothing_compiled()
         try:
             warm_up()
         except Exception as error:  # noqa: BLE001 - the Consumer must hear of it, or the job would stand still
@@ -174,7 +172,7 @@ class BinlogReceiver:
         is_warm.set()
         if stopping.is_set():
             return
-        self.note = None
+        self._compiles = False
         self._read(decoder)
 
     def get(self, timeout_s: float) -> Batch | None:
@@ -229,6 +227,15 @@ class BinlogReceiver:
     def at_end(self) -> bool:
         """See ``Receiver``."""
         return (self._drained or self._finished) and self._window.is_empty()
+
+    def trouble(self) -> CdcError | None:
+        """See ``Receiver``."""
+        if not self._compiles:
+            return None
+        return SourceUnavailable(
+            "The decoder is being compiled for this machine, which happens once.",
+            mend="Wait for about a minute; rows come by themselves then.",
+        )
 
     def finished(self) -> bool:
         """See ``Receiver``."""

@@ -91,7 +91,6 @@ class CanalReceiver:
         patience_s: float = PATIENCE_S,
     ) -> None:
         """``client``: makes a client of the destination. ``zone_us``: what the server's clock is ahead of UTC."""
-        self.note: str | None = None
         self.split_transactions = 0
         self._client = client
         self._ring, self._batch_size, self._window_bytes = ring, batch_size, window_bytes
@@ -200,6 +199,10 @@ class CanalReceiver:
     def at_end(self) -> bool:
         """See ``Receiver``."""
         return self._fetcher is not None and self._fetcher.drained and not self._ready and not self._open.changes
+
+    def trouble(self) -> CdcError | None:
+        """See ``Receiver``."""
+        return None
 
     def finished(self) -> bool:
         """See ``Receiver``. A Canal destination has no end."""

@@ -87,8 +87,6 @@ class SourceReceiver:
         window=1 << 30,
         idle_s=0.005,
     ):
-        self.note = None
-        self.split_transactions = 0
         self.source = source
         self.selection = selection
         self.per_batch = per_batch
@@ -215,6 +213,9 @@ class SourceReceiver:
 
     def at_end(self):
         return self._pieces is None and self._index >= len(self.source.transactions)
+
+    def trouble(self):
+        return None
 
     def finished(self):
         return not self.endless and self.at_end()
