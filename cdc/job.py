@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +33,7 @@ from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
+from cdc.wishes import Wish, Wishes
 from channels.sinks.base import Sink
 from channels.task import RunIdentity
 
@@ -43,44 +43,6 @@ PAUSE_GRACE_S = 60.0  # longer, since it costs a new process, and large merges t
 HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
 
 _log = logging.getLogger(__name__)
-
-
-class Wish(Enum):
-    """What somebody asked of the job; a later entry outweighs an earlier one."""
-
-    RESUME = 1
-    PAUSE = 2
-    END = 3  # a signal: PENDING
-    STOP = 4  # CANCELLED
-
-
-@dataclass(slots=True)
-class _Wishes:
-    """Notes from other threads to the run loop."""
-
-    wish: Wish | None = None
-    resume: Resume | None = None
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def note(self, wish: Wish, resume: Resume | None = None) -> None:
-        with self.changed:
-            outweighed = self.wish in (Wish.END, Wish.STOP) and wish.value < self.wish.value
-            if not outweighed:
-                self.wish, self.resume = wish, resume or self.resume
-            self.changed.notify_all()
-
-    def wait(self, timeout_s: float | None) -> Wish | None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.wish is not None, timeout_s)
-            return self.wish
-
-    def take(self) -> Wish | None:
-        """The wish; a pause and a resume are done with once taken, an end never is."""
-        with self.changed:
-            wish = self.wish
-            if wish in (Wish.PAUSE, Wish.RESUME):
-                self.wish = None
-            return wish
 
 
 class Job:
@@ -103,7 +65,7 @@ class Job:
         self._assemble = assemble
         self._adopt = adopt
         self._config = load(self._file)
-        self._wishes = _Wishes()
+        self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
         self._assembly: Assembly | None = None
@@ -145,7 +107,7 @@ class Job:
             started_at=record.started_at,
             position=position_status(position) if position else None,
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
-            checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
+            checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
@@ -446,18 +408,6 @@ def _reason(error: BaseException) -> str:
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
     mend = error.mend if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
     return replace(record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume)
-
-
-def _checkpoint_status(checkpoint: Checkpoint) -> CheckpointStatus:
-    return CheckpointStatus(
-        checkpoint.id,
-        checkpoint.state.value,
-        checkpoint.committed_at,
-        checkpoint.closed_by,
-        checkpoint.rows,
-        checkpoint.bytes,
-        checkpoint.seconds,
-    )
 
 
 def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cdc.checkpoint import Checkpoint
     from cdc.position import Position
 
 
@@ -42,6 +43,19 @@ class CheckpointStatus:
     rows: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> CheckpointStatus:
+        """What is told of ``checkpoint``."""
+        return cls(
+            id=checkpoint.id,
+            state=checkpoint.state.value,
+            committed_at=checkpoint.committed_at,
+            closed_by=checkpoint.closed_by,
+            rows=checkpoint.rows,
+            bytes=checkpoint.bytes,
+            seconds=checkpoint.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)

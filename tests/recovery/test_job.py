@@ -13,6 +13,7 @@ import pytest
 import cdc.commit
 import cdc.consumer
 import cdc.job
+import cdc.wishes
 from cdc.assembly import Assembly
 from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
@@ -136,7 +137,7 @@ class Running:
 def kill_like(job):
     """End it as a signal does; signals themselves only reach main threads."""
     job.job._signal = signal.SIGTERM
-    job.job._note(cdc.job.Wish.END)
+    job.job._note(cdc.wishes.Wish.END)
     return job.ended()
 
 
@@ -425,6 +426,7 @@ def test_a_signal_makes_it_pending_and_the_next_start_goes_on(bench, number, cod
 HANGING = """
 import sys, pathlib, time
 import cdc.job
+import cdc.wishes
 from tests.recovery.test_job import Bench
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config

@@ -152,7 +152,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         shop = Shop(folder, server, line)
         with shop.job:
             shop.job.start()
-            shop.says("RUNNING", timeout_s=240)
+            shop.job.wait_for(
+                "running, with its decoder compiled",
+                lambda status: status["state"] == "RUNNING" and status["reason"] is None,
+                400,
+            )
             yield shop
 
 
