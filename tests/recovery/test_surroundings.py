@@ -119,14 +119,11 @@ def read_only(folder: Path) -> Iterator[None]:
 def full(folder: Path) -> Iterator[None]:
     """A file system without a free byte."""
     filler = folder / "filler"
-    with filler.open("wb") as file, suppress(OSError):
-        while True:
-            file.write(b"\0" * (1 << 16))
-            file.flush()
-    with filler.open("ab") as file, suppress(OSError):
-        while True:
-            file.write(b"\0")
-            file.flush()
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while file.write(b"\0" * size) == size:
+                    pass
     try:
         yield
     finally:
