@@ -73,17 +73,14 @@ def check(job_file: Path) -> None:
     config = load_config(job_file)
     from cdc.inspection import check_job
     from cdc.jobs import opened_store
+    from cdc.render import finding_view
 
     with console(stderr=True).status("Looking at source, sink and tables"):
         with opened_store() as store:
             record = store.job(config.name)
         findings = check_job(config, record.incarnation if record else "")
     terminal = console()
-    for finding in findings:
-        kind = "[bold red]refused[/]" if finding.fatal else "[yellow]warning[/]"
-        terminal.print(kind, end=" ")
-        terminal.print(finding.problem, markup=False, soft_wrap=True)
-        terminal.print("        mend:", finding.mend, markup=False, soft_wrap=True)
+    finding_view(findings, terminal)
     if any(finding.fatal for finding in findings):
         sys.exit(SurroundingsError.exit_code)
     terminal.print(f"[green]The job {config.name} can start.[/]")

@@ -190,11 +190,17 @@ def _cascades(
     if not server.mariadb and server.version_numbers >= _CASCADES_LOGGED_FROM and not native:
         return
     for key in cascades(server, selection.maps):
+        logging_server = (
+            "start the server with innodb_native_foreign_keys=OFF, so that it logs them"
+            if native
+            else "use MySQL 9.6 or later, which logs them"
+        )
         yield Finding(
             f"Foreign key {key.constraint} of {key.child} has {key.action}: rows that the server changes through it "
-            f"are not in its binlog, so the target of {key.child} keeps them as they were.",
-            f"Delete and update the rows of {key.child} by statements of their own (ON DELETE RESTRICT), leave the "
-            "table out, or use MySQL 9.6 or later, which logs them.",
+            f"are not in its binlog, so the target of {key.child} would keep them as they were.",
+            f"Change rows of {key.child} by statements of their own before those of {key.parent} (ON DELETE RESTRICT), "
+            f"leave {key.child} out, or {logging_server}. Where keys and rows of {key.parent} never change, nothing "
+            "is to be done.",
             fatal=False,
         )
 

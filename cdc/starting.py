@@ -35,10 +35,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def refuse_source(config: Config, incarnation: str) -> None:
-    """What a server is set to cannot mend itself: say all of it before anything starts."""
-    from cdc.inspection import check_source_of
+    """What a server is set to cannot mend itself: say all of it before anything starts; warnings too.
 
-    fatal = [finding for finding in check_source_of(config, incarnation) if finding.fatal]
+    Raises: SurroundingsError.
+    """
+    from cdc.inspection import check_source_of
+    from cdc.render import finding_view
+
+    findings = check_source_of(config, incarnation)
+    fatal = [finding for finding in findings if finding.fatal]
+    finding_view([finding for finding in findings if not finding.fatal], console(stderr=True))
     if fatal:
         told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
         raise SurroundingsError(
