@@ -104,11 +104,13 @@ class SparkTaskRunner:
         """See ``TaskRunner``."""
         with self._lock:
             self._round += 1
+            is_at_work = bool(self._open)
             for future in self._open:
                 # whoever waits is told at once; Future.cancel does not do that for one that runs
                 future.set_exception(CancelledError())
             self._open.clear()
-        if self._sessions.alive():
+        # without a Task nobody waits for a session that is still being built
+        if is_at_work and self._sessions.alive():
             self._sessions.get().interruptAll()
 
     def close(self) -> None:

@@ -214,7 +214,7 @@ def test_a_job_without_driver_and_supervisor_is_shown_as_died_and_starts_again(d
 def test_a_start_that_fails_says_why_and_leaves_nothing_behind(desk: Desk, error: str, code: int) -> None:
     desk.say("fail", error)
     told = desk.run("start", str(desk.job_file), code=code)
-    assert "The server is away. (host db). Start it." in told
+    assert told.splitlines()[-3:] == ["error: The server is away.", "where: host db", "mend:  Start it."]
     assert "no jobs" in desk.run("list")
 
 
