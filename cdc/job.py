@@ -285,6 +285,7 @@ class Job:
                 parts.sink,
                 self._store,
                 parts.types,
+                parts.snapshot,
             ),
             Limits(
                 config.commit.interval,

@@ -61,15 +61,15 @@ class TableSnapshot:
         """Whether there is something left to read."""
         return self.state in (SnapshotState.WAITING, SnapshotState.READING, SnapshotState.SWEEPING)
 
-    def passed(self, position: Position, now: str) -> TableSnapshot:
-        """The same after the stream has reached ``position``."""
+    def passed(self, position: Position, now: str, *, caught_up: bool) -> TableSnapshot:
+        """The same after the stream has reached ``position``; ``caught_up``: it has passed the end in any case."""
         if self.state is not SnapshotState.CATCHING_UP or self.high is None:
             return self
         try:
-            if not position.reached(self.high):
+            if not caught_up and not position.reached(self.high):
                 return self
         except ValueError:
-            return self  # a server without anything in common took over: the next turn of the stream tells
+            return self  # another server took over, whose places cannot be compared: the stream's end tells
         return replace(self, state=SnapshotState.CONSISTENT, consistent_since=now)
 
     def to_json(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.result_rows import AT, Make, ResultColumn
 from cdc.errors import CdcError, SchemaMismatch, SourceUnavailable
 from cdc.schema import Column
+from cdc.snapshot.keys import MARK
 
 _BUFFER_BYTES = 2 << 20  # stays within the caches of a core, and holds some ten thousand ordinary rows
 _ROWS = 16384  # of one RecordBatch
@@ -36,21 +37,15 @@ _CHANGED = {1054, 1146, 1049, 1091, 1176, 1412, 1347}  # tables, columns or inde
 _SESSION = (
     "SET SESSION sql_mode = '', time_zone = '+00:00'",
     f"SET SESSION net_write_timeout = {NET_WRITE_TIMEOUT_S}",
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 
 
-def open_session(endpoint: Endpoint) -> pymysql.connections.Connection[Any]:
-    """A connection whose values do not depend on the server's settings. Raises: SourceUnavailable."""
-    connection = connect(endpoint)
-    try:
-        with connection.cursor() as cursor:
-            for statement in _SESSION:
-                cursor.execute(statement)
-    except (pymysql.err.MySQLError, OSError) as error:
-        connection._force_close()  # type: ignore[attr-defined]
-        raise translated(error, endpoint) from error
-    return connection
+def settle_session(connection: pymysql.connections.Connection[Any]) -> None:
+    """Make values and comparisons independent of the server's settings."""
+    with connection.cursor() as cursor:
+        for statement in _SESSION:
+            cursor.execute(statement)
 
 
 @dataclass(slots=True)
@@ -61,7 +56,7 @@ class Rows:
     data: np.ndarray[Any, Any]
     starts: np.ndarray[Any, Any]  # by column and row
     lengths: np.ndarray[Any, Any]
-    bytes: int  # as they came from the server
+    size: int  # bytes as they came from the server
 
     def raw(self, column: int, row: int) -> bytes:
         """A value as the server sent it."""
@@ -77,14 +72,16 @@ class Select:
 
         Raises: SourceUnavailable; SchemaMismatch - the table is not as ``columns`` say.
         """
+        self.ended = False  # whether all rows were handed out
         self._endpoint = endpoint
         self._columns = columns
         self._table = sql.partition(" FROM ")[2].partition(" ")[0]
-        self._connection = open_session(endpoint)
+        self._connection = connect(endpoint)
         self._data = np.zeros(_BUFFER_BYTES + SLACK_BYTES, np.uint8)
         self._end = 0
         self._state = np.zeros(result_rows.STATE_SIZE, np.int64)
         try:
+            settle_session(self._connection)
             with self._connection.cursor() as cursor:
                 cursor.execute("SET SESSION character_set_results = NULL")  # text as it is stored: we convert it
             statement = self._prepare(sql, len(bounds))
@@ -124,6 +121,7 @@ class Select:
                 if count:
                     yield self._made(count, int(self._state[AT]) - first)
                 if ended == result_rows.ENDED:
+                    self.ended = True
                     return
                 count, first = 0, self._move()
             elif ended == result_rows.LARGE:
@@ -153,7 +151,7 @@ class Select:
 
     def _prepare(self, sql: str, parameters: int) -> int:
         connection = self._connection
-        connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)  # type: ignore[attr-defined]
+        connection._execute_command(COMMAND.COM_STMT_PREPARE, sql.replace(MARK, "?"))  # type: ignore[attr-defined]
         head = connection._read_packet().get_all_data()  # type: ignore[no-untyped-call]
         statement, columns, wanted = struct.unpack_from("<IHH", head, 1)
         for count in (wanted, columns):
@@ -258,7 +256,7 @@ class Select:
     def _receive(self, is_over: Callable[[], bool]) -> None:
         sock = self._connection._sock  # type: ignore[attr-defined]
         began = time.monotonic()
-        room = memoryview(self._data)[self._end : len(self._data) - SLACK_BYTES]
+        room = self._data[self._end : len(self._data) - SLACK_BYTES].data
         while True:
             try:
                 sock.settimeout(_WAIT_S)
