@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from cdc.batch import LoadName
 from cdc.binlog.catalog import mapped_tables, table_schemas
-from cdc.binlog.connection import Endpoint
 from cdc.binlog.server import Server
 from cdc.commit import utc_now
 from cdc.errors import ConfigError, SchemaMismatch
@@ -29,6 +28,7 @@ from cdc.snapshot.select import settle_session
 from cdc.snapshot.settled import settled
 from channels.channel import Channel
 from channels.chunk_task import Reading
+from channels.mapping import Routes, is_condition
 from spark.chunks import ChunkRead, Pace, TableRead, TurnOutcome
 
 TURN_ROWS = 3_000_000  # over all readers: what one merge takes
@@ -308,12 +308,22 @@ class Turns:
         self.tables = {**self.tables, name: replace(snapshot, state=SnapshotState.CATCHING_UP, high=high)}
 
 
-def check_request(request: Request, endpoint: Endpoint, maps: Callable[[str, str], bool]) -> None:
-    """Raises: ConfigError - the job has no such table, or the condition is none."""
-    database, dot, table = request.table.partition(".")
-    if not dot or not maps(database, table):
+def check_request(request: Request, settings: SnapshotSettings | None, routes: Routes) -> None:
+    """Raises: ConfigError - the job reads no such table, the condition is none, or nothing can be read again."""
+    if settings is None:
         raise ConfigError(
-            f"The job reads no table {request.table}.", mend="Name it as `source` of the channel does: database.table."
+            "The source of this job has no tables, only a stream of changes.",
+            mend="Load the table through a job with a `binlog` source.",
+        )
+    database, dot, table = request.table.partition(".")
+    if not dot or not routes.maps(database, table):
+        raise ConfigError(
+            f"The job reads no table {request.table}.", mend="Name it as `source` of its channel: database.table."
+        )
+    if request.where is not None and not is_condition(request.where):
+        raise ConfigError(
+            f"{request.where!r} is not one condition over the columns of a row.",
+            mend="Write what could stand behind WHERE in MySQL, such as `id > 1000 AND status = 'new'`.",
         )
 
 
