@@ -48,6 +48,8 @@ def _job(server: LocalServer, folder: Path) -> Iterator[JobProcess]:
     with JobProcess(folder / "job.yaml", home=folder / "state", port=status) as job:
         job.start()
         yield job
+        if os.environ.get("CDC_BENCH_LOG"):
+            print(job.log.read_text())
         job.stop()
 
 

@@ -244,10 +244,15 @@ class ResultColumn:
         return size_of(self.type)
 
 
+def has_odd_labels(column: Column) -> bool:
+    """Whether a label may be another one: information_schema tells ? for characters beyond the basic plane."""
+    return any("?" in label for label in column.labels)
+
+
 def selected(column: Column) -> str:
     """What to select of a table's column, so that ``maker`` can make its values."""
     name = quoted_column(column.name)
-    if column.kind in (Kind.ENUM, Kind.SET, Kind.BIT):
+    if column.kind is Kind.BIT or (column.kind in (Kind.ENUM, Kind.SET) and not has_odd_labels(column)):
         return f"CAST({name} AS UNSIGNED)"
     if column.kind is Kind.DECIMAL and "zerofill" in column.type:
         return f"CAST({name} AS DECIMAL({column.precision},{column.scale}))"
@@ -264,7 +269,7 @@ _TEMPORALS = {Kind.DATE: (10,), Kind.DATETIME: (12,), Kind.TIMESTAMP: (7,), Kind
 def maker(column: Column, result: ResultColumn) -> Make | None:
     """What makes the Arrow array of a column's values; None: the server sends another type than the schema says."""
     kind, arrow = column.kind, column.arrow
-    if kind in _NUMBERS:
+    if kind in _NUMBERS and not (column.labels and result.size == LENGTH_CODED):
         return _number_maker(column, result) if result.size > 0 else None
     if kind in _TEMPORALS:
         return _temporal_maker(column) if result.type in _TEMPORALS[kind] else None

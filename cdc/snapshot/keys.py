@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cdc.binlog.catalog import quoted, quoted_column
+from cdc.binlog.result_rows import has_odd_labels
 from cdc.binlog.server import Server
 from cdc.schema import Column, Kind, TableSchema
 from cdc.snapshot.chunks import Bound, Chunk
@@ -229,6 +230,8 @@ def order_of(server: Server, schema: TableSchema, key: Sequence[str]) -> Order:
         if plain and wanted and {str(row["Column_name"]).casefold() for row in parts} == wanted:
             collations = _collations(server, schema)
             columns = [schema.column(row["Column_name"]) for row in parts]
+            if any(has_odd_labels(column) for column in columns):
+                continue
             known = tuple(KeyColumn(column, collations.get(column.name, "")) for column in columns)
             return Order(table, quoted_column(name), known)
     return Order(table, "", ())
