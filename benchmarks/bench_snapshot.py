@@ -119,7 +119,11 @@ def wide() -> None:
             usage = watch.usage()
         rows = _prove(server, folder, "wide")
     report(
-        "snapshot.delta.wide_peak_memory", usage.peak_bytes / 2**30, "GiB", must="<= 4", data={"rows": rows, "wide": 2000}
+        "snapshot.delta.wide_peak_memory",
+        usage.peak_bytes / 2**30,
+        "GiB",
+        must="<= 4",
+        data={"rows": rows, "wide": 2000},
     )
 
 

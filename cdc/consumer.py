@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from cdc.batch import Batch, PreparedLoad
 from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState
@@ -49,6 +50,8 @@ from spark.chunks import TurnOutcome
 WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
 _POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
 _BUSY_POLL_S = 0.02  # the same while something is under way
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
@@ -402,7 +405,19 @@ class Consumer:
 
     def _read(self, turn: Turn) -> TurnOutcome | None:
         """What came of the turn; None where a stop came before its end."""
-        future = self._parts.runner.submit_reading(turn.reading)
+        runner = self._parts.runner
+        if turn.reading is not None:
+            return self._awaited(runner.submit_reading(turn.reading))
+        if turn.sweep is None:
+            raise RuntimeError("a turn reads or sweeps")
+        swept = self._threads.submit(turn.sweep)
+        task = self._awaited(swept)
+        if task is None:
+            return None if not swept.done() else TurnOutcome((), ())
+        loads = self._awaited(runner.submit([task])[0])
+        return None if loads is None else TurnOutcome(loads, ())
+
+    def _awaited(self, future: Future[_Result]) -> _Result | None:
         while not future.done():
             if self._stopping.is_set():
                 return None

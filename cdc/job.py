@@ -163,7 +163,7 @@ class Job:
                 mend=self._record.mend or f"`cdc resume {self._record.name}`, then ask again.",
             )
         request = Request(table, where)
-        check_request(request, assembly.snapshot, assembly.routes)
+        check_request(request, assembly.snapshot, assembly.routes, assembly.sink)
         consumer.request_snapshot(request)
 
     def request_stop(self) -> None:

@@ -1,8 +1,8 @@
 """Turns of the snapshot: between two cycles of the stream, some chunks are read and become a checkpoint of their own.
 
-At a place P with everything before it handed to the sink, chunks are read that see all up to P; the stream goes on from
-P. A row of a chunk is never older than P, and whatever changed since then comes behind it, so the order of commits alone
-makes the target right. Rows of a turn bear the highest sequence that was handed out before it.
+At a place P with everything before it committed, chunks are read that see all up to P; the stream goes on from P. A row
+of a chunk is never older than P, and whatever changed since then comes behind it, so the order of commits alone makes
+the target right. Rows of a turn bear the highest sequence that was handed out before it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
 from cdc.snapshot.keys import Order, order_of
 from cdc.snapshot.select import settle_session
 from cdc.snapshot.settled import settled
+from cdc.sweep import deletes, surplus, swept_columns
 from channels.channel import Channel
 from channels.chunk_task import Reading
 from channels.mapping import Routes, is_condition
+from channels.sinks.base import Sink
+from channels.task import Task
 from spark.chunks import ChunkRead, Pace, TableRead, TurnOutcome
 
 TURN_ROWS = 3_000_000  # over all readers: what one merge takes
@@ -52,9 +55,10 @@ class Request:
 class Turn:
     """Work of one turn."""
 
-    reading: Reading
     tables: tuple[str, ...]  # by the number that outcomes name
     schemas: tuple[TableSchema, ...]  # as they were read
+    reading: Reading | None  # None: a sweep
+    sweep: Callable[[], Task | None] | None = None  # gives the deletes, if any; takes as long as reading all keys
 
 
 class Turns:
@@ -104,7 +108,7 @@ class Turns:
         }
         if self._settings.initial:
             born = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
-            self.tables = {**{name: born for name in joined}, **self.tables}
+            self.tables = {**dict.fromkeys(joined, born), **self.tables}
         return self.tables
 
     def _is_long_ago(self, name: str) -> bool:
@@ -144,6 +148,10 @@ class Turns:
             if found is None:
                 continue
             schema, channel, order, snapshot = found
+            if snapshot.state is SnapshotState.SWEEPING:
+                if reads:
+                    continue  # after the others
+                return self._sweep(name, schema, channel, order, sequence, checkpoint)
             plain = channel.mapping.is_identity
             if reads and not (plain and reads[0].expressions is None):
                 continue  # a table with expressions is read alone
@@ -171,7 +179,7 @@ class Turns:
         reading = Reading(
             self._settings.endpoint, tuple(reads), tuple(chunks[: readers * _CHUNKS_A_READER]), readers, pace
         )
-        return Turn(reading, tuple(names), tuple(schemas))
+        return Turn(tuple(names), tuple(schemas), reading)
 
     def _table(
         self, server: Server, name: str, position: Position
@@ -224,6 +232,24 @@ class Turns:
         self.tables = {**self.tables, name: snapshot}
         return snapshot
 
+    def _sweep(
+        self, name: str, schema: TableSchema, channel: Channel, order: Order, sequence: int, checkpoint: int
+    ) -> Turn:
+        run, sink, target = self._parts.run, self._parts.sink, channel.target
+        columns = swept_columns(channel, schema)
+        load = LoadName(run.job, run.incarnation, run.fence, checkpoint, target.name, task=0)
+
+        def sweep() -> Task | None:
+            keys = sink.keys(target)
+            if columns is None or keys is None:
+                _log.warning("%s is not swept: its target cannot tell its keys, or they are no copies", name)
+                return None
+            gone = surplus(self._settings.endpoint, order, columns, keys)
+            _log.info("swept %s: %d rows of the target are gone from the source", name, gone.num_rows)
+            return deletes(load, name, target, schema, gone, sequence) if gone.num_rows else None
+
+        return Turn((name,), (schema,), None, sweep)
+
     def _read_of(
         self, channel: Channel, schema: TableSchema, order: Order, where: str | None, sequence: int, checkpoint: int
     ) -> TableRead:
@@ -268,6 +294,9 @@ class Turns:
                         mend="Nothing if the change is harmless; else the stream pauses at the statement.",
                         table=name,
                     )
+            if turn.reading is None:
+                self._pass_over(turn.tables[0], server)
+                return self.tables
             for number, name in enumerate(turn.tables):
                 self._advance(name, [one for one in outcome.chunks if one.table == number], seconds)
                 if not self.tables[name].open:
@@ -285,9 +314,7 @@ class Turns:
             if one is None:
                 left.append(chunk)
             elif not one.ended:
-                left.append(
-                    replace(chunk, above=one.above, estimated_rows=max(1, chunk.estimated_rows - one.rows))
-                )
+                left.append(replace(chunk, above=one.above, estimated_rows=max(1, chunk.estimated_rows - one.rows)))
         self.tables = {
             **self.tables,
             name: replace(
@@ -301,6 +328,14 @@ class Turns:
         }
 
     def _ended(self, name: str, server: Server) -> None:
+        """All rows of a table are read."""
+        if self.tables[name].sweeps:
+            self.tables = {**self.tables, name: replace(self.tables[name], state=SnapshotState.SWEEPING)}
+        else:
+            self._pass_over(name, server)
+
+    def _pass_over(self, name: str, server: Server) -> None:
+        """What is left of a table is the stream's, which makes it consistent once it has come to this place."""
         snapshot = self.tables[name]
         high = self._settings.position(server)
         self._read_at[name] = time.monotonic()
@@ -308,7 +343,7 @@ class Turns:
         self.tables = {**self.tables, name: replace(snapshot, state=SnapshotState.CATCHING_UP, high=high)}
 
 
-def check_request(request: Request, settings: SnapshotSettings | None, routes: Routes) -> None:
+def check_request(request: Request, settings: SnapshotSettings | None, routes: Routes, sink: Sink) -> None:
     """Raises: ConfigError - the job reads no such table, the condition is none, or nothing can be read again."""
     if settings is None:
         raise ConfigError(
@@ -319,6 +354,11 @@ def check_request(request: Request, settings: SnapshotSettings | None, routes: R
     if not dot or not routes.maps(database, table):
         raise ConfigError(
             f"The job reads no table {request.table}.", mend="Name it as `source` of its channel: database.table."
+        )
+    if request.where is None and not sink.tells_keys:
+        raise ConfigError(
+            "This sink cannot tell which of its rows the source no longer has.",
+            mend=f"`cdc snapshot ... {request.table} --where '1 = 1'` loads all rows again and deletes none.",
         )
     if request.where is not None and not is_condition(request.where):
         raise ConfigError(
@@ -333,4 +373,3 @@ def _same_columns(one: TableSchema, other: TableSchema) -> bool:
 
 def _shape(column: Column) -> tuple[object, ...]:
     return (column.name, column.kind, column.arrow, column.charset, column.labels, column.length, column.fsp)
-

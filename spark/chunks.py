@@ -1,4 +1,4 @@
-"""Chunks read on executors: rows off the source's socket, through a mapping where there is one, into a sink's writer."""
+"""Chunks read on executors: rows off the source's socket, through a mapping if there is one, into a sink's writer."""
 
 from __future__ import annotations
 

@@ -80,8 +80,7 @@ class Chunker:
         # MySQL doubles what it guesses of a range, so that only the whole table's number is near the truth
         share = rows / max(1, sum(each.rows for each in ranges))
         chunks = [
-            Chunk(number, each.above, each.high, max(1, round(each.rows * share)))
-            for number, each in enumerate(ranges)
+            Chunk(number, each.above, each.high, max(1, round(each.rows * share))) for number, each in enumerate(ranges)
         ]
         if whole:
             chunks[-1] = replace(chunks[-1], upto=None)

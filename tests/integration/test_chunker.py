@@ -40,7 +40,10 @@ KEYS = {
     "enum first": ("a ENUM('z','y','x'), id INT, PRIMARY KEY (a, id)", "ELT(1 + i % 3, 'z', 'y', 'x'), i"),
 }  # fmt: skip
 MARIADB = {
-    "uuid": ("id UUID PRIMARY KEY", "CONCAT(LEFT(SHA2(i, 256), 12), 4, SUBSTR(SHA2(i, 256), 14, 3), 8, SUBSTR(SHA2(i, 256), 18, 15))"),
+    "uuid": (
+        "id UUID PRIMARY KEY",
+        "CONCAT(LEFT(SHA2(i, 256), 12), 4, SUBSTR(SHA2(i, 256), 14, 3), 8, SUBSTR(SHA2(i, 256), 18, 15))",
+    ),
     "inet6": ("id INET6 PRIMARY KEY", "CONCAT('2001:db8::', HEX(i))"),
 }
 

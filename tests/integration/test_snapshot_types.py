@@ -9,7 +9,7 @@ from cdc.binlog.result_rows import selected
 from cdc.snapshot.chunks import Chunk
 from cdc.snapshot.keys import KeyColumn, Order
 from cdc.snapshot.select import Select
-from tests.answers import Everything, NoTables, CatalogTables, decode_bytes, recorded, schema_now
+from tests.answers import CatalogTables, Everything, NoTables, decode_bytes, recorded, schema_now
 from tests.integration.test_types import MARIADB, MYSQL, _statements
 
 
