@@ -212,6 +212,11 @@ def _start_detached(store: SqliteStore, name: str, job_file: Path, options: list
         status = _wait_until_running(store, name, fence, supervisor)
     if status is not None and status.state in {"RUNNING", "DONE"}:
         console.print(f"[green]{name} is {status.state}.[/] Look at it with `cdc status {name}`.", highlight=False)
+        if any(channel.snapshot and not channel.snapshot.consistent for channel in status.channels):
+            from cdc.render import snapshots_view
+
+            console.print("The rows that are already there are being loaded:")
+            console.print(snapshots_view(status))
         return
     if status is not None:
         raise _not_running(status)

@@ -126,7 +126,7 @@ def run(server: LocalServer, database: str, folder: Path, *, kills: int, seed: i
             before = done
             job.start()
             job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
-        status = job.wait_for("all tables are consistent", lambda status: _is_consistent(status, database), 240)
+        status = job.wait_for("all tables are consistent", lambda status: _is_consistent(status, database), 480)
         writer.end()
         end = _end(server)
         job.wait_for(
@@ -147,14 +147,14 @@ def run(server: LocalServer, database: str, folder: Path, *, kills: int, seed: i
         assert snapshot["rows"] <= ROWS * 1.3
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_mysql_is_loaded_whole_under_writes_and_kills(mysql, database, tmp_path):
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
     run(mysql, database, tmp_path, kills=3, seed=seed)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_mariadb_is_loaded_whole_under_writes_and_kills(mariadb, mariadb_database, tmp_path):
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
