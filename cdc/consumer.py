@@ -186,6 +186,9 @@ class Consumer:
                 self._stopping.wait(_BUSY_POLL_S)
                 continue
             if self._turn_is_due and gatherer.is_fresh:
+                if self._committing is not None:  # gathering on would put the turn off for as long as rows come
+                    self._stopping.wait(_BUSY_POLL_S)
+                    continue
                 self._turn(gatherer)
             try:
                 batch = gatherer.gather(self._patience_s(), self._now())
@@ -358,7 +361,7 @@ class Consumer:
     def _turn_is_due(self) -> bool:
         """Whether the stream lets a turn of the snapshot in: after some time of its own, or at its end."""
         turns = self._turns
-        if turns is None or not turns.is_due or self._committing is not None or self._stopping.is_set():
+        if turns is None or not turns.is_due:
             return False
         return self._receiver.at_end() or self._now() >= self._next_turn
 

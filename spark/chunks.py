@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PART_BYTES = 32 << 20  # in memory while it is written, once for each reader
 PART_ROWS = 200_000  # a leaf of a Delta table
+_SLOW_START_S = 20.0  # of kernels, connections and searches for the first row
 _PROGRESS = "__progress"
 _OUTCOME = "outcome string"
 
@@ -140,7 +141,8 @@ class _Reader:
     endpoint: Endpoint
     tables: tuple[TableRead, ...]
     pace: Pace
-    began: float = field(default_factory=time.monotonic)
+    began: float | None = None  # when the first row came: what starts slowly is no part of the turn
+    opened: float = field(default_factory=time.monotonic)
     rows: int = 0
     bytes: int = 0
     progress: list[ChunkOutcome] = field(default_factory=list)
@@ -154,8 +156,10 @@ class _Reader:
                 yield table, read.chunk, batch
 
     def is_over(self) -> bool:
-        pace = self.pace
-        return time.monotonic() - self.began >= pace.seconds or self.rows >= pace.rows or self.bytes >= pace.bytes
+        pace, now = self.pace, time.monotonic()
+        if self.began is None:
+            return now - self.opened >= pace.seconds + _SLOW_START_S
+        return now - self.began >= pace.seconds or self.rows >= pace.rows or self.bytes >= pace.bytes
 
     def _chunk(self, table: TableRead, read: ChunkRead) -> Batches:
         tail, bounds = table.order.tail(read.chunk, table.where)
@@ -166,6 +170,7 @@ class _Reader:
         self.progress.append(outcome)
         with Select(self.endpoint, sql, bounds, table.columns) as select:
             for rows in select.rows(is_over):
+                self.began = self.began or time.monotonic()
                 _refuse_null_keys(table, rows.batch)
                 outcome = replace(
                     outcome,
@@ -186,8 +191,7 @@ class _Reader:
             self.rows / pace.rows_per_s if pace.rows_per_s else 0.0,
             self.bytes / pace.bytes_per_s if pace.bytes_per_s else 0.0,
         )
-        ahead_s = wanted - (time.monotonic() - self.began)
-        if ahead_s > 0:
+        if self.began is not None and (ahead_s := wanted - (time.monotonic() - self.began)) > 0:
             time.sleep(min(ahead_s, max(0.0, self.began + pace.seconds - time.monotonic())))
 
 

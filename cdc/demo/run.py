@@ -68,9 +68,7 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         shoppers[0].fill(customers=FILL_CUSTOMERS, orders=FILL_ORDERS)
         status_port = free_port()
         job_file = folder / "job.yaml"
-        job_file.write_text(
-            JOB.format(port=server.port, password=PASSWORD, status=status_port)
-        )
+        job_file.write_text(JOB.format(port=server.port, password=PASSWORD, status=status_port))
         job = stack.enter_context(JobProcess(job_file, home=folder / "state", port=status_port))
         for shopper in shoppers:
             shopper.start()

@@ -268,7 +268,15 @@ def test_logs_show_the_end_and_follow(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status", "nope"), ("pause", "nope"), ("resume", "nope"), ("stop", "nope"), ("logs", "nope"), ("snapshot", "nope", "a.b")]
+    "words",
+    [
+        ("status", "nope"),
+        ("pause", "nope"),
+        ("resume", "nope"),
+        ("stop", "nope"),
+        ("logs", "nope"),
+        ("snapshot", "nope", "a.b"),
+    ],
 )
 def test_an_unknown_job_is_told_with_those_that_are_known(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.run(*words, code=2)

@@ -98,8 +98,10 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         assert _command(home, "snapshot", "shop", f"{database}.orders").returncode == 0
         job.wait_for(
             "all rows again",
-            lambda status: _consistent("orders")(status)
-            and any(c["snapshot"]["where"] is None and c["snapshot"]["rows"] == 18000 for c in status["channels"]),
+            lambda status: (
+                _consistent("orders")(status)
+                and any(c["snapshot"]["where"] is None and c["snapshot"]["rows"] == 18000 for c in status["channels"])
+            ),
             120,
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()

@@ -28,7 +28,7 @@ sink: {{type: delta, path: ./warehouse, create_tables: true}}
 channels:
   - {{source: {database}.*, target: ods.*}}
 commit: {{interval: 500ms}}
-snapshot: {{turn: 1s, readers: 2, rows_per_second: 25000}}
+snapshot: {{turn: 1s, readers: 2, rows_per_second: 40000}}
 status: {{port: {status}}}
 """
 
@@ -64,7 +64,7 @@ class Writer(threading.Thread):
                     cursor.execute(self._statement())
                 connection.commit()
                 self.transactions += 1
-                time.sleep(0.004)
+                time.sleep(0.01)
 
     def _statement(self) -> str:
         i, j = self._draw.randrange(1, ROWS), self._draw.randrange(1, 10**9)
@@ -108,6 +108,19 @@ def _end(server: LocalServer) -> tuple[str, int]:
         return tuple(cursor.fetchone()[:2])
 
 
+def _until_loaded(job: JobProcess, home: Path, database: str, kills: int, draw: random.Random) -> None:
+    before: dict[str, int] = {}
+    for _ in range(kills):
+        time.sleep(draw.uniform(4.0, 12.0))
+        job.kill()
+        done = _done(home)
+        assert all(done.get(name, 0) >= count for name, count in before.items()), "a finished chunk is forgotten"
+        before = done
+        job.start()
+        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
+    job.wait_for("all tables are consistent", lambda status: _is_consistent(status, database), 480)
+
+
 def run(server: LocalServer, database: str, folder: Path, *, kills: int, seed: int) -> None:
     _fill(server, database)
     port, draw, home = free_port(), random.Random(seed), folder / "state"
@@ -117,19 +130,12 @@ def run(server: LocalServer, database: str, folder: Path, *, kills: int, seed: i
         job.start()
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
         writer.start()
-        before: dict[str, int] = {}
-        for _ in range(kills):
-            time.sleep(draw.uniform(1.0, 5.0))
-            job.kill()
-            done = _done(home)
-            assert all(done.get(name, 0) >= count for name, count in before.items()), "a finished chunk is forgotten"
-            before = done
-            job.start()
-            job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
-        status = job.wait_for("all tables are consistent", lambda status: _is_consistent(status, database), 480)
-        writer.end()
+        try:
+            _until_loaded(job, home, database, kills, draw)
+        finally:
+            writer.end()
         end = _end(server)
-        job.wait_for(
+        status = job.wait_for(
             f"caught up with {end}",
             lambda status: status["position"] and (status["position"]["file"], status["position"]["offset"]) >= end,
             120,

@@ -37,7 +37,12 @@ def _prepared_turn(harness):
     number = harness.store.next_id()
     name = LoadName(JOB, harness.run.incarnation, harness.run.fence, number, "ods.orders", task=0)
     rows = pa.record_batch(
-        {"id": pa.array([77], pa.int32()), "op": pa.array([1000], pa.int64()), DELETED: [False], SEQUENCE: [before.sequence]}
+        {
+            "id": pa.array([77], pa.int32()),
+            "op": pa.array([1000], pa.int64()),
+            DELETED: [False],
+            SEQUENCE: [before.sequence],
+        }
     )
     load = harness.sink.part_writer(None)(name, iter([rows]))
     turn = replace(
