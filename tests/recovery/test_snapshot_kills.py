@@ -18,7 +18,7 @@ ROWS = 60_000
 TABLES = {
     "orders": ("id BIGINT NOT NULL PRIMARY KEY", "i * 1000", ["id"]),
     "people": ("name VARCHAR(40) COLLATE utf8mb4_bin NOT NULL, id BIGINT NOT NULL, PRIMARY KEY (name, id)", "CONCAT('n', i % 7), i", ["name", "id"]),
-    "codes": ("id BINARY(8) NOT NULL PRIMARY KEY", "UNHEX(LPAD(HEX(i * 104729 % 60013), 16, '0'))", ["id"]),
+    "codes": ("id BINARY(16) NOT NULL PRIMARY KEY", "LEFT(SHA2(i, 256), 16)", ["id"]),
 }  # fmt: skip
 
 JOB = """\
@@ -77,9 +77,9 @@ class Writer(threading.Thread):
             f"UPDATE IGNORE people SET name = 'm{i % 5}' WHERE name = 'n{i % 7}' AND id = {i}",
             f"DELETE FROM people WHERE name = 'n{i % 7}' AND id = {i}",
             f"REPLACE INTO people VALUES ('k{i % 9}', {j}, 'new', {j})",
-            f"UPDATE codes SET n = {j} WHERE id = UNHEX(LPAD(HEX({i}), 16, '0'))",
-            f"DELETE FROM codes WHERE id = UNHEX(LPAD(HEX({i}), 16, '0'))",
-            f"REPLACE INTO codes VALUES (UNHEX(LPAD(HEX({j}), 16, '0')), 'new', {j})",
+            f"UPDATE codes SET n = {j} WHERE id = LEFT(SHA2({i}, 256), 16)",
+            f"DELETE FROM codes WHERE id = LEFT(SHA2({i}, 256), 16)",
+            f"REPLACE INTO codes VALUES (LEFT(SHA2({j}, 256), 16), 'new', {j})",
         ])  # fmt: skip
 
     def end(self) -> None:
@@ -102,6 +102,10 @@ def _is_consistent(status, database) -> bool:
     return all(found.get(name) and found[name]["consistent"] for name in names)
 
 
+def _rows(status) -> int:
+    return sum(channel["snapshot"]["rows"] for channel in status["channels"] if channel["snapshot"])
+
+
 def _end(server: LocalServer) -> tuple[str, int]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS" if "mariadb" in str(server.data) else "SHOW BINARY LOG STATUS")
@@ -110,9 +114,16 @@ def _end(server: LocalServer) -> tuple[str, int]:
 
 def _until_loaded(job: JobProcess, home: Path, database: str, kills: int, draw: random.Random) -> None:
     before: dict[str, int] = {}
+    read = 0
     for _ in range(kills):
-        time.sleep(draw.uniform(4.0, 12.0))
+        status = job.wait_for(
+            "more rows are committed",
+            lambda status, read=read: _rows(status) > read or _is_consistent(status, database),
+            240,
+        )
+        time.sleep(draw.uniform(0.0, 3.0))
         job.kill()
+        read = _rows(status)
         done = _done(home)
         assert all(done.get(name, 0) >= count for name, count in before.items()), "a finished chunk is forgotten"
         before = done
