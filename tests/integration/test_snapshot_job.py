@@ -21,7 +21,7 @@ sink: {{type: delta, path: ./warehouse, create_tables: true}}
 channels:
   - {{source: {database}.orders, target: ods.orders}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
-  - {{source: {database}.empty, target: ods.empty}}
+  - {{source: {database}.nobody, target: ods.nobody}}
 {more}
 commit: {{interval: 500ms}}
 snapshot: {{turn: 5s}}
@@ -37,7 +37,7 @@ def _fill(server: LocalServer, database: str) -> None:
         cursor.execute(f"INSERT INTO orders {numbers} SELECT i, CONCAT('order ', i), i / 7 FROM r")
         cursor.execute("CREATE TABLE people (id INT NOT NULL PRIMARY KEY, mail VARCHAR(50), country CHAR(2))")
         cursor.execute(f"INSERT INTO people {numbers} SELECT i, CONCAT('P', i, '@X'), IF(i % 4, 'DE', 'FR') FROM r")
-        cursor.execute("CREATE TABLE empty (id INT NOT NULL PRIMARY KEY)")
+        cursor.execute("CREATE TABLE nobody (id INT NOT NULL PRIMARY KEY)")
         cursor.execute("CREATE TABLE later (a INT NOT NULL, b VARCHAR(9) NOT NULL, n INT, PRIMARY KEY (a, b))")
         cursor.execute(f"INSERT INTO later {numbers} SELECT i % 9, i, i FROM r")
         connection.commit()
@@ -69,11 +69,11 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        status = job.wait_for("loaded", _consistent("orders", "people", "empty"), 300)
+        status = job.wait_for("loaded", _consistent("orders", "people", "nobody"), 300)
         snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
         assert snapshots["ods.orders"]["rows"] == 20000
         assert snapshots["ods.orders"]["done"] == snapshots["ods.orders"]["chunks"] >= 1
-        assert snapshots["ods.empty"]["chunks"] == 0
+        assert snapshots["ods.nobody"]["chunks"] == 0
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
         people = DeltaTable(str(tmp_path / "warehouse/ods/people")).to_pyarrow_table().sort_by("id").to_pylist()
         assert people == [{"id": i, "mail": f"p{i}@x"} for i in range(1, 20001) if i % 4]
