@@ -7,6 +7,7 @@ deleted while nobody told, or is about to be deleted by the stream, which then f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -69,12 +70,15 @@ def deletes(
     ]
     arrays += [pa.repeat(pa.scalar(True), keys.num_rows), pa.repeat(pa.scalar(sequence, pa.int64()), keys.num_rows)]
     names = [*(column.name for column in target.columns), DELETED, SEQUENCE]
+    # rows that bear the target's names already: a source that has just these columns
+    like = schema.columns[0]
+    named = replace(schema, columns=tuple(replace(like, name=column.name) for column in target.columns), key=target.key)
     rows = pa.Table.from_arrays(arrays, names=names).to_batches(max_chunksize=_TASK_ROWS)
     return Task(
         name,
         target,
         Mapping(source, target.name, target.key),
-        schema,
+        named,
         tuple(rows),
         keys.num_rows,
         sum(batch.nbytes for batch in rows),

@@ -152,7 +152,7 @@ class Turns:
                 if reads:
                     continue  # after the others
                 return self._sweep(name, schema, channel, order, sequence, checkpoint)
-            plain = channel.mapping.is_identity
+            plain = channel.mapping.copied(schema) is not None
             if reads and not (plain and reads[0].expressions is None):
                 continue  # a table with expressions is read alone
             if not snapshot.open:
@@ -266,8 +266,9 @@ class Turns:
             where,
             self._parts.sink.part_writer(target),
         )
-        if mapping.is_identity:
-            return read
+        copies = mapping.copied(schema)
+        if copies is not None:
+            return replace(read, copies=copies)
         import pyarrow as pa
 
         return replace(

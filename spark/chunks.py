@@ -58,7 +58,10 @@ class TableRead:
     sequence: int  # of every row: above all that the sink holds, below all that the stream will bring
     where: str | None
     writer: PartWriter = field(repr=False)
-    expressions: Mapping[str, str] | None = None  # target column -> Spark SQL; None: rows go as they are
+    copies: Mapping[str, str] | None = None  # target column -> source column; None: there are expressions
+    expressions: Mapping[str, str] | None = (
+        None  # target column -> Spark SQL; None: rows go as they are, under their new names
+    )
     target: pa.Schema | None = None
     kept: frozenset[str] = frozenset()
     row_filter: str | None = None
@@ -181,7 +184,7 @@ class _Reader:
                 self.progress[-1] = outcome
                 self.rows += rows.batch.num_rows
                 self.bytes += rows.size
-                yield _stamped(rows.batch, table.sequence)
+                yield _stamped(rows.batch, table)
                 self._throttle()
             self.progress[-1] = replace(outcome, ended=select.ended)
 
@@ -218,10 +221,12 @@ def _refuse_null_keys(table: TableRead, batch: pa.RecordBatch) -> None:
             )
 
 
-def _stamped(batch: pa.RecordBatch, sequence: int) -> pa.RecordBatch:
+def _stamped(batch: pa.RecordBatch, table: TableRead) -> pa.RecordBatch:
     rows = batch.num_rows
-    ours = [pa.repeat(pa.scalar(False), rows), pa.repeat(pa.scalar(sequence, pa.int64()), rows)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *ours], [*batch.schema.names, DELETED, SEQUENCE])
+    copies = table.copies or {name: name for name in batch.schema.names}
+    arrays = [batch.column(source) for source in copies.values()]
+    ours = [pa.repeat(pa.scalar(False), rows), pa.repeat(pa.scalar(table.sequence, pa.int64()), rows)]
+    return pa.RecordBatch.from_arrays([*arrays, *ours], [*copies, DELETED, SEQUENCE])
 
 
 class _Parts:

@@ -20,6 +20,7 @@ source: {{type: binlog, host: 127.0.0.1, port: {port}, username: root, tls: {{mo
 sink: {{type: delta, path: ./warehouse, create_tables: true}}
 channels:
   - {{source: {database}.orders, target: ods.orders}}
+  - {{source: {database}.renamed, target: ods.renamed, columns: {{text: note, number: id}}}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
   - {{source: {database}.nobody, target: ods.nobody}}
 {more}
@@ -35,6 +36,8 @@ def _fill(server: LocalServer, database: str) -> None:
         numbers = "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 20000)"
         cursor.execute("CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, note VARCHAR(50), total DECIMAL(12,2))")
         cursor.execute(f"INSERT INTO orders {numbers} SELECT i, CONCAT('order ', i), i / 7 FROM r")
+        cursor.execute("CREATE TABLE renamed (id INT NOT NULL PRIMARY KEY, note VARCHAR(9), other INT)")
+        cursor.execute("INSERT INTO renamed VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3)")
         cursor.execute("CREATE TABLE people (id INT NOT NULL PRIMARY KEY, mail VARCHAR(50), country CHAR(2))")
         cursor.execute(f"INSERT INTO people {numbers} SELECT i, CONCAT('P', i, '@X'), IF(i % 4, 'DE', 'FR') FROM r")
         cursor.execute("CREATE TABLE nobody (id INT NOT NULL PRIMARY KEY)")
@@ -69,7 +72,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        status = job.wait_for("loaded", _consistent("orders", "people", "nobody"), 300)
+        status = job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
         snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
         assert snapshots["ods.orders"]["rows"] == 20000
         assert snapshots["ods.orders"]["done"] == snapshots["ods.orders"]["chunks"] >= 1
@@ -78,12 +81,19 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         people = DeltaTable(str(tmp_path / "warehouse/ods/people")).to_pyarrow_table().sort_by("id").to_pylist()
         assert people == [{"id": i, "mail": f"p{i}@x"} for i in range(1, 20001) if i % 4]
 
+        renamed = DeltaTable(str(tmp_path / "warehouse/ods/renamed"))
+        assert renamed.to_pyarrow_table().sort_by("number").to_pylist() == [
+            {"text": text, "number": number} for number, text in enumerate(("one", "two", "three"), 1)
+        ]
+
         # given changes that the binlog does not have
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute("SET sql_log_bin = 0")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 0")
             cursor.execute("UPDATE orders SET note = 'unseen' WHERE id % 10 = 1")
+            cursor.execute("DELETE FROM renamed WHERE id = 2")
             connection.commit()
+        assert _command(home, "snapshot", "shop", f"{database}.renamed").returncode == 0
         told = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id <= 1000")
         assert told.returncode == 0, told.stderr
 
@@ -105,6 +115,10 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
             120,
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
+
+        job.wait_for("renamed rows again", _consistent("renamed"), 120)
+        renamed.update_incremental()
+        assert sorted(renamed.to_pyarrow_table().column("number").to_pylist()) == [1, 3]
 
         refused = _command(home, "snapshot", "shop", f"{database}.nothing")
         assert refused.returncode and "reads no table" in refused.stderr
