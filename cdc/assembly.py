@@ -9,6 +9,7 @@ from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
 from cdc.binlog.server import Server
 from cdc.config import BinlogFilesSource, BinlogSource, Channel, Config, DeltaSink, DorisSink, StartAtFile, StartAtGtids
 from cdc.errors import ConfigError
+from cdc.parts import SnapshotSettings
 from cdc.position import Position
 from cdc.receiver.base import Receiver
 from cdc.receiver.binlog import BinlogReceiver
@@ -33,6 +34,7 @@ class Assembly:
     receiver: Callable[[RunIdentity, Resume | None], Receiver]  # Resume: what the user agreed to, right after a resume
     resolve_start: Callable[[RunIdentity], Position]
     types: ExpressionTypes | None = None
+    snapshot: SnapshotSettings | None = None  # None: the source has nothing but its stream
 
     def close(self) -> None:
         """Let threads, sessions and connections go."""
@@ -55,6 +57,7 @@ def assemble(config: Config) -> Assembly:
         receiver=receiver,
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
+        snapshot=_snapshot(config),
     )
 
 
@@ -127,6 +130,21 @@ def _source(
     return receiver, first_position
 
 
+def _snapshot(config: Config) -> SnapshotSettings | None:
+    source, wanted = config.source, config.snapshot
+    if not isinstance(source, BinlogSource):
+        return None
+    return SnapshotSettings(
+        endpoint_of(source),
+        Server.position,
+        initial=source.start == "snapshot",
+        turn_s=wanted.turn,
+        readers=wanted.readers,
+        rows_per_s=wanted.rows_per_second,
+        bytes_per_s=wanted.bytes_per_second,
+    )
+
+
 def _resumption(resume: Resume | None) -> Resumption:
     return Resumption(behind_ddl=resume is not None, past_ddl=resume is not None and resume.past_ddl)
 
@@ -148,12 +166,7 @@ def _start(source: BinlogSource) -> str | dict[str, object]:
         return {"file": start.file, "offset": start.offset}
     if isinstance(start, StartAtGtids):
         return {"gtid_set": start.gtid_set}
-    if start == "snapshot":
-        raise ConfigError(
-            "`source.start: snapshot` is not in this version.",
-            mend="Set `source.start` to latest, earliest, {file: ..., offset: ...} or {gtid_set: ...}.",
-        )
-    return start
+    return "latest" if start == "snapshot" else start  # the stream begins before the first chunk is read
 
 
 def _not_yet(what: str, kind: str, known: str) -> ConfigError:

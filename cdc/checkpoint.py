@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batch import PreparedLoad
 from cdc.position import Position, position_from_json
+from cdc.snapshot.chunks import TableSnapshot
 
 if TYPE_CHECKING:  # it needs pyarrow, and the command line reads jobs without waiting for that
     from cdc.schema import TableSchema
@@ -59,10 +60,11 @@ class Checkpoint:
     rows: int = 0
     bytes: int = 0
     sequence: int = 0  # highest one handed out up to here
-    closed_by: str | None = None  # interval, max_rows, max_bytes, idle, window, pause, ddl, end, start
+    closed_by: str | None = None  # interval, max_rows, max_bytes, idle, window, pause, ddl, end, start, snapshot
     committed_at: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
     counts: Mapping[str, ChannelCounts] = field(default_factory=dict)  # by source table, totals at this checkpoint
+    snapshots: Mapping[str, TableSnapshot] = field(default_factory=dict)  # by source table, as far as committed here
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form, without ``schemas``: they are large and rarely change, so a store keeps them apart."""
@@ -80,6 +82,7 @@ class Checkpoint:
             "committed_at": self.committed_at,
             "seconds": dict(self.seconds),
             "counts": {source: asdict(counts) for source, counts in self.counts.items()},
+            "snapshots": {source: snapshot.to_json() for source, snapshot in self.snapshots.items()},
         }
 
     @classmethod
@@ -100,6 +103,8 @@ class Checkpoint:
             committed_at=data["committed_at"],
             seconds=data["seconds"],
             counts={source: ChannelCounts(**counts) for source, counts in data["counts"].items()},
+            # states written before there were snapshots have none
+            snapshots={source: TableSnapshot.from_json(one) for source, one in data.get("snapshots", {}).items()},
         )
 
 

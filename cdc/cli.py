@@ -286,14 +286,21 @@ def logs(name: str, follow: bool, lines: int) -> None:
 @click.argument("table", metavar="TABLE")
 @click.option("--where", metavar="SQL", help="Only these rows.")
 def snapshot(name: str, table: str, where: str | None) -> None:
-    """Load a table of a running job again (not in this version)."""
-    raise ConfigError(
-        "This version loads no tables again.",
-        mend="Start jobs with `start: latest`, `earliest` or a place; the snapshot comes with a later version.",
-        job=name,
-        table=table,
-        **({"rows": where} if where else {}),
-    )
+    """Load a table of a running job again, or some of its rows."""
+    from cdc.jobs import Driver, known, opened_store
+
+    with opened_store() as store:
+        record = known(store, name)
+        _refuse_ended(record)
+        driver = Driver(record)
+        if driver.status() is None:
+            raise ConfigError(
+                f"The job {name} does not run: tables are loaded while it does.",
+                mend=f"`cdc start {record.job_file}`, then ask again.",
+            )
+        driver.snapshot(table, where)
+    rows = "the rows that you named" if where else "all its rows"
+    _say(f"{table} is loaded again, {rows}. Look at it with `cdc status {name}`.")
 
 
 @app.command()

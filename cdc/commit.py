@@ -94,6 +94,24 @@ class Committer:
         _tell(prepared, commit_s)
         return replace(committed, seconds={**committed.seconds, "save": time.monotonic() - began - commit_s})
 
+    def give_back(self, prepared: Checkpoint, before: Checkpoint) -> Checkpoint:
+        """Make a turn whose loads are lost COMMITTED without them: its chunks are read again in a later turn.
+
+        What is visible of it already does no harm, since its rows are no older than the place that it stands at.
+        """
+        _log.warning("chunks of checkpoint %d are lost at the sink, and are read again", prepared.id)
+        self._sink.abort(self._run.job, self._run.incarnation, prepared.fence, prepared.id)
+        committed = replace(
+            prepared,
+            state=CheckpointState.COMMITTED,
+            loads=(),
+            committed_at=utc_now(),
+            counts=before.counts,
+            snapshots=before.snapshots,
+        )
+        self._store.save(committed)
+        return committed
+
     def _commit(self, prepared: Checkpoint) -> None:
         run, is_unknown = self._run, False
         mark = CheckpointMark(
@@ -127,6 +145,11 @@ class Committer:
                 labels=[label_for(load.name) for load in gone],
             )
         return all(state is LoadState.COMMITTED for state in states)
+
+
+def is_turn(checkpoint: Checkpoint) -> bool:
+    """Whether a closed checkpoint is a snapshot's turn: the stream did not move in it."""
+    return checkpoint.first == checkpoint.last
 
 
 def last_of(checkpoint: Checkpoint) -> Position:

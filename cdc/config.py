@@ -45,6 +45,8 @@ PARALLEL_TASKS = 8  # keeps two to four executors cores busy while some Tasks wa
 TASK_BYTES = 16 << 20  # large enough for Arrow, small enough for several at once within the window
 WINDOW_BYTES = 256 << 20  # two full cycles and the Tasks between them, on a 4 GiB machine
 MERGE_BYTES = 1 << 30  # a quarter of a 4 GiB machine; the rest is the driver's, the JVM's and the workers'
+TURN_S = 10.0  # the stream lags by not much more while tables are loaded
+READERS = 4  # as many as most servers spare beside their own work; never more than Spark has cores
 STATUS_PORT = 8470
 NAME_MOST = 40  # the shortest label limit of the sinks leaves this much for the job
 
@@ -307,6 +309,15 @@ class Memory(Model):
     merge: Bytes = MERGE_BYTES  # of one merge in the Delta sink
 
 
+class Snapshot(Model):
+    """How the rows are read that are already there."""
+
+    turn: Seconds = TURN_S  # how long the stream waits at a time
+    readers: Annotated[int, Field(ge=1, le=64)] = READERS  # connections to MySQL at once
+    rows_per_second: Count | None = None  # over all readers; None: as fast as it goes
+    bytes_per_second: Bytes | None = None
+
+
 class Spark(Model):
     """Which Spark the Tasks run on."""
 
@@ -346,6 +357,7 @@ class Config(Model):
     commit: Commit = Commit()
     tasks: Tasks = Tasks()
     memory: Memory = Memory()
+    snapshot: Snapshot = Snapshot()
     spark: Spark = Spark()
     status: StatusAddress = StatusAddress()
 

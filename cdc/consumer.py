@@ -7,6 +7,8 @@ Where a row is::
     Committer.finish       all Tasks prepared, PREPARED saved, committed, COMMITTED saved; on a thread of its own
     _acknowledge           the source may forget it
 
+Rows that were there before enter through ``_turn`` instead: chunks, read between two cycles.
+
 While cycle N is with the Committer, cycle N+1 gathers; it closes only after N is COMMITTED and acknowledged.
 """
 
@@ -15,26 +17,41 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
-from cdc.batch import Batch
+from cdc.batch import Batch, PreparedLoad
 from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState
-from cdc.commit import Committer, last_of, utc_now
-from cdc.cycle import Closed, GivenUp
-from cdc.errors import Answer, CdcError, LoadLost, SchemaChanged, SourceError, SourceRewound, decide
+from cdc.commit import Committer, is_turn, last_of, utc_now
+from cdc.cycle import Closed, GivenUp, Loading
+from cdc.errors import (
+    Answer,
+    CdcError,
+    LoadLost,
+    SchemaChanged,
+    SchemaMismatch,
+    SourceError,
+    SourceRewound,
+    decide,
+)
 from cdc.gather import Gatherer
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import Recovery
 from cdc.reload import Reload, lost_targets
+from cdc.snapshot.chunks import TableSnapshot
+from cdc.turns import Request, Turn, Turns
+from spark.chunks import TurnOutcome
 
 WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
 _POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
 _BUSY_POLL_S = 0.02  # the same while something is under way
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +71,7 @@ class ChannelProgress:
     target: str
     buffered_rows: int
     counts: ChannelCounts
+    snapshot: TableSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +110,19 @@ class Consumer:
         self._committed: Checkpoint | None = None
         self._close_not_before = 0.0  # merges take at most half of the time
         self._is_at_end = False
+        self._turns: Turns | None = None  # once recovered, where there is something to read
+        self._next_turn = 0.0  # the stream goes on until then, or until it stands at its end
 
     # from other threads
 
     def stop(self) -> None:
         """Ask ``run`` to finish what is PREPARED, close or abort what is OPEN, and return."""
         self._stopping.set()
+
+    def request_snapshot(self, request: Request) -> None:
+        """Load a table again, from the next turn on. Harmless where there is no snapshot to make."""
+        if self._turns is not None:
+            self._turns.request(request)
 
     def progress(self) -> Progress | None:
         """How it is at this moment; None until it has recovered."""
@@ -111,7 +136,11 @@ class Consumer:
             checkpoint=closed.checkpoint if closed and closed.is_prepared else committed,
             channels=tuple(
                 ChannelProgress(
-                    source, channel.target.name, channel.buffered_rows, committed.counts.get(source, ChannelCounts())
+                    source,
+                    channel.target.name,
+                    channel.buffered_rows,
+                    committed.counts.get(source, ChannelCounts()),
+                    committed.snapshots.get(source),
                 )
                 for source, channel in sorted(channels.items())
             ),
@@ -143,6 +172,9 @@ class Consumer:
             self._committed = recovery.run(resolve_start)
             sequence = max(self.sequence, self._committed.sequence)
             self._gatherer = Gatherer(self._parts, last_of(self._committed), sequence)
+            if self._parts.snapshot is not None:
+                self._turns = Turns(self._parts, self._parts.snapshot, self._gatherer.channel_for)
+                self._turns.begin(self._committed.snapshots)
             recovered()
             return self._carry(self._gatherer)
         except GivenUp as error:
@@ -157,6 +189,11 @@ class Consumer:
             if gatherer.cycle.is_full(self._limits) and not self._may_close:
                 self._stopping.wait(_BUSY_POLL_S)
                 continue
+            if self._turn_is_due and gatherer.is_fresh:
+                if self._committing is not None:  # gathering on would put the turn off for as long as rows come
+                    self._stopping.wait(_BUSY_POLL_S)
+                    continue
+                self._turn(gatherer)
             try:
                 batch = gatherer.gather(self._patience_s(), self._now())
             except SourceRewound as error:
@@ -197,8 +234,18 @@ class Consumer:
         self._is_at_end = self._receiver.at_end()
         idle = batch is None and self._is_at_end
         reason = gatherer.cycle.closed_by(self._limits, self._now(), idle=idle, window_full=waits_for_ack)
+        if reason is None and gatherer.cycle.may_close and self._turn_is_due:
+            reason = "snapshot"
         if reason is not None and self._may_close:
             self._close(reason)
+        elif idle and self._turns is not None and self._committing is None and gatherer.is_fresh:
+            self._save_snapshots(gatherer)
+
+    def _save_snapshots(self, gatherer: Gatherer) -> None:
+        """A quiet source closes no cycle in which it would be saved that tables have become consistent."""
+        before = self._committed
+        if before is not None and self._snapshots(before, gatherer.cycle.first) != before.snapshots:
+            self._save_empty(before, gatherer.cycle.first, "snapshot")
 
     @property
     def _may_close(self) -> bool:
@@ -214,7 +261,7 @@ class Consumer:
         if opened is None:
             self._save_empty(before, cycle.last, reason)
             return
-        opened = replace(opened, schemas=gatherer.schemas)
+        opened = replace(opened, schemas=gatherer.schemas, snapshots=self._snapshots(before, cycle.last))
         self._closed = cycle.close(opened, before, reason, self._now() - cycle.began)
         self._committing = self._threads.submit(self._committer.finish, self._closed)
 
@@ -231,14 +278,21 @@ class Consumer:
             closed_by=reason,
             committed_at=utc_now(),
             counts=before.counts,
+            snapshots=self._snapshots(before, last),
         )
         self._parts.store.save(committed)
         self._acknowledge(committed)
 
+    def _snapshots(self, before: Checkpoint, last: Position) -> Mapping[str, TableSnapshot]:
+        if self._turns is None:
+            return before.snapshots
+        return self._turns.at(last, [*self._gathering.channels], at_end=self._is_at_end)
+
     def _acknowledge(self, committed: Checkpoint) -> None:
         """Everything up to its end is visible and saved: the source may forget it."""
         self._committed = committed
-        self._receiver.ack(last_of(committed))
+        if not is_turn(committed):
+            self._receiver.ack(last_of(committed))
 
     def _settle(self) -> None:
         """Look after Tasks that have started, Tasks that failed, and a commit that is done.
@@ -253,7 +307,10 @@ class Consumer:
         try:
             committed = committing.result()
         except LoadLost as error:
-            committed = self._load_again(closed.checkpoint, error)
+            if is_turn(closed.checkpoint):
+                committed = self._give_back(closed.checkpoint)
+            else:
+                committed = self._load_again(closed.checkpoint, error)
         self._committing = self._closed = None
         self._acknowledge(committed)
         self._close_not_before = self._now() + self._committer.merge_s
@@ -304,6 +361,88 @@ class Consumer:
             self._parts.sink.maintain(self._gathering.targets(targets))
         except Exception as error:  # noqa: BLE001 - an untidy table loses nothing, and the next commit tries again
             _log.warning("housekeeping failed: %s", error)
+
+    # the snapshot
+
+    @property
+    def _turn_is_due(self) -> bool:
+        """Whether the stream lets a turn of the snapshot in: after some time of its own, or at its end."""
+        turns = self._turns
+        if turns is None or not turns.is_due:
+            return False
+        return self._receiver.at_end() or self._now() >= self._next_turn
+
+    def _turn(self, gatherer: Gatherer) -> None:
+        """Read some chunks at the place where the stream stands, and close them as a checkpoint of their own."""
+        turns, settings, before = self._turns, self._parts.snapshot, self._committed
+        if turns is None or settings is None or before is None:
+            raise RuntimeError("there is no snapshot to make")
+        began = self._now()
+        turn = turns.next(gatherer.cycle.first, gatherer.sequence, self._parts.store.next_id())
+        self._next_turn = self._now() + settings.turn_s
+        if turn is None:
+            return
+        opened = gatherer.open()
+        try:
+            outcome = self._read(turn)
+            seconds = self._now() - began
+            snapshots = turns.after(turn, outcome, seconds) if outcome is not None else None
+        except SchemaMismatch as error:
+            _log.warning("the snapshot waits for the stream: %s", error)
+            snapshots = None
+        self._next_turn = self._now() + settings.turn_s
+        if outcome is None or snapshots is None:
+            gatherer.discard()
+            gatherer.begin(gatherer.cycle.first)
+            return
+        loads: Future[tuple[PreparedLoad, ...]] = Future()
+        loads.set_result(outcome.loads)
+        read = replace(
+            opened,
+            last=opened.first,
+            schemas=gatherer.schemas,
+            rows=sum(one.rows for one in outcome.chunks),
+            bytes=sum(one.bytes for one in outcome.chunks),
+            sequence=max(before.sequence, gatherer.sequence),
+            closed_by="snapshot",
+            seconds={"gather": seconds},
+            counts=before.counts,
+            snapshots=snapshots,
+        )
+        gatherer.begin(gatherer.cycle.first)
+        self._closed = Closed(read, [Loading("", 0, 0, 0, read.sequence, loads, taken=True)], None)
+        self._committing = self._threads.submit(self._committer.finish, self._closed)
+
+    def _read(self, turn: Turn) -> TurnOutcome | None:
+        """What came of the turn; None where a stop came before its end."""
+        runner = self._parts.runner
+        if turn.reading is not None:
+            return self._awaited(runner.submit_reading(turn.reading))
+        if turn.sweep is None:
+            raise RuntimeError("a turn reads or sweeps")
+        swept = self._threads.submit(turn.sweep)
+        task = self._awaited(swept)
+        if task is None:
+            return None if not swept.done() else TurnOutcome((), ())
+        loads = self._awaited(runner.submit([task])[0])
+        return None if loads is None else TurnOutcome(loads, ())
+
+    def _awaited(self, future: Future[_Result]) -> _Result | None:
+        while not future.done():
+            if self._stopping.is_set():
+                return None
+            self._is_at_end = self._receiver.at_end()
+            wait([future], _POLL_S)
+        return future.result()
+
+    def _give_back(self, prepared: Checkpoint) -> Checkpoint:
+        """The sink lost chunks of a turn: they count as not read."""
+        before = self._committed
+        if before is None or self._turns is None:
+            raise RuntimeError("a turn comes after a checkpoint")
+        committed = self._committer.give_back(prepared, before)
+        self._turns.tables = committed.snapshots
+        return committed
 
     # stopping
 

@@ -151,13 +151,22 @@ def _channel_metrics(status: JobStatus) -> Iterator[Metric]:
     deletes = CounterMetricFamily("cdc_channel_deletes", "Committed deletes.", labels=labels)
     volume = CounterMetricFamily("cdc_channel_bytes", "Committed source bytes.", labels=labels)
     buffered = GaugeMetricFamily("cdc_channel_buffered_rows", "Rows that wait for a Task.", labels=labels)
+    rows = GaugeMetricFamily("cdc_snapshot_rows", "Rows of the snapshot committed.", labels=labels)
+    expected = GaugeMetricFamily("cdc_snapshot_estimated_rows", "Rows of the table, estimated.", labels=labels)
+    left = GaugeMetricFamily("cdc_snapshot_chunks_left", "Chunks not yet read.", labels=labels)
+    consistent = GaugeMetricFamily("cdc_snapshot_consistent", "1 once the stream has caught up.", labels=labels)
     for channel in status.channels:
         values = (status.job, channel.source, channel.target)
+        if channel.snapshot is not None:
+            rows.add_metric(values, channel.snapshot.rows)
+            expected.add_metric(values, channel.snapshot.estimated_rows)
+            left.add_metric(values, channel.snapshot.chunks - channel.snapshot.done)
+            consistent.add_metric(values, float(channel.snapshot.consistent))
         upserts.add_metric(values, channel.upserts)
         deletes.add_metric(values, channel.deletes)
         volume.add_metric(values, channel.bytes)
         buffered.add_metric(values, channel.buffered_rows)
-    yield from (upserts, deletes, volume, buffered)
+    yield from (upserts, deletes, volume, buffered, rows, expected, left, consistent)
 
 
 def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
@@ -190,6 +199,14 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
         await run_in_threadpool(controls.request_resume, Resume(**options))
         return await accepted()
 
+    async def snapshot(request: Request) -> Response:
+        wanted = await _body(request, frozenset({"table", "where"}))
+        table, where = wanted.get("table"), wanted.get("where")
+        if not isinstance(table, str) or not (where is None or isinstance(where, str)):
+            raise HTTPException(400, "table must be text, and where text or nothing")
+        await run_in_threadpool(controls.request_snapshot, table, where)
+        return await accepted()
+
     async def stop(request: Request) -> Response:
         await _options(request, frozenset())
         await run_in_threadpool(controls.request_stop)
@@ -200,7 +217,7 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
         return JSONResponse(now.to_json(), status_code=202)
 
     reading = [Route(f"/{f.__name__}", f, methods=["GET"]) for f in (status, live, ready, metrics)]
-    asking = [Route(f"/{f.__name__}", f, methods=["POST"]) for f in (pause, resume, stop)]
+    asking = [Route(f"/{f.__name__}", f, methods=["POST"]) for f in (pause, resume, snapshot, stop)]
     handlers: dict[Any, Any] = {HTTPException: _refused, CdcError: _declined, Exception: _failed}
     return _Guard(Starlette(routes=reading + asking, exception_handlers=handlers), token, loopback)
 
@@ -239,6 +256,13 @@ class _Guard:
 
 
 async def _options(request: Request, known: frozenset[str]) -> dict[str, bool]:
+    options = await _body(request, known)
+    if not all(isinstance(value, bool) for value in options.values()):
+        raise HTTPException(400, "the body must be an object of true and false")
+    return options
+
+
+async def _body(request: Request, known: frozenset[str]) -> dict[str, Any]:
     body = b""
     async for piece in request.stream():
         body += piece
@@ -250,8 +274,8 @@ async def _options(request: Request, known: frozenset[str]) -> dict[str, bool]:
         options = json.loads(body)
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
-    if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
-        raise HTTPException(400, "the body must be an object of true and false")
+    if not isinstance(options, dict):
+        raise HTTPException(400, "the body must be an object")
     unknown = sorted(set(options) - known)
     if unknown:
         raise HTTPException(400, f"not known: {', '.join(unknown)[:100]}")

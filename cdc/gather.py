@@ -62,13 +62,22 @@ class Gatherer:
         full = [c for c in self.channels.values() if c.buffered_rows and c.buffered_bytes >= at_least]
         if not full:
             return
-        checkpoint, tasks = self._opened(), []
+        checkpoint, tasks = self.open(), []
         for channel in full:
             while (task := channel.task_for(self._parts.run, checkpoint.id)) is not None:
                 tasks.append(task)
         for task, future in zip(tasks, self._parts.runner.submit(tasks), strict=True):
             self.sequence = max(self.sequence, task.last_sequence)
             self.cycle.add(task, future)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was gathered since the last close."""
+        return self.cycle.began is None and self.cycle.checkpoint is None
+
+    def channel_for(self, schema: TableSchema) -> Channel | None:
+        """The channel of a table, which joins if it is new; None where no channel reads it."""
+        return self.channels.get(schema.name) or self._join(schema)
 
     def make_room(self) -> bool:
         """Start Tasks of everything when the window is full. True: that does not help, only an ack does."""
@@ -112,7 +121,7 @@ class Gatherer:
         """The targets called so."""
         return [channel.target for channel in self.channels.copy().values() if channel.target.name in names]
 
-    def _opened(self) -> Checkpoint:
+    def open(self) -> Checkpoint:
         """The cycle's checkpoint: OPEN is saved before its first load."""
         if self.cycle.checkpoint is None:
             store, fence = self._parts.store, self._parts.run.fence

@@ -32,7 +32,8 @@ from cdc.identity import check_identity, identity_of, sink_status, source_status
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
+from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SnapshotStatus, position_status
+from cdc.turns import Request, check_request
 from cdc.wishes import Wish, Wishes
 from channels.sinks.base import Sink
 from channels.task import RunIdentity
@@ -122,6 +123,18 @@ class Job:
         if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
             check_identity(self._record.identity, self._load(self._file), accept_server=resume.accept_server)
             self._note(Wish.RESUME, resume)
+
+    def request_snapshot(self, table: str, where: str | None) -> None:
+        """See ``Controls``."""
+        consumer, assembly = self._consumer, self._assembly
+        if self._record.state is not JobState.RUNNING or consumer is None or assembly is None:
+            raise CdcError(
+                f"Job {self._record.name} is {self._record.state.value}: tables are loaded while it runs.",
+                mend=self._record.mend or f"`cdc resume {self._record.name}`, then ask again.",
+            )
+        request = Request(table, where)
+        check_request(request, assembly.snapshot, assembly.routes, assembly.sink)
+        consumer.request_snapshot(request)
 
     def request_stop(self) -> None:
         """See ``Controls``."""
@@ -288,6 +301,7 @@ class Job:
                 parts.sink,
                 self._store,
                 parts.types,
+                parts.snapshot,
             ),
             Limits(
                 config.commit.interval,
@@ -422,6 +436,7 @@ def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelSt
             counts.bytes,
             channel.buffered_rows,
             counts.last_committed_at,
+            SnapshotStatus.of(channel.snapshot) if channel.snapshot else None,
         )
 
 

@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc.checkpoint import JobRecord, JobState
+from cdc.checkpoint import ChannelCounts, JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, ConfigError, SurroundingsError
 from cdc.folder import JobFolder
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SourceStatus, position_status
+from cdc.status import (
+    ChannelStatus,
+    CheckpointStatus,
+    JobStatus,
+    Resume,
+    SinkStatus,
+    SnapshotStatus,
+    SourceStatus,
+    position_status,
+)
 
 ANSWER_S = 5.0  # a driver answers within milliseconds, unless the machine swaps
 
@@ -67,6 +76,10 @@ class Driver:
     def resume(self, resume: Resume) -> None:
         """Ask it to go on. Raises: CdcError - it refused."""
         self._request("/resume", asdict(resume))
+
+    def snapshot(self, table: str, where: str | None) -> None:
+        """Ask it to load a table again. Raises: CdcError - it refused."""
+        self._request("/snapshot", {"table": table, "where": where})
 
     def stop(self) -> None:
         """Ask it to cancel the job. Raises: CdcError - it refused."""
@@ -122,9 +135,19 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
     checkpoint = store.last_committed(record.name)
     source, sink, targets = _from_job_file(Path(record.job_file))
     counts = dict(checkpoint.counts) if checkpoint is not None else {}
+    snapshots = checkpoint.snapshots if checkpoint is not None else {}
+    counts = {**{name: ChannelCounts() for name in snapshots}, **counts}
     channels = tuple(
         ChannelStatus(
-            name, _target(name, targets), state, one.upserts, one.deletes, one.bytes, 0, one.last_committed_at
+            name,
+            _target(name, targets),
+            state,
+            one.upserts,
+            one.deletes,
+            one.bytes,
+            0,
+            one.last_committed_at,
+            SnapshotStatus.of(snapshots[name]) if name in snapshots else None,
         )
         for name, one in sorted(counts.items())
     ) + tuple(ChannelStatus(name, to, state) for name, to in targets.items() if name not in counts and "*" not in name)

@@ -137,7 +137,8 @@ def _advice(server: Server, *_: object) -> Iterator[Finding]:
         )
     if not server.gtids:
         yield Finding(
-            f"gtid_mode is {settings.get('gtid_mode')}: the job cannot go on by itself after a failover.",
+            f"gtid_mode is {settings.get('gtid_mode')}: the job cannot go on by itself after a failover, and "
+            "nothing tells a snapshot which commits are finished: it waits for a second before each turn.",
             'Switch it on, step by step: see "Enabling GTID Transactions Online" in MySQL\'s manual.',
             fatal=False,
         )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from cdc.batch import FENCE_STEP
 from cdc.checkpoint import Checkpoint, CheckpointState, CheckpointStore, JobRecord
-from cdc.commit import Committer, last_of, utc_now
+from cdc.commit import Committer, is_turn, last_of, utc_now
 from cdc.errors import LoadLost, SinkForeign
 from cdc.parts import Limits, Parts
 from cdc.position import Position
@@ -65,7 +65,7 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     own = store.last_committed(record.name)
     position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
-    store.save(replace(start, schemas=own.schemas, counts=own.counts) if own else start)
+    store.save(replace(start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots) if own else start)
     _log.warning("adopted: %s goes on at %s as incarnation %s", record.name, position, adopted.incarnation)
     return adopted
 
@@ -131,9 +131,13 @@ class Recovery:
                 committed = self._committer.roll_forward(checkpoint)
                 break
             except LoadLost as error:
+                if is_turn(checkpoint):
+                    return self._committer.give_back(checkpoint, before)
                 lost = lost_targets(checkpoint, error)
             self._stand_behind(before)
             checkpoint, was_reloaded = reload.run(checkpoint, lost, before), True
+        if is_turn(checkpoint):
+            return committed
         if self._is_open and not was_reloaded:
             reload.skip(committed)
         if any(load.name.attempt for load in checkpoint.loads):
@@ -164,6 +168,7 @@ class Recovery:
                 last=mark.position,
                 sequence=mark.sequence,
                 counts=before.counts,
+                snapshots=before.snapshots,
                 committed_at=utc_now(),
             )
             store.save(taken)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from channels.sinks.base import Finding
 
 _COLOURS = {"RUNNING": "green", "PENDING": "yellow", "PAUSED": "red", "CANCELLED": "dim", "DONE": "cyan"}
+BAR_WIDTH = 24
 GTID_CHARACTERS = 60  # a set of many servers fills screens; --output json has it whole
 
 
@@ -43,7 +45,37 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
         head.add_row("window", Text(f"{size(status.window_bytes)} of {size(status.window_limit_bytes)} in memory"))
     if status.split_transactions:
         head.add_row("split", Text(f"{status.split_transactions:,} transactions were cut between cycles"))
-    return Group(head, Text(""), _channels(status, now)) if status.channels else head
+    parts: list[RenderableType] = [head]
+    if any(channel.snapshot and not channel.snapshot.consistent for channel in status.channels):
+        parts += [Text(""), snapshots_view(status)]
+    if status.channels:
+        parts += [Text(""), _channels(status, now)]
+    return Group(*parts) if len(parts) > 1 else head
+
+
+def snapshots_view(status: JobStatus) -> RenderableType:
+    """A bar for each table whose snapshot is under way."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(width=BAR_WIDTH)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    for channel in status.channels:
+        snapshot = channel.snapshot
+        if snapshot is None or snapshot.consistent:
+            continue
+        total = max(snapshot.estimated_rows, snapshot.rows, 1)
+        is_read = bool(snapshot.chunks) and snapshot.done == snapshot.chunks
+        part = 1.0 if is_read else min(0.99, snapshot.rows / total)
+        told = f"{count(snapshot.rows)} of about {count(total)} rows, {size(snapshot.bytes)}"
+        if snapshot.rows_per_second:
+            told += f", {count(round(snapshot.rows_per_second))} rows/s"
+        told += f", {snapshot.done} of {snapshot.chunks} chunks"
+        if snapshot.seconds_left is not None:
+            told += f", {seconds(snapshot.seconds_left)} left"
+        bar = ProgressBar(total=1.0, completed=part, width=BAR_WIDTH)
+        table.add_row(Text(channel.source), bar, f"{part:.0%}", Text("catching up" if is_read else told))
+    return table
 
 
 def list_view(statuses: Sequence[JobStatus], now: datetime | None = None) -> RenderableType:

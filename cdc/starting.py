@@ -137,6 +137,11 @@ def start_detached(store: SqliteStore, name: str, job_file: Path, options: list[
         status = _wait_until_running(store, name, fence, supervisor)
     if status is not None and status.state in {"RUNNING", "DONE"}:
         terminal.print(f"[green]{name} is {status.state}.[/] Look at it with `cdc status {name}`.", highlight=False)
+        if any(channel.snapshot and not channel.snapshot.consistent for channel in status.channels):
+            from cdc.render import snapshots_view
+
+            terminal.print("The rows that are already there are being loaded:")
+            terminal.print(snapshots_view(status))
         return
     if status is not None:
         raise not_running(status)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.snapshot.chunks import SnapshotState, TableSnapshot
+
 if TYPE_CHECKING:
     from cdc.checkpoint import Checkpoint
     from cdc.position import Position
@@ -59,6 +61,40 @@ class CheckpointStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """How far a table's snapshot has come."""
+
+    chunks: int  # 0 until the table is looked at
+    done: int
+    rows: int  # read and committed
+    estimated_rows: int  # in the table, as the server guesses
+    consistent: bool  # whether a reader of the target can no longer see a row step back
+    since: str | None = None  # when it became so
+    bytes: int = 0
+    rows_per_second: float = 0.0  # while it is read
+    seconds_left: float | None = None  # at that rate; None: not known, or nothing is left
+    where: str | None = None  # rows that are wanted, if not all
+
+    @classmethod
+    def of(cls, snapshot: TableSnapshot) -> SnapshotStatus:
+        """What a saved snapshot says."""
+        rate = snapshot.rows / snapshot.seconds if snapshot.seconds else 0.0
+        left = max(0, snapshot.estimated_rows - snapshot.rows)
+        return cls(
+            snapshot.chunks,
+            snapshot.done,
+            snapshot.rows,
+            snapshot.estimated_rows,
+            snapshot.state is SnapshotState.CONSISTENT,
+            snapshot.consistent_since,
+            snapshot.bytes,
+            round(rate, 1),
+            round(left / rate, 1) if rate and snapshot.is_due else None,
+            snapshot.where,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelStatus:
     """One source table on its way to one target table."""
 
@@ -70,6 +106,13 @@ class ChannelStatus:
     bytes: int = 0
     buffered_rows: int = 0
     last_committed_at: str | None = None
+    snapshot: SnapshotStatus | None = None  # None: its rows all came through the stream
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ChannelStatus:
+        """The channel that ``asdict`` gave. Raises: KeyError, TypeError - it did not."""
+        snapshot = data.get("snapshot")
+        return cls(**{**data, "snapshot": SnapshotStatus(**snapshot) if snapshot else None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +166,7 @@ class JobStatus:
             source=SourceStatus(**data["source"]),
             sink=SinkStatus(**data["sink"]),
             checkpoint=None if checkpoint is None else CheckpointStatus(**checkpoint),
-            channels=tuple(ChannelStatus(**channel) for channel in data["channels"]),
+            channels=tuple(ChannelStatus.from_json(channel) for channel in data["channels"]),
             **plain,
         )
 
@@ -150,6 +193,12 @@ class Controls(Protocol):
         """Go on after a pause. Harmless while running.
 
         Raises: CdcError - what was agreed to does not suffice, or the job file no longer fits.
+        """
+
+    def request_snapshot(self, table: str, where: str | None) -> None:
+        """Load a table again, or those of its rows that ``where`` (the source's SQL) names.
+
+        Raises: CdcError - the job has no such table, or does not run.
         """
 
     def request_stop(self) -> None:

@@ -257,6 +257,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def is_condition(text: str) -> bool:
+    """Whether ``text`` is one condition of MySQL's SQL, without queries in it."""
+    try:
+        statements = sqlglot.parse(text, dialect="mysql")
+    except sqlglot.errors.SqlglotError:
+        return False
+    parsed = statements[0] if len(statements) == 1 else None
+    return isinstance(parsed, exp.Condition) and parsed.find(exp.Query, exp.Star) is None
+
+
 @functools.lru_cache(4096)
 def _parsed(text: str, source: str) -> exp.Expr:
     try:

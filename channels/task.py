@@ -7,14 +7,16 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import CdcError, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE, TableSchema
+from channels.chunk_task import Reading
 from channels.sinks.base import Sink, TargetTable
+from spark.chunks import TurnOutcome
 from spark.frames import mapped_frame, typed_frame
 from spark.session import SessionHolder
 from spark.writers import Outcome, PackedLoad, write_frames, write_packed
@@ -78,6 +80,9 @@ class TaskRunner(Protocol):
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
 
+    def submit_reading(self, reading: Reading) -> Future[TurnOutcome]:
+        """Start to read and prepare the chunks of a turn; returns at once."""
+
     def cancel(self) -> None:
         """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
 
@@ -98,7 +103,7 @@ class SparkTaskRunner:
         self._threads = ThreadPoolExecutor(parallel, "task")
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
-        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+        self._open: set[Future[Any]] = set()
 
     def warm_up(self) -> None:
         """See ``TaskRunner``: session and Python workers."""
@@ -113,6 +118,34 @@ class SparkTaskRunner:
         for group in _jobs(tasks):
             self._threads.submit(self._run, group, [futures[task.name] for task in group], number)
         return [futures[task.name] for task in tasks]
+
+    def submit_reading(self, reading: Reading) -> Future[TurnOutcome]:
+        """See ``TaskRunner``."""
+        future: Future[TurnOutcome] = Future()
+        with self._lock:
+            number = self._round
+            self._open.add(future)
+        self._threads.submit(self._read, reading, future, number)
+        return future
+
+    def _read(self, reading: Reading, future: Future[TurnOutcome], number: int) -> None:
+        with self._lock:
+            if self._round != number:
+                return
+            future.set_running_or_notify_cancel()
+        outcome: TurnOutcome | CdcError
+        try:
+            outcome = reading.run(self._sessions.get())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
+            outcome = _as_sink_error(error)
+        with self._lock:
+            if self._round != number:
+                return
+            self._open.discard(future)
+        if isinstance(outcome, CdcError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
     def cancel(self) -> None:
         """See ``TaskRunner``."""

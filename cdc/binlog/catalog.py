@@ -139,7 +139,12 @@ def _unique_key(server: Server, name: Name, columns: Iterable[Column]) -> tuple[
 
 def quoted(name: Name) -> str:
     """``database.table`` for a statement."""
-    return ".".join("`" + part.replace("`", "``") + "`" for part in name)
+    return ".".join(quoted_column(part) for part in name)
+
+
+def quoted_column(name: str) -> str:
+    """A column, or any one identifier, for a statement."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _column(row: dict[str, Any]) -> Column:

@@ -34,7 +34,7 @@ source:
   username: cdc
   password: {password}
   tls: {{mode: required}}
-  start: {{file: {file}, offset: {offset}}}
+  start: snapshot
 sink:
   type: delta
   path: ./warehouse
@@ -57,9 +57,9 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         server = _server(stack, folder, say)
-        file, offset = _open_shop(server)
+        _open_shop(server)
         say.print(
-            f"[bold]2[/] A shop of {len(shop.TABLES)} tables is open; {SHOPPERS} shoppers write to it all the time"
+            f"[bold]2[/] A shop of {len(shop.TABLES)} full tables is open; {SHOPPERS} shoppers write to it all the time"
         )
         shoppers = [
             shop.Shopper(lambda: server.connect(shop.DATABASE), seed=n, transactions_per_s=TRANSACTIONS_PER_S)
@@ -68,9 +68,7 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         shoppers[0].fill(customers=FILL_CUSTOMERS, orders=FILL_ORDERS)
         status_port = free_port()
         job_file = folder / "job.yaml"
-        job_file.write_text(
-            JOB.format(port=server.port, password=PASSWORD, file=file, offset=offset, status=status_port)
-        )
+        job_file.write_text(JOB.format(port=server.port, password=PASSWORD, status=status_port))
         job = stack.enter_context(JobProcess(job_file, home=folder / "state", port=status_port))
         for shopper in shoppers:
             shopper.start()
@@ -90,11 +88,10 @@ def _server(stack: ExitStack, folder: Path, say: Console) -> LocalServer:
     return server
 
 
-def _open_shop(server: LocalServer) -> tuple[str, int]:
+def _open_shop(server: LocalServer) -> None:
     connection = server.connect()
     with connection:
         shop.create(connection)
-    return _binlog_end(server)
 
 
 def _binlog_end(server: LocalServer) -> tuple[str, int]:
@@ -147,10 +144,11 @@ def _progress(status: dict[str, Any], changes: int, rate: float, transactions: i
     table = Table(
         title=f"{transactions:,} transactions written, {changes:,} changes in the target, {rate:,.0f} a second"
     )
-    for name in ("table", "upserts", "deletes", "waiting"):
+    for name in ("table", "loaded", "upserts", "deletes", "waiting"):
         table.add_column(name, justify="left" if name == "table" else "right")
     for channel in status["channels"]:
-        counts = (channel["upserts"], channel["deletes"], channel["buffered_rows"])
+        snapshot = channel["snapshot"] or {"rows": 0}
+        counts = (snapshot["rows"], channel["upserts"], channel["deletes"], channel["buffered_rows"])
         table.add_row(channel["target"], *(f"{count:,}" for count in counts))
     table.caption = (
         f"{status['state']}, lag {status['lag_seconds'] or 0:.1f} s, checkpoint {status['checkpoint']['id']}"
@@ -167,6 +165,7 @@ def _catch_up(job: JobProcess, server: LocalServer, say: Console) -> None:
             position is not None
             and (position["file"], position["offset"]) >= (file, offset)
             and status["lag_seconds"] == 0
+            and all(channel["snapshot"] and channel["snapshot"]["consistent"] for channel in status["channels"])
         )
 
     with say.status("[bold]7[/] Waiting for the job to catch up"):

@@ -147,6 +147,13 @@ class Sink(Protocol):
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """The newest checkpoint of ``job`` that this sink committed, of any incarnation."""
 
+    @property
+    def tells_keys(self) -> bool:
+        """Whether ``keys`` answers."""
+
+    def keys(self, table: TargetTable) -> pa.Table | None:
+        """The key columns of all rows that a reader sees now; None from a sink that cannot tell them."""
+
     def maintain(self, tables: Iterable[TargetTable]) -> None:
         """Housekeeping (compaction, vacuum), called between commits and never beside one."""
 

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
@@ -194,6 +196,22 @@ class DeltaSink:
             if mark is not None:
                 marks.append(mark)
         return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
+
+    @property
+    def tells_keys(self) -> bool:
+        """See ``Sink``."""
+        return True
+
+    def keys(self, table: TargetTable) -> pa.Table | None:
+        """See ``Sink``."""
+        found, folder = self._open(table.name), self._folder(table.name)
+        schema = pa.schema(
+            [pa.field(column.name, column.arrow) for column in table.columns if column.name in table.key]
+        )
+        pieces = [schema.empty_table()]
+        for file in table_files(found, table.key) if found is not None else ():
+            pieces.append(pq.read_table(folder / file.path, columns=schema.names, partitioning=None).cast(schema))
+        return pa.concat_tables(pieces).select(list(table.key))
 
     def maintain(self, tables: Iterable[TargetTable]) -> None:
         """See ``Sink``: puts small files together, and deletes files that no version within retention needs."""

@@ -30,6 +30,7 @@ from channels.sinks.stream_load import Access, Unreachable, waits
 from spark.writers import write_parts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
@@ -371,6 +372,15 @@ class DorisSink:
         )
 
     # ---- the rest
+
+    @property
+    def tells_keys(self) -> bool:
+        """See ``Sink``."""
+        return False
+
+    def keys(self, table: TargetTable) -> pa.Table | None:
+        """See ``Sink``: not asked for."""
+        return None
 
     def maintain(self, tables: Iterable[TargetTable]) -> None:
         """See ``Sink``: Doris compacts by itself."""

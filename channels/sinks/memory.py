@@ -120,6 +120,15 @@ class MemorySink:
         """See ``Sink``."""
         return self._marks.get(job)
 
+    @property
+    def tells_keys(self) -> bool:
+        """See ``Sink``."""
+        return True
+
+    def keys(self, table: TargetTable) -> pa.Table | None:
+        """See ``Sink``."""
+        return self.rows(table.name).select(list(table.key))
+
     def maintain(self, tables: Iterable[TargetTable]) -> None:
         """See ``Sink``: there is nothing to do."""
 

@@ -143,6 +143,28 @@ def mark(checkpoint: int = 1, fence: int = 1, incarnation: str = "0badcafe", job
     return CheckpointMark(job, incarnation, fence, checkpoint, position, position, checkpoint * 1000)
 
 
+def test_a_row_with_the_sequence_of_the_one_that_is_there_replaces_it(subject: Subject) -> None:
+    """Rows of a snapshot bear the highest sequence handed out so far."""
+    first = subject.prepare(name(1), (1, "stream"))
+    subject.sink.commit([first], mark(1))
+    subject.sequence -= 1
+    again = subject.prepare(name(2), (1, "snapshot"))
+    subject.sink.commit([again], mark(2))
+    assert subject.texts() == {1: "snapshot"}
+
+
+def test_a_sink_that_tells_its_keys_tells_all_that_are_seen(subject: Subject) -> None:
+    load = subject.prepare(name(1), (1, "one"), (2, "two"), (3, "three"))
+    subject.sink.commit([load], mark(1))
+    gone = subject.prepare(name(2), (4, "four"), deletes=[2])
+    keys = subject.sink.keys(ORDERS)
+    assert (keys is not None) == subject.sink.tells_keys
+    if keys is not None:
+        assert sorted(keys.column("id").to_pylist()) == [1, 2, 3] and keys.column_names == ["id"]
+        subject.sink.commit([gone], mark(2))
+        assert sorted(subject.sink.keys(ORDERS).column("id").to_pylist()) == [1, 3, 4]  # type: ignore[union-attr]
+
+
 @with_two_phases
 def test_prepared_rows_are_seen_only_after_commit(subject: Subject) -> None:
     load = subject.prepare(name(), (1, "one"), (2, "two"))

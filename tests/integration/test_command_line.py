@@ -268,16 +268,19 @@ def test_logs_show_the_end_and_follow(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status", "nope"), ("pause", "nope"), ("resume", "nope"), ("stop", "nope"), ("logs", "nope")]
+    "words",
+    [
+        ("status", "nope"),
+        ("pause", "nope"),
+        ("resume", "nope"),
+        ("stop", "nope"),
+        ("logs", "nope"),
+        ("snapshot", "nope", "a.b"),
+    ],
 )
 def test_an_unknown_job_is_told_with_those_that_are_known(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.run(*words, code=2)
     assert "There is no job nope." in told and "cdc start JOB.yaml" in told
-
-
-def test_what_is_not_there_yet_says_so(desk: Desk) -> None:
-    told = desk.run("snapshot", "shop", "shop.orders", code=2)
-    assert "mend:" in told and "start: latest" in told
 
 
 def test_help_and_version_are_quick_and_import_nothing_heavy(desk: Desk) -> None:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cdc.endpoint import StatusEndpoint
-from cdc.errors import SchemaChanged, SurroundingsError
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SourceStatus
+from cdc.errors import ConfigError, SchemaChanged, SurroundingsError
+from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SnapshotStatus, SourceStatus
 
 TOKEN = "t0ken-of-the-job"
 STATUS = JobStatus(
@@ -29,7 +29,19 @@ STATUS = JobStatus(
     checkpoint=CheckpointStatus(
         42, "COMMITTED", "2026-01-01T00:00:05Z", "interval", 120, 9000, {"gather": 5.0, "prepare": 0.4}
     ),
-    channels=(ChannelStatus("shop.orders", "ods.orders", "RUNNING", 1000, 10, 90000, 3, "2026-01-01T00:00:05Z"),),
+    channels=(
+        ChannelStatus(
+            "shop.orders",
+            "ods.orders",
+            "RUNNING",
+            1000,
+            10,
+            90000,
+            3,
+            "2026-01-01T00:00:05Z",
+            SnapshotStatus(40, 12, 1_200_000, 4_000_000, False),
+        ),
+    ),
     window_bytes=77,
     window_limit_bytes=1000,
 )
@@ -55,6 +67,11 @@ class Controls:
         self.asked.append(resume)
         if resume.past_ddl:
             raise SchemaChanged("The target lacks a column.", mend="Add it.")
+
+    def request_snapshot(self, table: str, where: str | None) -> None:
+        if not table.startswith("shop."):
+            raise ConfigError("The job reads no such table.", mend="Name another.")
+        self.asked.append(("snapshot", table, where))
 
     def request_stop(self) -> None:
         self.asked.append("stop")
@@ -149,6 +166,18 @@ def test_status_is_the_documented_json(url: str) -> None:
                 "bytes": 90000,
                 "buffered_rows": 3,
                 "last_committed_at": "2026-01-01T00:00:05Z",
+                "snapshot": {
+                    "chunks": 40,
+                    "done": 12,
+                    "rows": 1200000,
+                    "estimated_rows": 4000000,
+                    "consistent": False,
+                    "since": None,
+                    "bytes": 0,
+                    "rows_per_second": 0.0,
+                    "seconds_left": None,
+                    "where": None,
+                },
             }
         ],
     }
@@ -161,6 +190,17 @@ def test_live_is_always_yes_and_ready_only_while_running(url: str, controls: Con
     controls.now = replace(STATUS, state="PAUSED", reason="DDL")
     assert ask(url, "GET", "/ready")[:2] == (503, {"ready": False, "state": "PAUSED", "reason": "DDL"})
     assert ask(url, "GET", "/live")[0] == 200
+
+
+def test_a_snapshot_is_asked_for_by_table_and_condition(url: str, controls: Controls) -> None:
+    body = json.dumps({"table": "shop.orders", "where": "id > 5"}).encode()
+    assert ask(url, "POST", "/snapshot", body)[0] == 401
+    assert ask(url, "POST", "/snapshot", body, **with_token())[0] == 202
+    assert ask(url, "POST", "/snapshot", b'{"table": "shop.orders"}', **with_token())[0] == 202
+    assert controls.asked == [("snapshot", "shop.orders", "id > 5"), ("snapshot", "shop.orders", None)]
+    assert ask(url, "POST", "/snapshot", b'{"table": "crm.people"}', **with_token())[0] == 409
+    for bad in (b"{}", b'{"table": 1}', b'{"table": "shop.orders", "rows": 1}', b"[1]"):
+        assert ask(url, "POST", "/snapshot", bad, **with_token())[0] == 400
 
 
 def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:

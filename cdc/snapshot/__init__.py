@@ -1,0 +1,1 @@
+"""The rows that are already there: key ranges of tables, read in parallel and turned into Arrow."""

@@ -1,0 +1,147 @@
+"""Chunks of real tables: whatever the key is made of, they hold every row once, and none is much too large."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.binlog.catalog import table_schemas
+from cdc.binlog.connection import Endpoint, Tls
+from cdc.binlog.result_rows import selected
+from cdc.binlog.server import Server
+from cdc.snapshot.chunker import Chunker
+from cdc.snapshot.keys import order_of
+from cdc.snapshot.select import Select, settle_session
+
+ROWS = 6000
+NUMBER = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 6000)"
+KEYS = {
+    "dense": ("id INT PRIMARY KEY", "i"),
+    "sparse": ("id BIGINT PRIMARY KEY", "i * 1000003 - 3000000000"),
+    "skewed": ("id BIGINT PRIMARY KEY", "IF(i < 5990, i, i * 1000000000000)"),
+    "unsigned": ("id BIGINT UNSIGNED PRIMARY KEY", "CAST(18446744073709551615 AS UNSIGNED) - i * 3"),
+    "decimal": ("id DECIMAL(20,4) PRIMARY KEY", "i * 12.3456 - 9000"),
+    "float": ("id DOUBLE PRIMARY KEY", "i / 7e0"),
+    "real": ("id FLOAT PRIMARY KEY", "i / 8e0"),
+    "bit": ("id BIT(40) PRIMARY KEY", "i * 77"),
+    "date": ("id DATE PRIMARY KEY", "'1990-01-01' + INTERVAL i DAY"),
+    "datetime": ("id DATETIME(6) PRIMARY KEY", "'2024-02-28 23:00:00.000001' + INTERVAL i * i SECOND"),
+    "timestamp": ("id TIMESTAMP(3) PRIMARY KEY", "'2000-01-01 00:00:00' + INTERVAL i HOUR"),
+    "time": ("id TIME(1) PRIMARY KEY", "SEC_TO_TIME(i * 10 - 30000)"),
+    "ascii": ("id VARCHAR(36) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY", "LEFT(SHA2(i, 256), 32)"),
+    "ignoring case": ("id VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY", "CONCAT(IF(i % 2, 'Ä', 'b'), LEFT(SHA2(i, 256), 32))"),
+    "latin1": ("id VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_german2_ci PRIMARY KEY", "CONCAT(ELT(1 + i % 4, 'ä', 'Z', 'ß', 'o'), i)"),
+    "greek": ("id CHAR(40) CHARACTER SET greek PRIMARY KEY", "CONCAT(ELT(1 + i % 3, 'α', 'Ω', 'k'), LEFT(SHA2(i, 256), 39))"),
+    "sjis": ("id VARCHAR(40) CHARACTER SET sjis PRIMARY KEY", "CONCAT(ELT(1 + i % 3, '漢', 'ｶ', 'k'), i)"),
+    "binary": ("id BINARY(16) PRIMARY KEY", "UNHEX(LEFT(SHA2(i, 256), 32))"),
+    "varbinary": ("id VARBINARY(30) PRIMARY KEY", "CONCAT(UNHEX('ff00'), UNHEX(HEX(i)))"),
+    "composite": ("a INT, id INT, PRIMARY KEY (a, id)", "i % 3, i"),
+    "mixed": ("a VARCHAR(10), b DATE, id INT, PRIMARY KEY (a, b, id)", "CONCAT('t', i % 2), '2024-01-01' + INTERVAL i % 50 DAY, i"),
+    "unique only": ("id INT NOT NULL, other INT, UNIQUE (id)", "i * 2, 1"),
+    "enum first": ("a ENUM('z','y','x'), id INT, PRIMARY KEY (a, id)", "ELT(1 + i % 3, 'z', 'y', 'x'), i"),
+}  # fmt: skip
+MARIADB = {
+    "uuid": (
+        "id UUID PRIMARY KEY",
+        "CONCAT(LEFT(SHA2(i, 256), 12), 4, SUBSTR(SHA2(i, 256), 14, 3), 8, SUBSTR(SHA2(i, 256), 18, 15))",
+    ),
+    "inet6": ("id INET6 PRIMARY KEY", "CONCAT('2001:db8::', HEX(i))"),
+}
+
+
+def _endpoint(server):
+    return Endpoint("127.0.0.1", server.port, "root", tls=Tls("off"))
+
+
+def _filled(server, database, columns, values, rows=ROWS):
+    setting = "max_recursive_iterations" if "mariadb" in str(server.data) else "cte_max_recursion_depth"
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+        cursor.execute(f"SET SESSION {setting} = 10000")
+        cursor.execute(f"CREATE TABLE t ({columns})")
+        if rows:
+            cursor.execute(f"INSERT INTO t {NUMBER} SELECT {values} FROM n WHERE i <= {rows}")
+        connection.commit()
+        cursor.execute("ANALYZE TABLE t")
+
+
+def _planned(server, database, **options):
+    endpoint = _endpoint(server)
+    with Server(endpoint) as asked:
+        settle_session(asked.connection)
+        schema = table_schemas(asked, [(database, "t")])[database, "t"]
+        order = order_of(asked, schema, schema.key)
+        plan = Chunker(asked, order, chunk_rows=500, **options.pop("chunker", {})).plan(**options)
+    return schema, order, plan
+
+
+def _read(server, schema, order, chunk, where=None):
+    tail, bounds = order.tail(chunk, where)
+    sql = "SELECT " + ", ".join(selected(column) for column in schema.columns) + tail
+    with Select(_endpoint(server), sql, bounds, schema.columns) as select:
+        return [row for rows in select.rows() for row in rows.batch.to_pylist()]
+
+
+def _check(server, database, columns, values, *, splits=True):
+    _filled(server, database, columns, values)
+    schema, order, plan = _planned(server, database)
+    assert order.columns, "the key orders the rows"
+    parts = [_read(server, schema, order, chunk) for chunk in plan.chunks]
+    keys = [tuple(row[name] for name in schema.key) for part in parts for row in part]
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM t")
+        count = cursor.fetchone()[0]
+    assert len(keys) == len(set(keys)) == count > ROWS // 2
+    if splits:
+        assert len(plan.chunks) >= 5
+        assert max(map(len, parts)) <= 2500
+    assert sum(chunk.estimated_rows for chunk in plan.chunks) == plan.estimated_rows > count / 4
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_chunks_hold_every_row_once(mysql, database, kind):
+    _check(mysql, database, *KEYS[kind], splits=kind != "time")
+
+
+@pytest.mark.parametrize("kind", [*KEYS, *MARIADB])
+def test_chunks_of_mariadb_hold_every_row_once(mariadb, mariadb_database, kind):
+    _check(mariadb, mariadb_database, *{**KEYS, **MARIADB}[kind], splits=kind not in ("time", *MARIADB))
+
+
+def test_an_empty_table_has_no_chunk_and_a_tiny_one_has_one(mysql, database):
+    _filled(mysql, database, "id INT PRIMARY KEY", "i", rows=0)
+    assert _planned(mysql, database)[2].chunks == ()
+    mysql.execute(f"INSERT INTO `{database}`.t VALUES (1), (2)")
+    assert len(_planned(mysql, database)[2].chunks) == 1
+
+
+@pytest.mark.parametrize(
+    "columns", ["id VARCHAR(50) NOT NULL, UNIQUE (id(10))", "id INT NOT NULL, b INT NOT NULL, UNIQUE (id DESC, b)"]
+)
+def test_a_table_that_no_index_orders_is_one_chunk(mysql, database, columns):
+    _filled(mysql, database, columns, "i" if columns.count(",") == 1 else "i, i")
+    schema, order, plan = _planned(mysql, database)
+    assert order.columns == () and len(plan.chunks) == 1
+    assert len(_read(mysql, schema, order, plan.chunks[0])) == ROWS
+
+
+def test_rows_behind_the_last_key_are_left_to_the_stream(mysql, database):
+    _filled(mysql, database, "id INT PRIMARY KEY", "i")
+    schema, order, plan = _planned(mysql, database)
+    whole = _planned(mysql, database, whole=True)[2]
+    mysql.execute(f"INSERT INTO `{database}`.t VALUES (100000)")
+    assert {"id": 100000} not in _read(mysql, schema, order, plan.chunks[-1])
+    assert {"id": 100000} in _read(mysql, schema, order, whole.chunks[-1])
+
+
+def test_large_rows_make_more_chunks(mysql, database):
+    _filled(mysql, database, "id INT PRIMARY KEY", "i")
+    few = _planned(mysql, database, chunker={})[2]
+    many = _planned(mysql, database, row_bytes=1 << 20, chunker={"chunk_bytes": 100 << 20})[2]
+    assert len(many.chunks) > len(few.chunks)
+
+
+def test_a_condition_leaves_only_its_rows(mysql, database):
+    _filled(mysql, database, "id INT PRIMARY KEY", "i")
+    schema, order, plan = _planned(mysql, database)
+    rows = [row for chunk in plan.chunks for row in _read(mysql, schema, order, chunk, "id % 10 = 0 OR id = 1")]
+    assert len(rows) == ROWS // 10 + 1

@@ -1,0 +1,137 @@
+"""Jobs that begin with full tables: mappings with expressions, tables loaded again, tables that come later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from cdc.demo import proof
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer, free_port
+
+JOB = """\
+name: shop
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: root, tls: {{mode: off}}, start: snapshot}}
+sink: {{type: delta, path: ./warehouse, create_tables: true}}
+channels:
+  - {{source: {database}.orders, target: ods.orders}}
+  - {{source: {database}.renamed, target: ods.renamed, columns: {{text: note, number: id}}}}
+  - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
+  - {{source: {database}.nobody, target: ods.nobody}}
+{more}
+commit: {{interval: 500ms}}
+snapshot: {{turn: 5s}}
+status: {{port: {status}}}
+"""
+
+
+def _fill(server: LocalServer, database: str) -> None:
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION cte_max_recursion_depth = 100000")
+        numbers = "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 20000)"
+        cursor.execute("CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, note VARCHAR(50), total DECIMAL(12,2))")
+        cursor.execute(f"INSERT INTO orders {numbers} SELECT i, CONCAT('order ', i), i / 7 FROM r")
+        cursor.execute("CREATE TABLE renamed (id INT NOT NULL PRIMARY KEY, note VARCHAR(9), other INT)")
+        cursor.execute("INSERT INTO renamed VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3)")
+        cursor.execute("CREATE TABLE people (id INT NOT NULL PRIMARY KEY, mail VARCHAR(50), country CHAR(2))")
+        cursor.execute(f"INSERT INTO people {numbers} SELECT i, CONCAT('P', i, '@X'), IF(i % 4, 'DE', 'FR') FROM r")
+        cursor.execute("CREATE TABLE nobody (id INT NOT NULL PRIMARY KEY)")
+        cursor.execute("CREATE TABLE later (a INT NOT NULL, b VARCHAR(9) NOT NULL, n INT, PRIMARY KEY (a, b))")
+        cursor.execute(f"INSERT INTO later {numbers} SELECT i % 9, i, i FROM r")
+        connection.commit()
+
+
+def _consistent(*names: str):
+    def holds(status) -> bool:
+        found = {channel["source"].partition(".")[2]: channel["snapshot"] for channel in status["channels"]}
+        return all(found.get(name) and found[name]["consistent"] for name in names)
+
+    return holds
+
+
+def _command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cdc.cli", *words],
+        env={**os.environ, "CDC_HOME": str(home)}, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def _differences(server: LocalServer, database: str, folder: Path, name: str, key: list[str]) -> tuple[str, ...]:
+    return proof.compare(server, f"{database}.{name}", folder / "warehouse" / "ods" / name, key).differences
+
+
+@pytest.mark.timeout(900)
+def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
+    _fill(mysql, database)
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
+    with JobProcess(file, home=home, port=port) as job:
+        job.start()
+        status = job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
+        assert snapshots["ods.orders"]["rows"] == 20000
+        assert snapshots["ods.orders"]["done"] == snapshots["ods.orders"]["chunks"] >= 1
+        assert snapshots["ods.nobody"]["chunks"] == 0
+        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
+        people = DeltaTable(str(tmp_path / "warehouse/ods/people")).to_pyarrow_table().sort_by("id").to_pylist()
+        assert people == [{"id": i, "mail": f"p{i}@x"} for i in range(1, 20001) if i % 4]
+
+        renamed = DeltaTable(str(tmp_path / "warehouse/ods/renamed"))
+        assert renamed.to_pyarrow_table().sort_by("number").to_pylist() == [
+            {"text": text, "number": number} for number, text in enumerate(("one", "two", "three"), 1)
+        ]
+
+        # given changes that the binlog does not have
+        with mysql.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("SET sql_log_bin = 0")
+            cursor.execute("DELETE FROM orders WHERE id % 10 = 0")
+            cursor.execute("UPDATE orders SET note = 'unseen' WHERE id % 10 = 1")
+            cursor.execute("DELETE FROM renamed WHERE id = 2")
+            connection.commit()
+        assert _command(home, "snapshot", "shop", f"{database}.renamed").returncode == 0
+        told = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id <= 1000")
+        assert told.returncode == 0, told.stderr
+
+        def some_again(status) -> bool:
+            one = {channel["target"]: channel["snapshot"] for channel in status["channels"]}["ods.orders"]
+            return one["where"] == "id <= 1000" and one["consistent"] and one["rows"] == 900
+
+        job.wait_for("some rows again", some_again, 120)
+        found = DeltaTable(str(tmp_path / "warehouse/ods/orders")).to_pyarrow_table()
+        assert found.num_rows == 20000, "a condition deletes nothing"
+        assert found.column("note").to_pylist().count("unseen") == 100
+        assert _command(home, "snapshot", "shop", f"{database}.orders").returncode == 0
+        job.wait_for(
+            "all rows again",
+            lambda status: (
+                _consistent("orders")(status)
+                and any(c["snapshot"]["where"] is None and c["snapshot"]["rows"] == 18000 for c in status["channels"])
+            ),
+            120,
+        )
+        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
+
+        job.wait_for("renamed rows again", _consistent("renamed"), 120)
+        renamed.update_incremental()
+        assert sorted(renamed.to_pyarrow_table().column("number").to_pylist()) == [1, 3]
+
+        refused = _command(home, "snapshot", "shop", f"{database}.nothing")
+        assert refused.returncode and "reads no table" in refused.stderr
+        refused = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id in (select 1)")
+        assert refused.returncode and "condition" in refused.stderr
+
+        # a channel that comes later
+        job.stop()
+        more = f"  - {{source: {database}.later, target: ods.later}}"
+        file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=more))
+        job.start()
+        status = job.wait_for("the later table", _consistent("later", "orders"), 300)
+        assert _differences(mysql, database, tmp_path, "later", ["a", "b"]) == ()
+        rows = {channel["target"]: channel["snapshot"]["rows"] for channel in status["channels"]}
+        assert rows["ods.orders"] == 18000, "what was loaded is not loaded again"
+        job.stop()
