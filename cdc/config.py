@@ -256,6 +256,12 @@ class CanalSource(Model):
             raise ValueError('must be a fixed offset in quotes, such as "+08:00"')
         return value
 
+    @property
+    def zone_us(self) -> int:
+        """``time_zone`` in microseconds ahead of UTC."""
+        minutes = int(self.time_zone[1:3]) * 60 + int(self.time_zone[4:6])
+        return (-minutes if self.time_zone[0] == "-" else minutes) * 60_000_000
+
 
 class DeltaSink(Model):
     """Delta tables in a folder."""

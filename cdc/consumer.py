@@ -65,6 +65,7 @@ class Progress:
     checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     waits_for: CdcError | None  # a sink that is away while a commit is under way
+    trouble: CdcError | None = None  # what is wrong with the source though rows may come
 
 
 class Consumer:
@@ -114,6 +115,7 @@ class Consumer:
                 for source, channel in sorted(channels.items())
             ),
             waits_for=self._committer.trouble,
+            trouble=self._receiver.trouble(),
         )
 
     def _lag_s(self) -> float | None:

@@ -33,7 +33,7 @@ from cdc.identity import check_identity, identity_of, sink_status, source_status
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
+from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status, split_transactions
 from channels.sinks.base import Sink
 from channels.task import RunIdentity
 
@@ -125,6 +125,8 @@ class Job:
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
             record = _paused(record, waits_for, "automatic")
+        elif progress and progress.trouble and record.state is JobState.RUNNING:
+            record = replace(record, reason=_reason(progress.trouble), mend=progress.trouble.mend)
         checkpoint = progress.checkpoint if progress else self._last_committed()
         position = progress.position if progress else checkpoint.last if checkpoint else None
         return JobStatus(
@@ -138,6 +140,7 @@ class Job:
             started_at=record.started_at,
             position=position_status(position) if position else None,
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
+            split_transactions=split_transactions(position),
             checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
             window_limit_bytes=self._config.memory.window,

@@ -16,7 +16,16 @@ from cdc.checkpoint import Checkpoint, JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, ConfigError, SurroundingsError
 from cdc.folder import JobFolder
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SourceStatus, position_status
+from cdc.status import (
+    ChannelStatus,
+    CheckpointStatus,
+    JobStatus,
+    Resume,
+    SinkStatus,
+    SourceStatus,
+    position_status,
+    split_transactions,
+)
 
 ANSWER_S = 5.0  # a driver answers within milliseconds, unless the machine swaps
 
@@ -138,6 +147,7 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         source=source,
         sink=sink,
         position=position_status(checkpoint.last) if checkpoint is not None and checkpoint.last is not None else None,
+        split_transactions=split_transactions(checkpoint.last) if checkpoint is not None else 0,
         checkpoint=_checkpoint_status(checkpoint) if checkpoint is not None else None,
         channels=channels,
     )

@@ -196,6 +196,10 @@ class BinlogReceiver:
         """See ``Receiver``."""
         return (self._drained or self._finished) and self._window.is_empty()
 
+    def trouble(self) -> CdcError | None:
+        """See ``Receiver``."""
+        return None
+
     def finished(self) -> bool:
         """See ``Receiver``."""
         return self._finished and self._window.is_empty()

@@ -14,11 +14,11 @@ from cdc.binlog.catalog import table_schemas
 from cdc.binlog.server import Server
 from cdc.canal.layout import Layout, misfits, schema_of
 from cdc.ddl import Effect, EffectKind, effect_of
-from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.errors import SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
-from cdc.receiver.tables import Resumption
-from cdc.schema import Column, Kind, TableSchema
+from cdc.receiver.tables import Resumption, in_force, reads_column
+from cdc.schema import TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,7 @@ class CanalTables:
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """The schemas in force at ``position``."""
-        held = []
-        for versions in self._versions.values():
-            held += [version for version in versions if version.since is None or position.reached(version.since)][-1:]
-        return tuple(held)
+        return in_force(self._versions.values(), position)
 
     def current(self, database: str, table: str) -> TableSchema | None:
         """The newest version known."""
@@ -135,16 +132,7 @@ class CanalTables:
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """Whether the channel reads this column; of a table never seen, every one counts as read."""
-        schema = self.current(database, table)
-        if schema is None:
-            return True
-        if column.casefold() not in {each.name.casefold() for each in schema.columns}:
-            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
-        try:
-            reads = self._selection.reads(schema)
-        except CdcError:
-            return True
-        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+        return reads_column(self._selection, self.current(database, table), column)
 
     def on_statement(self, statement: CanalStatement) -> bool:
         """Judge a statement; True: schemas must be asked for again.

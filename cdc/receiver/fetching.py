@@ -138,6 +138,11 @@ class Fetcher:
             return self._drained and not self._waiting and self._error is None
 
     @property
+    def came_at(self) -> float:
+        """When the newest batch came, monotonic seconds."""
+        return self._came_at
+
+    @property
     def away(self) -> tuple[float, SourceUnavailable] | None:
         """Since when the server cannot be reached, and why."""
         return self._away

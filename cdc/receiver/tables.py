@@ -30,6 +30,28 @@ Name = tuple[str, str]  # database and table
 Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], None]], BinlogPosition]
 
 
+def in_force(tables: Iterable[tuple[TableSchema, ...]], position: Position) -> tuple[TableSchema, ...]:
+    """Of each table's versions the one that holds at ``position``, if any does."""
+    found = []
+    for versions in list(tables):
+        held = [version for version in versions if version.since is None or position.reached(version.since)]
+        found += held[-1:]
+    return tuple(found)
+
+
+def reads_column(selection: Selection, schema: TableSchema | None, column: str) -> bool:
+    """Whether the table's channel reads a column, which may be new; of a table never seen (None) every one counts."""
+    if schema is None:
+        return True
+    if column.casefold() not in {each.name.casefold() for each in schema.columns}:
+        schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
+    try:
+        reads = selection.reads(schema)
+    except CdcError:
+        return True
+    return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """What a person has said when resuming a paused job."""
@@ -197,12 +219,7 @@ class KnownTables:
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """The schemas in force at ``position``."""
-        found = []
-        for versions in list(self._versions.values()):
-            held = [version for version in versions if version.since is None or position.reached(version.since)]
-            if held:
-                found.append(held[-1])
-        return tuple(found)
+        return in_force(self._versions.values(), position)
 
     def rewind(self, position: BinlogPosition) -> None:
         """Forget what came after ``position``; it is read again."""
@@ -224,17 +241,7 @@ class KnownTables:
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
-        schema = self.current(database, table)
-        if schema is None:
-            return True
-        names = {each.name.casefold() for each in schema.columns}
-        if column.casefold() not in names:
-            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
-        try:
-            reads = self._selection.reads(schema)
-        except CdcError:
-            return True
-        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+        return reads_column(self._selection, self.current(database, table), column)
 
     def on_statement(self, statement: Statement) -> None:
         """Judge a statement of the binlog.

@@ -202,6 +202,9 @@ class SourceReceiver:
     def at_end(self):
         return self._pieces is None and self._index >= len(self.source.transactions)
 
+    def trouble(self):
+        return None
+
     def finished(self):
         return not self.endless and self.at_end()
 

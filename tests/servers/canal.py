@@ -135,7 +135,7 @@ class CanalServer:
     def launch(self) -> None:
         """Start; without a cursor of its own the stream begins where the source's binlog ends now."""
         _grant(self._source)
-        file, offset = _end_of_binlog(self._source)
+        file, offset = end_of_binlog(self._source)
         settings = {**self._settings, "canal.start.file": file, "canal.start.offset": offset}
         wrapper = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -196,7 +196,8 @@ def _grant(source: LocalServer) -> None:
         source.create_user("canal", "canal")
 
 
-def _end_of_binlog(source: LocalServer) -> tuple[str, int]:
+def end_of_binlog(source: LocalServer) -> tuple[str, int]:
+    """File and offset behind the last event."""
     statement = "SHOW BINARY LOG STATUS" if source.binaries.kind == "mysql" else "SHOW MASTER STATUS"
     connection = source.connect()
     with connection, connection.cursor() as cursor:
