@@ -1,4 +1,4 @@
-"""End to end through Canal: MySQL, Canal and job on one machine. ``python -m benchmarks.bench_canal_e2e [NAME ...]``."""
+"""End to end through Canal, all on one machine: ``python -m benchmarks.bench_canal_e2e [NAME ...]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdc.local_servers import LocalServer, free_port, obtain
 from tests.servers.canal import DESTINATION, PASSWORD, USER, CanalServer, end_of_binlog, obtain_canal
 
 DATABASE = "bench"
-BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 1_000_000, 200_000, 1_000_000
+BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 2_000_000, 200_000, 1_000_000
 
 _JOB = f"""\
 name: bench
@@ -40,7 +40,7 @@ def _backlog(fill: Callable[[LocalServer], None]) -> Iterator[tuple[LocalServer,
             server.create_user("cdc", "bench")
             orders.prepare(server, DATABASE)
             server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
-            with CanalServer(obtain_canal(), folder / "canal", server) as canal:
+            with CanalServer(obtain_canal(), folder / "canal", server, quick_start=False) as canal:
                 fill(server)
                 status = free_port()
                 text = _JOB.format(canal=canal.address, port=server.port, status=status)

@@ -29,7 +29,7 @@ from cdc.consumer import Consumer, Ended, Progress
 from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkForeign, decide
 from cdc.folder import JobFolder
-from cdc.identity import check_identity, identity_of, sink_status, source_status
+from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
@@ -213,6 +213,11 @@ class Job:
                 status_url=status_url,
             )
         )
+        try:
+            check_destination(self._config, self._store.jobs())  # not before: two jobs may start at one moment
+        except ConfigError:
+            self._save(replace(self._record, identity=record.identity))
+            raise
 
     def _loop(self) -> int:
         while True:

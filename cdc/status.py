@@ -142,7 +142,9 @@ class Controls(Protocol):
 
 def position_status(position: Position) -> dict[str, Any]:
     """A Position as ``/status`` shows it: the place alone, without the server's identity."""
-    return {name: value for name, value in position.to_json().items() if name not in {"kind", "server", "splits"}}
+    return {
+        name: value for name, value in position.to_json().items() if name not in {"kind", "server", "splits", "held"}
+    }
 
 
 def split_transactions(position: Position | None) -> int:

@@ -3,8 +3,9 @@
 The server's batches cut transactions anywhere; they are cut anew at transaction ends, and the open rest waits until its
 end comes. The server's cursor decides where the stream goes on; the checkpoint only drops what comes again.
 
-The newest batch that is committed is not acked before the next one is committed in part: so whatever connection or
-server comes next begins with something that is known, and where it does not, rows in between are missing.
+The newest batch that is committed is not acked before the next one is committed in part: so whatever session comes
+next begins with something that is known, and where it does not, rows in between are missing. ``CanalPosition.held``
+says so; it is not the case of the first batch of a server's life, whose ack makes the server keep a cursor at all.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ BATCH_SIZE = 8192
 WINDOW_BYTES = 256 << 20
 PATIENCE_S = 30.0  # a server away for longer is told to the Consumer, which shows it; trying goes on
 TRANSACTION_ENTRIES = 1024  # canal.instance.transaction.size; a multiple of it may lose its END
-HELD_MOST = 1 / 4  # of the ring: a batch larger than that, as one giant row makes it, is acked at once
+HELD_MOST = 1 / 4  # of ring or window: a batch larger than that, as one giant row makes it, is not held
 _LOST_END_S = 2.0
 _FIRST_PLACE_MS = 500
 _CANAL_STATEMENTS = (EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE)
@@ -136,6 +137,9 @@ class CanalReceiver:
 
     def _begin_at(self, start: CanalPosition) -> None:
         self._handed = self._acked = start
+        self._began_at = start  # the session: what was handed out when its first batch came
+        self._may_hold = start.held
+        self._holds = False  # the batch that is being read
         self._ready: deque[Batch] = deque()
         self._error: CdcError | None = None
         self._unacked: deque[_Unacked] = deque()
@@ -228,8 +232,10 @@ class CanalReceiver:
 
     def at_end(self) -> bool:
         """See ``Receiver``."""
-        drained = self._fetcher is not None and self._fetcher.drained
-        return drained and not self._ready and not self._open.changes and self._stall.trouble is None
+        if self._fetcher is None or self._ready or self._open.changes or self._stall.trouble is not None:
+            return False
+        # a server whose ring is full sends nothing, whatever there is
+        return self._fetcher.drained and self._fetcher.used < HALF
 
     def trouble(self) -> CdcError | None:
         """See ``Receiver``."""
@@ -253,7 +259,11 @@ class CanalReceiver:
         if begins_session:
             self._epoch = fetched.epoch
             self._unacked.clear()
+            self._began_at = self._behind_ready()
+            self._may_hold &= fetched.message.id != 1  # a new server: it may have no cursor yet
             self._at = self._anchor(entries)
+        self._may_hold |= self._behind_ready() != self._began_at
+        self._holds = self._may_hold and self._fetcher is not None and self._fetcher.part(fetched) <= HELD_MOST
         places = Places(entries, self._at)
         self._at = places.last
         self._unacked.append(_Unacked(fetched, places[0], places.last))
@@ -293,11 +303,10 @@ class CanalReceiver:
     def _check_gap(self, fetched: Fetched, places: Places) -> None:
         """A session begins: its first entry must be known already, or be the very next one.
 
-        The newest committed batch is held un-acked for this. It is not where a giant one had to be acked, as may be
-        inside a split transaction; then only the number tells that the server has forgotten everything.
+        Where no batch is held for this, only the number of a batch tells that the server has forgotten everything.
         """
         start, first = self._behind_ready(), places[0]
-        if not start.file or self._accept_gap or (start.entry and fetched.message.id != 1):
+        if not start.file or self._accept_gap or (not start.held and fetched.message.id != 1):
             return
         if (start.file, start.offset) == (first.file, first.offset):
             return
@@ -426,6 +435,7 @@ class CanalReceiver:
             gtid_set=gtid_set or place.gtid_set or before.gtid_set,
             newest_ms=max(before.newest_ms, taken.newest_ms),
             splits=before.splits + splits,
+            held=self._holds,
         )
         self._ready.append(
             Batch(
@@ -477,10 +487,7 @@ class CanalReceiver:
 
     def _is_held(self) -> bool:
         """Whether the oldest un-acked batch is the only one that a next session would know."""
-        if len(self._unacked) > 1 and self._covered(self._unacked[1].first):
-            return False
-        fetched = self._unacked[0].fetched
-        return self._ring.used(len(fetched.entries), len(fetched.message.body)) <= HELD_MOST
+        return self._acked.held and not (len(self._unacked) > 1 and self._covered(self._unacked[1].first))
 
     def _covered(self, end: CanalPosition) -> bool:
         try:

@@ -98,6 +98,7 @@ class Fetcher:
         self._client.close()
         if self._thread.is_alive():
             self._thread.join()
+            self._client.close()  # it may have connected again in between
 
     def take(self, timeout_s: float) -> Fetched | None:
         """The next server batch. Raises: what stopped the thread, once all before it was taken."""
@@ -119,7 +120,14 @@ class Fetcher:
     @property
     def used(self) -> float:
         """Which part of the ring, or of the window, is fetched and not acked."""
-        return max(self._ring.used(self._entries, self._bytes), self._bytes / self._window_bytes)
+        return self._part(self._entries, self._bytes)
+
+    def part(self, fetched: Fetched) -> float:
+        """Which part of it one batch takes."""
+        return self._part(len(fetched.entries), len(fetched.message.body))
+
+    def _part(self, entries: int, byte_count: int) -> float:
+        return max(self._ring.used(entries, byte_count), byte_count / self._window_bytes)
 
     @property
     def stands_still(self) -> bool:
