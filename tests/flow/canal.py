@@ -27,23 +27,33 @@ class Written:
     address: str
 
 
-def write(canal, database, transactions, seed=1, address=None):
+def write(canal, database, transactions, address=None):
     """Random upserts of two tables, each transaction over both, behind all that Canal has read before."""
-    draw, model = random.Random(seed), Source()
     tables = [f"{database}.orders", f"{database}.items"]
     canal.source.execute(*(f"CREATE TABLE {table} (id INT PRIMARY KEY, op BIGINT NOT NULL)" for table in tables))
     drain(canal)
+    written = Written(Source(), database, CURSOR, address or canal.address)
+    write_more(canal, written, transactions)
+    return written
+
+
+def write_more(canal, written, transactions, seed=1, last=True):
+    """The same of the tables that are there; gives the end of it, which is the source's if they are the ``last``."""
+    draw, first = random.Random(seed), len(written.model.transactions)
+    tables = [f"{written.database}.orders", f"{written.database}.items"]
     for _ in range(transactions):
-        model.write(*((table, draw.randrange(12)) for table in tables for _ in range(draw.randrange(1, 4))))
+        written.model.write(*((table, draw.randrange(12)) for table in tables for _ in range(draw.randrange(1, 4))))
     with canal.source.connect() as connection, connection.cursor() as cursor:
-        for transaction in model.transactions:
+        for transaction in written.model.transactions[first:]:
             cursor.execute("BEGIN")
             for row in transaction:
                 cursor.execute(
                     f"INSERT INTO {row.table} VALUES ({row.key}, {row.op}) ON DUPLICATE KEY UPDATE op = {row.op}"
                 )
             cursor.execute("COMMIT")
-    return Written(model, database, CanalPosition(*end_of_binlog(canal.source)), address or canal.address)
+    end = CanalPosition(*end_of_binlog(canal.source))
+    written.end = end if last else written.end
+    return end
 
 
 class CanalHarness(Harness):
@@ -54,7 +64,7 @@ class CanalHarness(Harness):
     def new_receiver(self):
         # the smallest fetches: many batches, so that there are many cycles
         receiver = canal_receiver(self.written.address, self.routes, batch_size=1)
-        return UntilEnd(receiver, self.written.end)
+        return UntilEnd(receiver, self.written)
 
     def first_place(self):
         return CURSOR
@@ -63,9 +73,9 @@ class CanalHarness(Harness):
 class UntilEnd(Faulty):
     """A Canal receiver whose source ends."""
 
-    def __init__(self, inner, end):
+    def __init__(self, inner, written):
         super().__init__(inner, None)
-        self.end = end
+        self.written = written
         self.seen = CURSOR
 
     def get(self, timeout_s):
@@ -83,7 +93,7 @@ class UntilEnd(Faulty):
         self.inner.rollback(position)
 
     def finished(self):
-        return self.seen.reached(self.end)
+        return self.seen.reached(self.written.end)
 
 
 class AckLine(Line):

@@ -155,7 +155,11 @@ def test_a_job_by_canal_makes_the_same_tables_as_a_job_by_binlog(desk):
     desk.shop.write("INSERT INTO {db}.orders VALUES (5000, 'while paused')")
     desk.cdc("resume", "by-canal")
     desk.shop.write("INSERT INTO {db}.orders VALUES (5001, 'behind')")
-    desk.caught_up()
+    # one transaction larger than the ring
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 10000 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
+    large = f"INSERT INTO orders {numbers} SELECT i, REPEAT('x', 400) FROM n"
+    desk.shop.write_together("SET SESSION cte_max_recursion_depth = 100000", large, "UPDATE items SET amount = 7")
+    assert desk.caught_up()["split_transactions"] == 1
     desk.cdc("stop", "by-canal")
     assert desk.status()["state"] == "CANCELLED"
 

@@ -321,6 +321,35 @@ def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(s
     client.close()
 
 
+def test_a_canal_that_stands_still_is_told_and_is_not_at_its_end(own_canal, opened):
+    shop = own_canal()
+    receiver = opened(shop.receiver(mysql=endpoint(shop.server), stall_every_s=0.5))
+    taker = Taker(receiver)
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1).take_to_end()
+    assert receiver.trouble() is None
+    with shop.server.connect() as connection, connection.cursor() as cursor:
+        try:
+            # Canal's connection is cut and its next login refused: it tries for ever, and tells its clients nothing
+            cursor.execute("ALTER USER canal IDENTIFIED BY 'another'")
+            cursor.execute("SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            cursor.execute(f"KILL {cursor.fetchone()[0]}")
+            rows = iter(range(2, 1000))
+
+            def told():
+                shop.write(f"INSERT INTO {{db}}.orders VALUES ({next(rows)}, '')")
+                receiver.get(0.2)
+                return receiver.trouble()
+
+            trouble = until(told, 30, "the warning")
+        finally:
+            cursor.execute("ALTER USER canal IDENTIFIED BY 'canal'")
+    assert "Canal stands still" in trouble.message and "log" in trouble.mend
+    assert not receiver.at_end()
+    taker.take_rows(next(rows) - 1, 60).take_to_end()
+    assert receiver.trouble() is None and taker.values() == list(range(1, len(taker.rows) + 1))
+
+
 def test_a_wider_table_after_ddl_is_known_from_mysql(shop_of, opened):
     shop = shop_of()
     shop.write("CREATE TABLE {db}.people (id INT PRIMARY KEY, name VARCHAR(20) CHARACTER SET latin1 COMMENT 'full')")
