@@ -89,7 +89,7 @@ class Consumer:
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
         self._committing: Future[Checkpoint] | None = None
         self._committed: Checkpoint | None = None
-        self._close_not_before = 0.0  # merges take at most half of the time
+        self._close_not_before = 0.0  # merges take at most half of the time, unless the source waits for an ack
         self._is_at_end = False
 
     # from other threads
@@ -195,7 +195,7 @@ class Consumer:
         self._is_at_end = self._receiver.at_end()
         idle = batch is None and self._is_at_end
         reason = gatherer.cycle.closed_by(self._limits, self._now(), idle=idle, window_full=waits_for_ack)
-        if reason is not None and self._may_close:
+        if reason is not None and (self._may_close or (waits_for_ack and self._committing is None)):
             self._close(reason)
 
     @property
