@@ -59,6 +59,27 @@ class Resumption:
     behind_ddl: bool = False  # go on behind a statement that lies exactly at the start
     past_ddl: bool = False  # also if it changed rows without row events
 
+    def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
+        """Whether to go on behind a statement that touches a mapped table and lies at ``before``.
+
+        Raises: SchemaChanged - nobody has said so.
+        """
+        if not (self.behind_ddl and at_start):
+            mend = "Look at the table and its target, then run `cdc resume`"
+            mend += " --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."
+        elif effect.row_changing and not self.past_ddl:
+            mend = "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
+            mend += "--past-ddl` if the target is right as it is."
+        else:
+            return
+        raise SchemaChanged(
+            f"{effect.reason} touches {', '.join(effect.tables)}.",
+            mend=mend,
+            tables=", ".join(effect.tables),
+            statement=sql[:200],
+            position=before,
+        )
+
 
 class KnownTables:
     """Schemas by table, with the Position that each holds from. A decoder's TableSource, and what ddl asks.
@@ -280,20 +301,8 @@ class KnownTables:
         )
 
     def _touched(self, statement: Statement, effect: Effect) -> None:
-        if not self._resumption.behind_ddl or self._start is None or not _same_place(self._start, statement.before):
-            raise _paused(
-                effect,
-                statement,
-                "Look at the table and its target, then run `cdc resume`"
-                + (" --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."),
-            )
-        if effect.row_changing and not self._resumption.past_ddl:
-            raise _paused(
-                effect,
-                statement,
-                "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
-                "--past-ddl` if the target is right as it is.",
-            )
+        at_start = self._start is not None and _same_place(self._start, statement.before)
+        self._resumption.check(effect, statement.sql, statement.before, at_start=at_start)
         self._renew(statement, effect)
         log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
 
@@ -365,16 +374,6 @@ def _merged(told: TableSchema, today: TableSchema) -> TableSchema:
         else:
             columns.append(column)
     return replace(told, columns=tuple(columns), comment=today.comment)
-
-
-def _paused(effect: Effect, statement: Statement, mend: str) -> SchemaChanged:
-    return SchemaChanged(
-        f"{effect.reason} touches {', '.join(effect.tables)}.",
-        mend=mend,
-        tables=", ".join(effect.tables),
-        statement=statement.sql[:200],
-        position=statement.before,
-    )
 
 
 def _same_place(one: BinlogPosition, other: BinlogPosition) -> bool:

@@ -317,6 +317,7 @@ def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(s
     assert select.select([client._connection._socket], [], [], 20)[0], "the server cuts an idle line"
     with pytest.raises(SourceUnavailable):
         client.get()
+    shop.write("INSERT INTO {db}.orders VALUES (1, 'after the silence')")
     assert until(lambda: client.get(1000, 200), 20).session == 2
     client.close()
 
@@ -328,10 +329,11 @@ def test_a_canal_that_stands_still_is_told_and_is_not_at_its_end(own_canal, open
     shop.write("INSERT INTO {db}.orders VALUES (1, '')")
     taker.take_rows(1).take_to_end()
     assert receiver.trouble() is None
+    accounts = "canal@localhost IDENTIFIED BY '{0}', canal@127.0.0.1 IDENTIFIED BY '{0}'"
     with shop.server.connect() as connection, connection.cursor() as cursor:
         try:
             # Canal's connection is cut and its next login refused: it tries for ever, and tells its clients nothing
-            cursor.execute("ALTER USER canal IDENTIFIED BY 'another'")
+            cursor.execute(f"ALTER USER {accounts.format('another')}")
             cursor.execute("SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
             cursor.execute(f"KILL {cursor.fetchone()[0]}")
             rows = iter(range(2, 1000))
@@ -343,7 +345,7 @@ def test_a_canal_that_stands_still_is_told_and_is_not_at_its_end(own_canal, open
 
             trouble = until(told, 30, "the warning")
         finally:
-            cursor.execute("ALTER USER canal IDENTIFIED BY 'canal'")
+            cursor.execute(f"ALTER USER {accounts.format('canal')}")
     assert "Canal stands still" in trouble.message and "log" in trouble.mend
     assert not receiver.at_end()
     taker.take_rows(next(rows) - 1, 60).take_to_end()
