@@ -21,11 +21,14 @@ from cdc.cache import cache_folder
 
 SLACK_BYTES = 32  # a load may touch this many bytes behind a value; every buffer has them behind its last byte
 _KEPT_CACHES = 12  # of other versions of the sources; each has some 10 MB
+_CONSTANTS = ("kernels.py", "charset_tables.py")
 
 
 def _cache_folder() -> Path:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    texts = {path.name: path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))}
+    # what has no kernels, and gives them no constants, may change without a new compilation
+    sources = [text for name, text in texts.items() if b"cdc.binlog.kernels import" in text or name in _CONSTANTS]
+    digest = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
     given = os.environ.get("NUMBA_CACHE_DIR")
     parent = Path(given) if given else cache_folder() / "numba"
     return parent / f"kernels-{digest}"
