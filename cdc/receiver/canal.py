@@ -223,9 +223,9 @@ class CanalReceiver:
     def window_full(self) -> bool:
         """See ``Receiver``. The ring counts: half of it is held until an ack."""
         fetcher = self._fetcher
-        return (
-            fetcher is not None and not self._ready and fetcher.used >= HALF and not self._acked.reached(self._handed)
-        )
+        if fetcher is None or self._ready or not fetcher.is_empty:
+            return False  # what has come already is gathered first: one Task of it costs less than several
+        return fetcher.used >= HALF and not self._acked.reached(self._handed)
 
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. Only an ack frees the server's ring."""

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 FULL, HALF = 7 / 8, 1 / 2  # of the ring: nothing more is fetched; the cycle should close
 _LARGEST_FETCH = 1 / 8  # of the ring, in one batch
 _WAIT_MS = 100  # the server lets a get wait so long for a whole batch: the most that a lone row is late
-_HASTY_MS = 10  # the same once half of the ring is fetched: what is missing may have no room before an ack
 _EMPTY = 2  # gets in a row that bring nothing: one alone may only tell of a server that is slow
 _KEEP_ALIVE_S = 30.0
 _STARVED_S = 1.0
@@ -132,6 +131,11 @@ class Fetcher:
         return max(self._ring.used(entries, byte_count), byte_count / self._window_bytes)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether everything fetched was taken."""
+        return not self._waiting
+
+    @property
     def stands_still(self) -> bool:
         """Whether only an ack can help: nothing is fetched any more, or nothing comes though much is not acked.
 
@@ -187,7 +191,7 @@ class Fetcher:
                 self._client.keep_alive()
             return
         self._standing = False
-        message = self._client.get(self._fetch_size, _WAIT_MS if self.used < HALF else _HASTY_MS)
+        message = self._client.get(self._fetch_size, _WAIT_MS)
         if self._away is not None:
             log.info("connected to Canal again", extra={"server": self._client.address})
             self._away = None
