@@ -199,3 +199,18 @@ def prefetch(typing_context: Any, data: Any, offset: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(data, types.int64), generate
+
+
+@inlined
+def same_bytes(left: Any, left_at: int, right: Any, right_at: int, count: int) -> bool:
+    """Whether ``count`` bytes at two places are the same; nothing behind them is looked at."""
+    done = 0
+    while done + 8 <= count:
+        if load_u64(left, left_at + done) != load_u64(right, right_at + done):
+            return False
+        done += 8
+    while done < count:
+        if left[left_at + done] != right[right_at + done]:
+            return False
+        done += 1
+    return True
