@@ -63,6 +63,9 @@ class Receiver(Protocol):
     def taken(self, position: Position, byte_count: int) -> None:
         """``byte_count`` bytes of rows handed out have left for started Tasks; the window has room again."""
 
+    def window_bytes(self) -> int:
+        """Bytes of rows read ahead or handed out that no started Task has taken. Calls: any thread."""
+
     def at_end(self) -> bool:
         """Whether everything the source has at the moment was handed out (lag is 0)."""
 

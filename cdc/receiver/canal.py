@@ -240,6 +240,11 @@ class CanalReceiver:
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. Only an ack frees the server's ring."""
 
+    def window_bytes(self) -> int:
+        """See ``Receiver``: the bodies of messages that are not acked."""
+        fetcher = self._fetcher
+        return fetcher.bytes_held if fetcher is not None else 0
+
     def at_end(self) -> bool:
         """See ``Receiver``."""
         if self._fetcher is None or self._ready or self._open.changes or self._stall.trouble is not None:

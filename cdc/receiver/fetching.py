@@ -136,6 +136,11 @@ class Fetcher:
         return not self._waiting
 
     @property
+    def bytes_held(self) -> int:
+        """Bytes fetched and not acked."""
+        return self._bytes
+
+    @property
     def stands_still(self) -> bool:
         """Whether only an ack can help: nothing is fetched any more, or nothing comes though much is not acked.
 

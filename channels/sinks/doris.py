@@ -22,7 +22,7 @@ from cdc.errors import CdcError, LoadLost, SinkError, SinkUnavailable, TargetMis
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, foreign
 from channels.sinks.doris_client import DorisHttp, DorisSql, SqlError, unavailable
 from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
 from channels.sinks.doris_tables import CHECKPOINTS, quoted
@@ -83,6 +83,7 @@ class DorisSink:
         self._visible_timeout_s = visible_timeout_s
         self._threads = ThreadPoolExecutor(commit_threads, "doris-commit")
         self._with_checkpoints: set[str] = set()
+        self._claimed: set[str] = set()  # databases
 
     # ---- tables
 
@@ -172,6 +173,27 @@ class DorisSink:
         self._http.backends()  # executors get the list, and need not ask the FE for every part
         return DorisPartWriter(self._http, table, self._settings)
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``: by the row of ``_cdc_checkpoints``, which is read back, and looked at by each commit."""
+        there, recorded = set(self._databases()), self._recorded()
+        wanted = {target.partition(".")[0] for target in targets}
+        self._claimed = wanted if self._create_tables else wanted & there
+        for database in sorted(self._claimed):
+            known = next(iter(self._marks({database} & recorded, mark.job)), None)
+            if known is not None and known.incarnation == mark.incarnation:
+                continue
+            if known is not None and known.sequence >= mark.sequence:
+                raise foreign(known)
+            if database not in there:
+                self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
+            self._record(database, mark)
+        self._check_claim(mark)
+
+    def _check_claim(self, mark: CheckpointMark) -> None:
+        for known in self._marks(self._claimed, mark.job):
+            if known.incarnation != mark.incarnation:
+                raise foreign(known)
+
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
@@ -182,6 +204,7 @@ class DorisSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Channels commit side by side; within one, Tasks and parts commit in order."""
+        self._check_claim(checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)
@@ -294,11 +317,19 @@ class DorisSink:
 
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """See ``Sink``."""
-        marks = []
+        marks = self._marks(self._recorded(), job)
+        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
+
+    def _recorded(self) -> set[str]:
+        """Databases with a table of checkpoints."""
         tables = self._rows(
             "SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (CHECKPOINTS,)
         )  # fmt: skip
-        for database in sorted({str(next(iter(row.values()))) for row in tables}):
+        return {str(next(iter(row.values()))) for row in tables}
+
+    def _marks(self, databases: set[str], job: str) -> list[CheckpointMark]:
+        marks = []
+        for database in sorted(databases):
             for row in self._rows(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,)):
                 marks.append(
                     CheckpointMark(
@@ -311,7 +342,7 @@ class DorisSink:
                         int(row["sequence"]),
                     )
                 )
-        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
+        return marks
 
     def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
         mark = self.last_checkpoint(checkpoint.job)

@@ -23,9 +23,9 @@ from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for
 from channels.sinks import bodies
 from channels.sinks.base import TargetTable
-from channels.sinks.delta_files import check_nulls
 from channels.sinks.doris_client import DorisHttp, transaction_number, unavailable
 from channels.sinks.doris_types import doris_type
+from channels.sinks.nulls import check_nulls
 from channels.sinks.stream_load import Unreachable, waits
 
 DELETE_SIGN = "__DORIS_DELETE_SIGN__"
