@@ -30,13 +30,13 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(PYTEST) tests/unit
 
 test: check ## Everything with a bound, on real servers; what continuous integration runs
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix and not canal"
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix"
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
 
-canal: setup ## The Canal receiver against a real Canal server (Maven fetches it)
-	$(PYTEST) tests/integration -m canal
+canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
+	$(PYTEST) tests -m "canal and not stress"
 
 recovery: setup ## Every seam, every fault, with restarts
 	$(PYTEST) tests/recovery
@@ -49,6 +49,10 @@ stress: setup ## Long random runs: the state machine for millions of steps, kill
 
 bench: setup ## Every benchmark; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+bench-canal: setup ## The Canal client alone, and jobs on a real Canal server end to end
+	$(BIN)/python -m benchmarks.bench_canal
+	$(BIN)/python -m benchmarks.bench_canal_e2e
 
 bench-decode: setup ## The decoder alone, beside mysql-replication
 	$(BIN)/python -m benchmarks.bench_decode
@@ -74,4 +78,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration canal recovery kills stress bench bench-decode fuzz golden protocol lock clean
+.PHONY: help setup demo check test integration canal recovery kills stress bench bench-canal bench-decode fuzz golden protocol lock clean

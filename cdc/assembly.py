@@ -7,13 +7,27 @@ from dataclasses import dataclass
 
 from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
 from cdc.binlog.server import Server
-from cdc.config import BinlogFilesSource, BinlogSource, Channel, Config, DeltaSink, DorisSink, StartAtFile, StartAtGtids
+from cdc.canal.client import CanalClient, zookeeper_addresses
+from cdc.config import (
+    BinlogFilesSource,
+    BinlogSource,
+    CanalSource,
+    Channel,
+    Config,
+    DeltaSink,
+    DorisSink,
+    MysqlServer,
+    StartAtFile,
+    StartAtGtids,
+)
 from cdc.errors import ConfigError
 from cdc.parts import SnapshotSettings
-from cdc.position import Position
+from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Receiver
 from cdc.receiver.binlog import BinlogReceiver
+from cdc.receiver.canal import CanalReceiver, first_place
 from cdc.receiver.feeds import files_start
+from cdc.receiver.fetching import Ring
 from cdc.receiver.start import resolve_start
 from cdc.receiver.tables import Resumption
 from cdc.status import Resume
@@ -104,8 +118,8 @@ def _source(
             ),
             lambda run: files_start(pattern),
         )
-    if not isinstance(source, BinlogSource):
-        raise _not_yet("source", source.type, "binlog or binlog_files")
+    if isinstance(source, CanalSource):
+        return _canal(source, routes, window_bytes)
     endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
@@ -130,13 +144,56 @@ def _source(
     return receiver, first_position
 
 
+def _canal(
+    source: CanalSource, routes: Routes, window_bytes: int
+) -> tuple[Callable[[RunIdentity, Resume | None], Receiver], Callable[[RunIdentity], Position]]:
+    def receiver(run: RunIdentity, resume: Resume | None) -> Receiver:
+        agreed = resume or Resume()
+        return CanalReceiver(
+            lambda: client_of(source),
+            routes,
+            zone_us=source.zone_us,
+            batch_size=source.batch_size,
+            ring=ring_of(source),
+            window_bytes=window_bytes,
+            mysql=endpoint_of(source.mysql) if source.mysql else None,
+            accept_gap=agreed.accept_gap,
+            accept_server=agreed.accept_server,
+            resumption=_resumption(resume),
+        )
+
+    return receiver, lambda run: first_place(client_of(source))
+
+
+def client_of(source: CanalSource) -> CanalClient:
+    """A client of the destination, not connected yet."""
+    return CanalClient(
+        zookeeper_addresses(source.zookeeper, source.destination) if source.zookeeper else source.servers,
+        destination=source.destination,
+        client_id=source.client_id,
+        username=source.username,
+        password=source.password.get_secret_value(),
+        filter=source.filter,
+    )
+
+
+def ring_of(source: CanalSource) -> Ring:
+    """The server's ring buffer, as the job file tells it."""
+    return Ring(source.buffer.entries, source.buffer.unit_bytes, source.buffer.mode)
+
+
 def _snapshot(config: Config) -> SnapshotSettings | None:
     source, wanted = config.source, config.snapshot
-    if not isinstance(source, BinlogSource):
+    position: Callable[[Server], Position]
+    if isinstance(source, BinlogSource):
+        endpoint, position = endpoint_of(source), Server.position
+    elif isinstance(source, CanalSource) and source.mysql is not None:
+        endpoint, position = endpoint_of(source.mysql), _canal_position
+    else:
         return None
     return SnapshotSettings(
-        endpoint_of(source),
-        Server.position,
+        endpoint,
+        position,
         initial=source.start == "snapshot",
         turn_s=wanted.turn,
         readers=wanted.readers,
@@ -145,12 +202,18 @@ def _snapshot(config: Config) -> SnapshotSettings | None:
     )
 
 
+def _canal_position(server: Server) -> CanalPosition:
+    """Where the server stands that Canal reads from, as Canal's own entries would tell it."""
+    place = server.position()
+    return CanalPosition(place.file, place.offset)
+
+
 def _resumption(resume: Resume | None) -> Resumption:
     return Resumption(behind_ddl=resume is not None, past_ddl=resume is not None and resume.past_ddl)
 
 
-def endpoint_of(source: BinlogSource) -> Endpoint:
-    """Where and how the source server is reached."""
+def endpoint_of(source: MysqlServer) -> Endpoint:
+    """Where and how a MySQL server is reached."""
     tls = Tls(source.tls.mode, source.tls.ca_file)
     return Endpoint(source.host, source.port, source.username, source.password.get_secret_value(), tls)
 

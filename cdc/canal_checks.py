@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from cdc.binlog.server import Server
 from cdc.canal.client import CanalClient
+from cdc.canal.entries import NOT_ASCII
 from cdc.errors import SourceUnavailable
 from cdc.receiver.fetching import HALF, Ring
 from cdc.schema import Kind, TableSchema
@@ -67,19 +68,26 @@ def ring_findings(ring: Ring, *, min_bytes: int, max_bytes: int) -> Iterator[Fin
         )
 
 
-def source_findings(server: Server, tables: Sequence[TableSchema]) -> Iterator[Finding]:
-    """Settings and columns of the source from which Canal makes other values than were written."""
+def source_findings(server: Server, tables: Sequence[tuple[TableSchema, frozenset[str]]]) -> Iterator[Finding]:
+    """Settings, and columns that are read, from which Canal makes other values than were written."""
     if "PARTIAL_JSON" in server.settings.get("binlog_row_value_options", "").upper():
         yield Finding(
             "binlog_row_value_options has PARTIAL_JSON: Canal gives JSON updates as expressions and not as documents.",
             "Run SET PERSIST binlog_row_value_options = ''.",
         )
-    for table in tables:
+    for table, read in tables:
         for column in table.columns:
+            if column.name not in read:
+                continue
             if column.kind in _UNREADABLE:
                 yield Finding(
                     f"Canal cannot read {table.name}.{column.name}, a {column.kind.value.upper()}.",
                     "Leave the column out of `columns`, or use a binlog source.",
+                )
+            elif column.kind in _TEXTS and column.charset in NOT_ASCII:
+                yield Finding(
+                    f"Canal reads {table.name}.{column.name} as UTF-8, and its bytes are {column.charset}.",
+                    "Convert the column to utf8mb4, leave it out of `columns`, or use a binlog source.",
                 )
             elif column.kind in _TEXTS and column.charset not in _UTF8:
                 yield Finding(

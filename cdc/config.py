@@ -175,12 +175,15 @@ class CanalSource(Model):
     filter: str = ""  # empty: leave the server's own
     time_zone: str = "+00:00"  # of the Canal server's JVM
     buffer: CanalBuffer = CanalBuffer()
-    mysql: MysqlServer | None = None  # schemas, enum labels, patterns, create_tables
+    start: Literal["snapshot", "cursor"] = "cursor"  # all rows first, or alone what the server's cursor is before
+    mysql: MysqlServer | None = None  # schemas, enum labels, patterns, create_tables, snapshots
 
     @model_validator(mode="after")
     def _one_way(self) -> CanalSource:
         if bool(self.servers) == bool(self.zookeeper):
             raise Misfit("servers", "either `servers` or `zookeeper` is required, and not both")
+        if self.start == "snapshot" and self.mysql is None:
+            raise Misfit("start", "`snapshot` reads the rows from `mysql:`, which is missing")
         return self
 
     @field_validator("time_zone")
@@ -189,6 +192,12 @@ class CanalSource(Model):
         if not _OFFSET.fullmatch(value):
             raise ValueError('must be a fixed offset in quotes, such as "+08:00"')
         return value
+
+    @property
+    def zone_us(self) -> int:
+        """``time_zone`` in microseconds ahead of UTC."""
+        minutes = int(self.time_zone[1:3]) * 60 + int(self.time_zone[4:6])
+        return (-minutes if self.time_zone[0] == "-" else minutes) * 60_000_000
 
 
 class DeltaSink(Model):

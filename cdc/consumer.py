@@ -108,7 +108,7 @@ class Consumer:
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
         self._committing: Future[Checkpoint] | None = None
         self._committed: Checkpoint | None = None
-        self._close_not_before = 0.0  # merges take at most half of the time
+        self._close_not_before = 0.0  # merges take at most half of the time, unless the source waits for an ack
         self._is_at_end = False
         self._turns: Turns | None = None  # once recovered, where there is something to read
         self._next_turn = 0.0  # the stream goes on until then, or until it stands at its end
@@ -236,7 +236,7 @@ class Consumer:
         reason = gatherer.cycle.closed_by(self._limits, self._now(), idle=idle, window_full=waits_for_ack)
         if reason is None and gatherer.cycle.may_close and self._turn_is_due:
             reason = "snapshot"
-        if reason is not None and self._may_close:
+        if reason is not None and (self._may_close or (waits_for_ack and self._committing is None)):
             self._close(reason)
         elif idle and self._turns is not None and self._committing is None and gatherer.is_fresh:
             self._save_snapshots(gatherer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from cdc.checkpoint import JobRecord, JobState
 from cdc.config import BinlogSource, CanalSource, Config, DeltaSink
 from cdc.errors import ConfigError
 from cdc.status import SinkStatus, SourceStatus
@@ -40,6 +41,32 @@ def check_identity(known: Mapping[str, str], config: Config, *, accept_server: b
             f"The job file no longer fits job {config.name}: {'; '.join(changes)}.",
             mend="Put it back as it was, or give the changed file a new name: it is another job.",
         )
+
+
+def check_destination(config: Config, jobs: Iterable[JobRecord]) -> None:
+    """Refuse a Canal destination that another job has: its clients share one cursor, and take each other's rows.
+
+    Raises: ConfigError - with the other job's name.
+    """
+    source = config.source
+    if not isinstance(source, CanalSource):
+        return
+    mine = _addresses(source_status(config).server or "")
+    for other in jobs:
+        head, _, rest = other.identity.get(SOURCE, "").partition(" ")
+        servers, _, destination = rest.rpartition(" ")
+        is_live = other.name != config.name and other.state not in (JobState.CANCELLED, JobState.DONE)
+        if is_live and (head, destination) == (source.type, source.destination) and mine & _addresses(servers):
+            raise ConfigError(
+                f"Job {other.name} has the Canal destination {source.destination} already: a destination has one "
+                "cursor, and two jobs on it would take each other's rows.",
+                mend="Give this job a destination of its own at the Canal server, add its channels to the other "
+                f"job's file, or run `cdc stop {other.name}`.",
+            )
+
+
+def _addresses(servers: str) -> set[str]:
+    return {address.strip().replace("localhost:", "127.0.0.1:") for address in servers.split(",")}
 
 
 def source_status(config: Config) -> SourceStatus:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from cdc.assembly import Assembly, assemble, endpoint_of, reader_of
+from cdc.assembly import Assembly, assemble, client_of, endpoint_of, reader_of, ring_of
 from cdc.binlog.catalog import mapped_tables, table_schemas
+from cdc.binlog.connection import Endpoint
 from cdc.binlog.server import Server
-from cdc.config import BinlogFilesSource, BinlogSource, Config
+from cdc.canal_checks import canal_findings, ring_findings, source_findings
+from cdc.config import BinlogFilesSource, BinlogSource, CanalSource, Config
 from cdc.errors import CdcError, ConfigError
-from cdc.preflight import check_files, check_source, run_checks
+from cdc.preflight import check_files, check_read_for_us, check_source, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
 
@@ -24,10 +26,11 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
     """
     with _assembled(config) as parts:
         findings = _source_findings(config, incarnation, parts)
-        if not isinstance(config.source, BinlogSource):
+        endpoint = _asked(config)
+        if endpoint is None:
             return findings
         try:
-            schemas = _schemas(config.source, parts)
+            schemas = _schemas(endpoint, parts)
         except CdcError:
             return findings  # the server cannot be asked, which is a finding already
         checks = (partial(_described, schema, parts) for schema in schemas)
@@ -44,10 +47,44 @@ def _source_findings(config: Config, incarnation: str, parts: Assembly) -> tuple
     source = config.source
     if isinstance(source, BinlogFilesSource):
         return check_files(source.location)
-    if not isinstance(source, BinlogSource):
-        return ()
+    if isinstance(source, CanalSource):
+        return _canal_findings(config, source, parts)
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), parts.routes, sources)
+
+
+def _canal_findings(config: Config, source: CanalSource, parts: Assembly) -> tuple[Finding, ...]:
+    sources = [channel.source for channel in config.channels]
+    commit, endpoint = config.commit, _asked(config)
+    checks: list[Callable[[], Iterable[Finding]]] = [
+        partial(
+            canal_findings,
+            client_of(source),
+            filter=source.filter,
+            patterns=any("*" in name for name in sources),
+            create_tables=config.sink.create_tables,
+            mysql=endpoint is not None,
+        ),
+        partial(ring_findings, ring_of(source), min_bytes=commit.min_bytes, max_bytes=commit.max_bytes),
+    ]
+    if endpoint is not None:
+        checks.append(partial(check_read_for_us, endpoint, parts.routes, sources))
+        checks.append(partial(_unreadable, endpoint, parts))
+    return run_checks(checks)
+
+
+def _unreadable(endpoint: Endpoint, parts: Assembly) -> tuple[Finding, ...]:
+    schemas = [(schema, parts.routes.reads(schema).columns) for schema in _schemas(endpoint, parts)]
+    with Server(endpoint) as server:
+        return tuple(source_findings(server, schemas))
+
+
+def _asked(config: Config) -> Endpoint | None:
+    """The MySQL server that can be asked for tables."""
+    source = config.source
+    if isinstance(source, CanalSource):
+        return endpoint_of(source.mysql) if source.mysql else None
+    return endpoint_of(source) if isinstance(source, BinlogSource) else None
 
 
 def ddl_of_job(config: Config) -> tuple[str, ...]:
@@ -55,18 +92,20 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
 
     Raises: ConfigError - the source has no server to ask; SourceUnavailable, SchemaMismatch, TargetMismatch.
     """
-    if not isinstance(config.source, BinlogSource):
+    endpoint = _asked(config)
+    if endpoint is None:
         raise ConfigError(
-            "A source of files has no server that could be asked for its tables.",
-            mend="Set `create_tables: true`: the tables are then made as their rows come.",
+            f"A source of type {config.source.type} has no server that could be asked for its tables.",
+            mend="Give source.mysql to a Canal source; of files, set `create_tables: true`: the tables are then made "
+            "as their rows come.",
         )
     with _assembled(config) as parts:
-        return tuple(parts.sink.ddl(_target(schema, parts)) for schema in _schemas(config.source, parts))
+        return tuple(parts.sink.ddl(_target(schema, parts)) for schema in _schemas(endpoint, parts))
 
 
-def _schemas(source: BinlogSource, parts: Assembly) -> list[TableSchema]:
+def _schemas(endpoint: Endpoint, parts: Assembly) -> list[TableSchema]:
     """The mapped tables as they are now, by name."""
-    with Server(endpoint_of(source)) as server:
+    with Server(endpoint) as server:
         schemas = table_schemas(server, mapped_tables(server, parts.routes.maps))
     return [schema for _, schema in sorted(schemas.items())]
 

@@ -28,11 +28,19 @@ from cdc.consumer import Consumer, Ended, Progress
 from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkForeign, decide
 from cdc.folder import JobFolder
-from cdc.identity import check_identity, identity_of, sink_status, source_status
+from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SnapshotStatus, position_status
+from cdc.status import (
+    ChannelStatus,
+    CheckpointStatus,
+    JobStatus,
+    Resume,
+    SnapshotStatus,
+    position_status,
+    split_transactions,
+)
 from cdc.turns import Request, check_request
 from cdc.wishes import Wish, Wishes
 from channels.sinks.base import Sink
@@ -108,6 +116,7 @@ class Job:
             started_at=record.started_at,
             position=position_status(position) if position else None,
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
+            split_transactions=split_transactions(position),
             checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
@@ -223,6 +232,11 @@ class Job:
                 status_url=status_url,
             )
         )
+        try:
+            check_destination(self._config, self._store.jobs())  # not before: two jobs may start at one moment
+        except ConfigError:
+            self._save(replace(self._record, identity=record.identity))
+            raise
 
     def _loop(self) -> int:
         while True:

@@ -25,6 +25,7 @@ from cdc.status import (
     SnapshotStatus,
     SourceStatus,
     position_status,
+    split_transactions,
 )
 
 ANSWER_S = 5.0  # a driver answers within milliseconds, unless the machine swaps
@@ -161,6 +162,7 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         source=source,
         sink=sink,
         position=position_status(checkpoint.last) if checkpoint is not None and checkpoint.last is not None else None,
+        split_transactions=split_transactions(checkpoint.last) if checkpoint is not None else 0,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint is not None else None,
         channels=channels,
     )

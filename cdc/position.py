@@ -209,6 +209,8 @@ class CanalPosition:
     entry: int = 0  # entries of that event already seen, inside a transaction; 0 between two
     gtid_set: str = ""  # executed up to here, as Canal tells it; "" unless it reads by GTIDs
     newest_ms: int = 0  # newest event time of rows seen so far: rows that come again cannot be newer
+    splits: int = 0  # transactions so far that had to be cut, since each filled the server's ring alone
+    held: bool = False  # the server batch that ends here is not acked: whatever session is next begins with it
 
     kind = "canal"
 
@@ -239,6 +241,8 @@ class CanalPosition:
             "entry": self.entry,
             "gtid_set": self.gtid_set,
             "newest_ms": self.newest_ms,
+            "splits": self.splits,
+            "held": self.held,
         }
 
     def __str__(self) -> str:
@@ -249,7 +253,7 @@ class CanalPosition:
 def position_from_json(data: Mapping[str, Any]) -> Position:
     """The Position that ``to_json`` wrote. Raises: ValueError - a kind this version does not know."""
     if data.get("kind") == CanalPosition.kind:
-        fields = ("file", "offset", "entry", "gtid_set", "newest_ms")
+        fields = ("file", "offset", "entry", "gtid_set", "newest_ms", "splits", "held")
         return CanalPosition(*(data[field] for field in fields))
     if data.get("kind") == BinlogPosition.kind:
         return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])

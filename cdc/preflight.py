@@ -53,8 +53,26 @@ def check_source(
     except CdcError as error:
         return (finding_of(error),)
     with server:
-        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned, _undecided)
-        return run_checks(partial(check, server, identity, selection, sources) for check in checks)
+        own = [partial(check, server) for check in (_rights, _settings, _advice, _undecided)]
+        return run_checks([*own, partial(_identity, server, identity), *_about_tables(server, selection, sources)])
+
+
+def check_read_for_us(endpoint: Endpoint, selection: Selection, sources: Sequence[str]) -> tuple[Finding, ...]:
+    """The same of a server whose binlog another program reads and that we ask for its tables alone."""
+    try:
+        server = Server(endpoint)
+    except CdcError as error:
+        return (finding_of(error),)
+    with server:
+        return run_checks([partial(_settings, server), *_about_tables(server, selection, sources)])
+
+
+def _about_tables(server: Server, selection: Selection, sources: Sequence[str]) -> list[Check]:
+    return [
+        partial(_tables, server, selection, sources),
+        partial(_cascades, server, selection),
+        partial(_versioned, server, selection),
+    ]
 
 
 def check_files(pattern: str) -> tuple[Finding, ...]:
@@ -66,9 +84,7 @@ def check_files(pattern: str) -> tuple[Finding, ...]:
     )
 
 
-def _rights(
-    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
-) -> Iterator[Finding]:
+def _rights(server: Server) -> Iterator[Finding]:
     """Try what needs a privilege: roles and versions make the list of grants a poor witness."""
     account = server.ask("SELECT CURRENT_USER() AS account")[0]["account"]
     user, _, host = account.rpartition("@")
@@ -94,7 +110,7 @@ def _registered(server: Server) -> None:
         stream.close()
 
 
-def _settings(server: Server, *_: object) -> Iterator[Finding]:
+def _settings(server: Server) -> Iterator[Finding]:
     settings = server.settings
     if settings.get("log_bin", "").upper() not in ("ON", "1"):
         yield Finding(
@@ -110,7 +126,7 @@ def _settings(server: Server, *_: object) -> Iterator[Finding]:
             yield Finding(f"{name} is {value}, and must be {wanted}: {why}.", _set(server, name, wanted))
 
 
-def _advice(server: Server, *_: object) -> Iterator[Finding]:
+def _advice(server: Server) -> Iterator[Finding]:
     settings = server.settings
     metadata = settings.get("binlog_row_metadata")
     if metadata is not None and metadata.upper() != "FULL":
@@ -153,15 +169,13 @@ def _set(server: Server, name: str, value: str) -> str:
     )
 
 
-def _identity(server: Server, identity: ReaderIdentity, *_: object) -> Iterator[Finding]:
+def _identity(server: Server, identity: ReaderIdentity) -> Iterator[Finding]:
     check_readers(server, identity)
     if str(identity.server_id) == server.settings.get("server_id"):
         yield Finding(f"Server id {identity.server_id} is the source server's own.", "Set another `source.server_id`.")
 
 
-def _tables(
-    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
-) -> Iterator[Finding]:
+def _tables(server: Server, selection: Selection, sources: Sequence[str]) -> Iterator[Finding]:
     names = mapped_tables(server, selection.maps)
     there = {".".join(name) for name in names}
     for source in sources:
@@ -184,9 +198,7 @@ def _tables(
             yield finding_of(error)
 
 
-def _cascades(
-    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
-) -> Iterator[Finding]:
+def _cascades(server: Server, selection: Selection) -> Iterator[Finding]:
     native = server.settings.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
     if not server.mariadb and server.version_numbers >= _CASCADES_LOGGED_FROM and not native:
         return
@@ -206,7 +218,7 @@ def _cascades(
         )
 
 
-def _undecided(server: Server, *_: object) -> Iterator[Finding]:
+def _undecided(server: Server) -> Iterator[Finding]:
     for xid in prepared_now(server):
         yield Finding(
             f"XA transaction {xid} is prepared and not decided: a job that starts now does not see its rows, and "
@@ -216,9 +228,7 @@ def _undecided(server: Server, *_: object) -> Iterator[Finding]:
         )
 
 
-def _versioned(
-    server: Server, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
-) -> Iterator[Finding]:
+def _versioned(server: Server, selection: Selection) -> Iterator[Finding]:
     if server.mariadb:
         for table in system_versioned(server, selection.maps):
             yield Finding(

@@ -207,7 +207,14 @@ class Controls(Protocol):
 
 def position_status(position: Position) -> dict[str, Any]:
     """A Position as ``/status`` shows it: the place alone, without the server's identity."""
-    return {name: value for name, value in position.to_json().items() if name not in {"kind", "server"}}
+    return {
+        name: value for name, value in position.to_json().items() if name not in {"kind", "server", "splits", "held"}
+    }
+
+
+def split_transactions(position: Position | None) -> int:
+    """How many transactions were cut up to a Position."""
+    return int(position.to_json().get("splits", 0)) if position is not None else 0
 
 
 def is_loopback(host: str) -> bool:

@@ -6,11 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cdc.errors import SurroundingsError
 from cdc.local_servers import Kind, LocalServer, obtain
+
+if TYPE_CHECKING:
+    from tests.servers.canal import CanalServer
 
 
 def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:
@@ -39,6 +43,29 @@ def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """A real MariaDB with full row metadata, shared by the session."""
     yield from _server("mariadb", tmp_path_factory.mktemp("mariadb"), ("--binlog-row-metadata=FULL",))
+
+
+@pytest.fixture(scope="module")
+def canal(mysql: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanalServer]:
+    """A real Canal server that reads ``mysql``: a durable cursor, the default ring, eight hours ahead of UTC.
+
+    One for each module: it begins at the end of the binlog, and columns that it cannot read, which other tests write,
+    would stop it for ever.
+    """
+    yield from _canal(mysql, tmp_path_factory.mktemp("canal"))
+
+
+@pytest.fixture(scope="module")
+def canal_mariadb(mariadb: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanalServer]:
+    """The same that reads ``mariadb``."""
+    yield from _canal(mariadb, tmp_path_factory.mktemp("canal-mariadb"))
+
+
+def _canal(source: LocalServer, folder: Path) -> Iterator[CanalServer]:
+    from tests.canal_sources import canal_server
+
+    with canal_server(folder, source, time_zone="GMT+08:00") as server:
+        yield server
 
 
 @pytest.fixture

@@ -57,6 +57,23 @@ def receiver_of(server, selection, port=None, name="shop", **options):
     return BinlogReceiver.of_server(endpoint(server, port), identity(name), selection, heartbeat_s=1.0, **options)
 
 
+class Shop:
+    """A database to write to."""
+
+    def __init__(self, server, database):
+        self.server, self.database = server, database
+
+    def write(self, *statements):
+        self.server.execute(*(statement.format(db=self.database) for statement in statements))
+
+    def write_together(self, *statements):
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("COMMIT")
+
+
 def until(condition, deadline_s=DEADLINE_S, what="the condition"):
     """Wait for ``condition`` to hold; gives its value."""
     end = time.monotonic() + deadline_s
@@ -71,8 +88,9 @@ def until(condition, deadline_s=DEADLINE_S, what="the condition"):
 class Taker:
     """Takes Batches like a Consumer that starts a Task for every one, and keeps what they say."""
 
-    def __init__(self, receiver):
+    def __init__(self, receiver, acks=False):
         self.receiver = receiver
+        self.acks = acks  # at once, as if each Batch were committed
         self.batches: list[Batch] = []
         self.rows: list[dict] = []
 
@@ -98,6 +116,8 @@ class Taker:
             for row in changes.rows.to_pylist():
                 self.rows.append({"table": changes.schema.table, **row})
             self.receiver.taken(batch.last, changes.rows.nbytes)
+        if self.acks:
+            self.receiver.ack(batch.last)
 
     @property
     def sequences(self):
@@ -159,6 +179,9 @@ class Line:
         silenced, self._silent = self._silent, threading.Event()
         silenced.set()
 
+    def heard(self, data):
+        """What a client says."""
+
     def _accept(self):
         while True:
             try:
@@ -193,6 +216,8 @@ class Line:
                         self.cuts += 1
                         target.sendall(data[: len(data) // 2])
                         break
+                else:
+                    self.heard(data)
                 target.sendall(data)
         for each in (source, target):
             with suppress(OSError):

@@ -17,7 +17,7 @@ from cdc.schema import Column, Kind, TableSchema
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 _TABLES_PER_QUERY = 200  # keeps a statement short on servers with tens of thousands of tables
 
-_KINDS = {
+KINDS = {
     "integer": Kind.INT,
     "tinytext": Kind.TEXT,
     "mediumtext": Kind.TEXT,
@@ -149,7 +149,7 @@ def quoted_column(name: str) -> str:
 
 def _column(row: dict[str, Any]) -> Column:
     base = row["base"].lower()
-    kind = _KINDS[base]
+    kind = KINDS[base]
     type_text = _text(row["type"])
     extra = (row["extra"] or "").upper()
     length = int(row["length"] or 0) if kind in _SIZED else 0
@@ -170,7 +170,7 @@ def _column(row: dict[str, Any]) -> Column:
         scale=int(row["scale"] or 0) if decimal else 0,
         fsp=int(row["fsp"] or 0) if temporal else 0,
         charset=_charset(row["charset"]) if kind in _TEXTS else "",
-        labels=_labels(type_text) if kind in (Kind.ENUM, Kind.SET) else (),
+        labels=labels_of(type_text) if kind in (Kind.ENUM, Kind.SET) else (),
         comment=_text(row["remark"]),
         generated=bool(_text(row["expression"])) and "GENERATED" in extra and "ROW " not in _text(row["expression"]),
         visible="INVISIBLE" not in extra,
@@ -181,7 +181,8 @@ def _charset(name: str | None) -> str:
     return "utf8mb3" if name == "utf8" else (name or "")
 
 
-def _labels(type_text: str) -> tuple[str, ...]:
+def labels_of(type_text: str) -> tuple[str, ...]:
+    """The labels of an ENUM or SET type, as information_schema writes it."""
     inside = type_text[type_text.index("(") :]
     return tuple(_unescaped(match) for match in _LABEL.findall(inside))
 

@@ -22,7 +22,7 @@ from cdc.binlog.catalog import quoted_column
 from cdc.binlog.charsets import Charset
 from cdc.binlog.gather import not_null_bits
 from cdc.binlog.kernels import kernel, load_u16, load_u32, load_u64, store_64
-from cdc.binlog.temporal import _days, _moment, time_text_array
+from cdc.binlog.temporal import day_number, microseconds_of, time_text_array
 from cdc.errors import DecodeError
 from cdc.schema import Column, Kind
 
@@ -180,7 +180,7 @@ def _dates(data, starts, lengths, out):  # type: ignore[no-untyped-def]
         days = np.int64(-(1 << 40))
         at = starts[row]
         if lengths[row] >= 4:
-            days = _days(np.int64(load_u16(data, at)), np.int64(data[at + 2]), np.int64(data[at + 3]))
+            days = day_number(np.int64(load_u16(data, at)), np.int64(data[at + 2]), np.int64(data[at + 3]))
         if days < -(1 << 39):
             lengths[row] = -1
         else:
@@ -205,7 +205,7 @@ def _moments(data, starts, lengths, out):  # type: ignore[no-untyped-def]
             if length >= 11:
                 micro = np.int64(load_u32(data, at + 7))
             year, month, day = np.int64(load_u16(data, at)), np.int64(data[at + 2]), np.int64(data[at + 3])
-            value = _moment(year, month, day, hour, minute, second, micro)
+            value = microseconds_of(year, month, day, hour, minute, second, micro)
         if value == nothing:
             lengths[row] = -1
         else:

@@ -25,7 +25,7 @@ _DAY = 86_400 * _SECOND
 
 
 @part
-def _days(year: int, month: int, day: int) -> int:
+def day_number(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01 in the proleptic Gregorian calendar; -2^40 where there is no such day."""
     if month < 1 or month > 12 or day < 1 or year > 9999 or day > _MONTH_DAYS[month]:
         return np.int64(-(1 << 40))
@@ -39,9 +39,9 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 @part
-def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int, micro: int) -> int:
+def microseconds_of(year: int, month: int, day: int, hour: int, minute: int, second: int, micro: int) -> int:
     """Microseconds since 1970; -2^63 where there is no such moment."""
-    days = _days(year, month, day)
+    days = day_number(year, month, day)
     midnight = days * _DAY if days > -(1 << 39) else np.int64(-(1 << 62)) * 2
     return _later(midnight, hour, minute, second, micro)
 
@@ -64,7 +64,7 @@ def put_date(data: np.ndarray, starts: np.ndarray, count: int, block: np.ndarray
         value = np.int64(0)
         if at >= 0:
             word = np.int64(load_u32(data, at) & np.uint64(0xFFFFFF))
-            days = _days(word >> 9, (word >> 5) & 15, word & 31)
+            days = day_number(word >> 9, (word >> 5) & 15, word & 31)
             if days < -(1 << 39):
                 starts[i] = -1
                 bad += 1
@@ -108,7 +108,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
                 if packed >> 17 != day:
                     day = packed >> 17
                     months = packed >> 22
-                    midnight = _moment(months // 13, months % 13, day & 31, 0, 0, 0, np.int64(0))
+                    midnight = microseconds_of(months // 13, months % 13, day & 31, 0, 0, 0, np.int64(0))
                 value = _later(midnight, (packed >> 12) & 31, (packed >> 6) & 63, packed & 63, micro)
         elif op == TIMESTAMP_2:
             micro = np.int64(word & fraction_mask) * unit
@@ -127,7 +127,7 @@ def put_moment(op: int, fsp: int, data: np.ndarray, starts: np.ndarray, count: i
             number = np.int64(load_u64(data, at))
             if 0 < number < 100000000000000:
                 date, time = number // 1000000, number % 1000000
-                value = _moment(date // 10000, date // 100 % 100, date % 100,
+                value = microseconds_of(date // 10000, date // 100 % 100, date % 100,
                                 time // 10000, time // 100 % 100, time % 100, np.int64(0))  # fmt: skip
         elif op == TIMESTAMP_OLD:
             seconds = np.int64(load_u32(data, at))

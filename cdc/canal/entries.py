@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _RESYNC = "Take a new snapshot of the table; if it comes again, use a binlog source."
 _ROW_EVENTS = (kernels.INSERT, kernels.UPDATE, kernels.DELETE)
 _UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal takes their bytes for text, or stops
+NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII has other bytes
 _INTEGERS = {
     Kind.TINYINT: 8,
     Kind.SMALLINT: 16,
@@ -271,6 +272,13 @@ class EntryDecoder:
         if kind is Kind.TEXT and told.as_bytes:
             return lambda values: text.utf8_array(*_as_bytes(values))
         if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and column.charset not in ("utf8mb4", "utf8mb3", "ascii"):
+            if column.charset in NOT_ASCII:
+                raise SchemaMismatch(
+                    f"Canal reads every text as UTF-8, and {column.charset} has other bytes even for plain ASCII.",
+                    mend="Leave the column out of the mapping, convert it to utf8mb4, or use a binlog source.",
+                    table=schema.name,
+                    column=column.name,
+                )
             return _undamaged
         return lambda values: text.utf8_array(*values)
 
@@ -409,25 +417,31 @@ def _json(values: Values) -> pa.Array:
     """JSON text; a document without bytes is the server's JSON null."""
     array = text.utf8_array(*values)
     # of a partial update Canal gives an expression over the document before, as JSON_REPLACE(col, '$.a', 1)
-    partial = pc.fill_null(pc.starts_with(array, "JSON_"), False)
-    if pc.any(partial).as_py():
+    row = _first(pc.starts_with(array, "JSON_"))
+    if row is not None:
         raise UnsupportedImage(
             "A JSON value comes as a change of the one before it.",
             mend="Take PARTIAL_JSON out of binlog_row_value_options at the source, then take a new snapshot.",
-            row=int(np.argmax(partial.to_numpy(zero_copy_only=False))),
+            row=row,
         )
     empty = values[2] == 0
     return pc.if_else(pa.array(empty), "null", array) if empty.any() else array
 
 
 def _undamaged(values: Values) -> pa.Array:
-    """Text of a charset that Canal reads as UTF-8: only what came through whole may pass."""
+    """Text of a charset that Canal reads as UTF-8: of its bytes only those of ASCII mean the same in both."""
     array = text.utf8_array(*values)
-    damaged = pc.fill_null(pc.match_substring(array, "�"), False)
-    if pc.any(damaged).as_py():
+    row = _first(pc.invert(pc.string_is_ascii(array)))
+    if row is not None:
         raise DecodeError(
             "Canal has damaged a text: it reads every charset as UTF-8.",
             mend="Leave the column out of the mapping, convert it to utf8mb4, or use a binlog source.",
-            row=int(np.argmax(damaged.to_numpy(zero_copy_only=False))),
+            row=row,
         )
     return array
+
+
+def _first(mask: pa.Array) -> int | None:
+    """The first row that is true."""
+    row = pc.index(mask, True).as_py()
+    return None if row < 0 else int(row)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.binlog.kernels import kernel
-from cdc.binlog.temporal import _days, _moment
+from cdc.binlog.temporal import day_number, microseconds_of
 
 # fields of an entry in the index, one int64 each; *_AT is followed by its length
 START, SIZE = 0, 1
@@ -123,6 +123,13 @@ def _layout(data, at, end, image_field):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _keep(entry, field, at, length):  # type: ignore[no-untyped-def]
+    """Where a text or a message of an entry lies."""
+    entry[field] = at
+    entry[field + 1] = length
+
+
+@kernel
 def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
     """What the index keeps of a RowChange."""
     event = np.int64(UPDATE)
@@ -135,15 +142,12 @@ def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
         elif number == 10:
             entry[IS_DDL] = value
         elif number == 11:
-            entry[SQL_AT] = value
-            entry[SQL_AT + 1] = length
+            _keep(entry, SQL_AT, value, length)
         elif number == 14:
-            entry[DDL_DATABASE_AT] = value
-            entry[DDL_DATABASE_AT + 1] = length
+            _keep(entry, DDL_DATABASE_AT, value, length)
         elif number == 12:
             if entry[ROWS] == 0:
-                entry[FIRST_ROW_AT] = value
-                entry[FIRST_ROW_AT + 1] = length
+                _keep(entry, FIRST_ROW_AT, value, length)
             entry[ROWS] += 1
     entry[EVENT] = event
     if entry[ROWS]:
@@ -179,8 +183,7 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
             if field == 2:
                 entry[KIND] = value
             elif field == 3:
-                entry[STORE_AT] = value
-                entry[STORE_AT + 1] = size
+                _keep(entry, STORE_AT, value, size)
             elif field == 1:
                 place = value
                 stop = value + size
@@ -189,23 +192,19 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
                     if place < 0:
                         return MALFORMED
                     if name == 2:
-                        entry[FILE_AT] = told
-                        entry[FILE_AT + 1] = width
+                        _keep(entry, FILE_AT, told, width)
                     elif name == 3:
                         entry[OFFSET] = told
                     elif name == 6:
                         entry[TIME_MS] = told
                     elif name == 8:
-                        entry[DATABASE_AT] = told
-                        entry[DATABASE_AT + 1] = width
+                        _keep(entry, DATABASE_AT, told, width)
                     elif name == 9:
-                        entry[TABLE_AT] = told
-                        entry[TABLE_AT + 1] = width
+                        _keep(entry, TABLE_AT, told, width)
                     elif name == 10:
                         entry[EVENT_LENGTH] = told
                     elif name == 13:
-                        entry[GTID_AT] = told
-                        entry[GTID_AT + 1] = width
+                        _keep(entry, GTID_AT, told, width)
         if entry[KIND] == ROW_DATA and entry[STORE_AT + 1]:
             start = entry[STORE_AT]
             if not _row_change(data, start, start + entry[STORE_AT + 1], entry):
@@ -469,7 +468,7 @@ def dates(data, starts, lengths, out, valid):  # type: ignore[no-untyped-def]
         year, month, day = _date(data, starts[row])
         if year < 0:
             return row, impossible
-        days = _days(year, month, day)
+        days = day_number(year, month, day)
         if days < -(1 << 39):
             impossible += 1
             continue
@@ -505,7 +504,7 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
                 return row, impossible
             for _ in range(6 - digits):
                 micros *= 10
-        moment = _moment(year, month, day, hour, minute, second, micros)
+        moment = microseconds_of(year, month, day, hour, minute, second, micros)
         if moment < -(1 << 62):
             impossible += 1
             continue

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc.binlog.catalog import _KINDS, _labels
+from cdc.binlog.catalog import KINDS, labels_of
 from cdc.canal.protocol_pb2 import RowData
 from cdc.errors import SchemaMismatch
 from cdc.schema import Column, Kind, TableSchema
@@ -65,7 +65,7 @@ def column_of(database: str, table: str, told: LayoutColumn) -> Column:
     """One column. Raises: SchemaMismatch - a type that is not known."""
     match = _TYPE.match(told.type)
     base = " ".join(match[1].lower().split()) if match else ""
-    kind = _SYNONYMS.get(base) or _KINDS.get(base)
+    kind = _SYNONYMS.get(base) or KINDS.get(base)
     if match is None or kind is None:
         raise SchemaMismatch(
             f"Canal gives a column the type {told.type!r}, which is not known.",
@@ -91,7 +91,7 @@ def column_of(database: str, table: str, told: LayoutColumn) -> Column:
         scale=numbers[1] if decimal and len(numbers) > 1 else 0,
         fsp=first if temporal else 0,
         charset="utf8mb4" if kind in texts else "",
-        labels=_labels(told.type) if kind in (Kind.ENUM, Kind.SET) else (),
+        labels=labels_of(told.type) if kind in (Kind.ENUM, Kind.SET) else (),
     )
 
 

@@ -2,6 +2,10 @@
 
 The server's batches cut transactions anywhere; they are cut anew at transaction ends, and the open rest waits until its
 end comes. The server's cursor decides where the stream goes on; the checkpoint only drops what comes again.
+
+The newest batch that is committed is not acked before the next one is committed in part: so whatever session comes
+next begins with something that is known, and where it does not, rows in between are missing. ``CanalPosition.held``
+says so; it is not the case of the first batch of a server's life, whose ack makes the server keep a cursor at all.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +29,8 @@ from cdc.canal.protocol_pb2 import EventKind
 from cdc.errors import CdcError, PositionLost, SchemaChanged, SchemaMismatch, SourceBlocked, WrongServer
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
+from cdc.receiver.canal_places import Places
+from cdc.receiver.canal_stall import ASK_EVERY_S, StallWatch
 from cdc.receiver.canal_tables import CanalStatement, CanalTables
 from cdc.receiver.fetching import HALF, Fetched, Fetcher, Ring
 from cdc.receiver.tables import Resumption
@@ -35,7 +42,10 @@ BATCH_SIZE = 8192
 WINDOW_BYTES = 256 << 20
 PATIENCE_S = 30.0  # a server away for longer is told to the Consumer, which shows it; trying goes on
 TRANSACTION_ENTRIES = 1024  # canal.instance.transaction.size; a multiple of it may lose its END
+HELD_MOST = 1 / 4  # of ring or window: a batch larger than that, as one giant row makes it, is not held
 _LOST_END_S = 2.0
+_FIRST_PLACE_MS = 500
+_FULL_AGAIN_S = 0.25  # a Task is started of what has come whenever we say "full": not for every piece that trickles in
 _CANAL_STATEMENTS = (EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE)
 _XA = (EventKind.XA_COMMIT, EventKind.XA_ROLLBACK)
 
@@ -68,11 +78,33 @@ class _Open:
         self.touched_at = time.monotonic()
 
 
+class _Unacked(NamedTuple):
+    """A server batch that is not acked, and the places of its first and last entry."""
+
+    fetched: Fetched
+    first: CanalPosition
+    last: CanalPosition
+
+
+def first_place(client: CanalClient) -> CanalPosition:
+    """Where the server goes on, as its next entry tells; nothing is acked.
+
+    A server that has nothing at the moment does not tell: then wherever its cursor stands.
+    Raises: SourceUnavailable.
+    """
+    with client:
+        message = client.get(1, _FIRST_PLACE_MS)
+    if message is None:
+        return CanalPosition("", 0)
+    first = Places(Entries(message.body), CanalPosition("", 0))[0]
+    return replace(first, entry=0)
+
+
 class CanalReceiver:
     """The Receiver of a Canal destination. See ``cdc.receiver.base.Receiver`` for the contract.
 
     Every Batch ends where the job can go on from. Where one transaction alone fills the server's ring, that lies inside
-    the transaction; ``split_transactions`` counts these.
+    the transaction; ``CanalPosition.splits`` counts these.
     """
 
     def __init__(
@@ -89,14 +121,16 @@ class CanalReceiver:
         accept_server: bool = False,
         resumption: Resumption = Resumption(),  # noqa: B008
         patience_s: float = PATIENCE_S,
+        stall_every_s: float = ASK_EVERY_S,
     ) -> None:
         """``client``: makes a client of the destination. ``zone_us``: what the server's clock is ahead of UTC."""
-        self.split_transactions = 0
         self._client = client
         self._ring, self._batch_size, self._window_bytes = ring, batch_size, window_bytes
         self._accept_gap, self._accept_server = accept_gap, accept_server
         self._patience_s = patience_s
-        self._tables = CanalTables(selection, (lambda: Server(mysql)) if mysql else None, resumption)
+        ask = (lambda: Server(mysql)) if mysql else None
+        self._stall = StallWatch(ask, every_s=stall_every_s)
+        self._tables = CanalTables(selection, ask, resumption)
         self._decoder = EntryDecoder(selection, self._tables, zone_us=zone_us)
         self._fetcher: Fetcher | None = None
         self._sequence = 0
@@ -104,9 +138,14 @@ class CanalReceiver:
 
     def _begin_at(self, start: CanalPosition) -> None:
         self._handed = self._acked = start
+        self._began_at = start  # the session: what was handed out when its first batch came
+        self._may_hold = start.held
+        self._holds = False  # the batch that is being read
+        self._full_at: CanalPosition | None = None  # what was handed out when the window was told to be full
+        self._full_again = 0.0  # not told of more before; monotonic
         self._ready: deque[Batch] = deque()
         self._error: CdcError | None = None
-        self._unacked: deque[tuple[Fetched, CanalPosition]] = deque()  # and where each ends
+        self._unacked: deque[_Unacked] = deque()
         self._open = _Open()
         self._epoch = 0
         self._dropping = True  # what comes may have been handed out before
@@ -148,8 +187,11 @@ class CanalReceiver:
             fetched = self._fetcher.take(min(0.05, max(0.0, deadline - time.monotonic())))
             if fetched is not None:
                 self._read(fetched)
-            elif not self._split_if_stuck() and not self._end_if_lost() and time.monotonic() >= deadline:
-                break
+            elif not self._split_if_stuck() and not self._end_if_lost():
+                if self._fetcher.drained:
+                    self._stall.look(self._fetcher.came_at)
+                if time.monotonic() >= deadline:
+                    break
         if self._ready:
             batch = self._ready.popleft()
             assert isinstance(batch.last, CanalPosition)
@@ -184,9 +226,16 @@ class CanalReceiver:
     def window_full(self) -> bool:
         """See ``Receiver``. The ring counts: half of it is held until an ack."""
         fetcher = self._fetcher
-        return (
-            fetcher is not None and not self._ready and fetcher.used >= HALF and not self._acked.reached(self._handed)
-        )
+        if fetcher is None or self._ready or not fetcher.is_empty:
+            return False  # what has come already is gathered first: one Task of it costs less than several
+        if fetcher.used < HALF or self._acked.reached(self._handed):
+            return False
+        now = time.monotonic()
+        if self._handed != self._full_at and now < self._full_again and not fetcher.stands_still:
+            return False
+        if self._handed != self._full_at:
+            self._full_at, self._full_again = self._handed, now + _FULL_AGAIN_S
+        return True
 
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. Only an ack frees the server's ring."""
@@ -198,11 +247,14 @@ class CanalReceiver:
 
     def at_end(self) -> bool:
         """See ``Receiver``."""
-        return self._fetcher is not None and self._fetcher.drained and not self._ready and not self._open.changes
+        if self._fetcher is None or self._ready or self._open.changes or self._stall.trouble is not None:
+            return False
+        # a server whose ring is full sends nothing, whatever there is
+        return self._fetcher.drained and self._fetcher.used < HALF
 
     def trouble(self) -> CdcError | None:
         """See ``Receiver``."""
-        return None
+        return self._stall.trouble
 
     def finished(self) -> bool:
         """See ``Receiver``. A Canal destination has no end."""
@@ -218,17 +270,28 @@ class CanalReceiver:
 
     def _read(self, fetched: Fetched) -> None:
         entries = fetched.entries
-        if fetched.epoch != self._epoch:
+        begins_session = fetched.epoch != self._epoch
+        if begins_session:
             self._epoch = fetched.epoch
             self._unacked.clear()
-            self._open = _Open(length=self._open.length if self._handed.entry else 0)
-            self._dropping = True
+            self._began_at = self._behind_ready()
+            self._may_hold &= fetched.message.id != 1  # a new server: it may have no cursor yet
             self._at = self._anchor(entries)
-        places = self._places(entries)
-        self._unacked.append((fetched, places[-1]))
+        self._may_hold |= self._behind_ready() != self._began_at
+        self._holds = self._may_hold and self._fetcher is not None and self._fetcher.part(fetched) <= HELD_MOST
+        places = Places(entries, self._at)
+        self._at = places.last
+        self._unacked.append(_Unacked(fetched, places[0], places.last))
         try:
-            first = self._first_new(fetched, places) if self._dropping else 0
-            self._read_entries(entries, places, first)
+            if begins_session:
+                self._check_gap(fetched, places)
+            for first, last, back in places.stretches():
+                if back or (begins_session and first == 0):
+                    # what has come since the last whole transaction comes again
+                    self._open = _Open(length=self._open.length if self._behind_ready().entry else 0)
+                    self._dropping = True
+                new = self._first_new(entries, places, first, last) if self._dropping else first
+                self._read_entries(entries, places, new, last)
         except CdcError as error:
             error.where.setdefault("position", self._behind_ready())
             self._tell_position(error)
@@ -252,41 +315,37 @@ class CanalReceiver:
         assert isinstance(last, CanalPosition)
         return last
 
-    def _places(self, entries: Entries) -> list[CanalPosition]:
-        """Where each entry lies, as a place inside a transaction: all with one offset are numbered."""
-        files: dict[bytes, str] = {}
-        found = []
-        at = self._at
-        for file_at, file_size, offset in entries.index[
-            :, (kernels.FILE_AT, kernels.FILE_AT + 1, kernels.OFFSET)
-        ].tolist():
-            raw = entries.body[file_at : file_at + file_size]
-            file = files.get(raw) or files.setdefault(raw, raw.decode("utf-8", "replace"))
-            same = (file, offset) == (at.file, at.offset)
-            at = CanalPosition(file, offset, at.entry + 1 if same else 1)
-            found.append(at)
-        self._at = at
-        return found
+    def _check_gap(self, fetched: Fetched, places: Places) -> None:
+        """A session begins: its first entry must be known already, or be the very next one.
 
-    def _first_new(self, fetched: Fetched, places: list[CanalPosition]) -> int:
-        """The number of the first entry that was not handed out before; all of them where none is new."""
-        start, entries = self._behind_ready(), fetched.entries
+        Where no batch is held for this, only the number of a batch tells that the server has forgotten everything.
+        """
+        start, first = self._behind_ready(), places[0]
+        if not start.file or self._accept_gap or (not start.held and fetched.message.id != 1):
+            return
+        if (start.file, start.offset) == (first.file, first.offset):
+            return
+        if not self._covers(start, first, fetched.entries, 0):
+            raise PositionLost(
+                f"Canal goes on at {fetched.entries.place(0)} and not where the job stopped: its cursor was lost or "
+                "moved, and what lies between may be missing.",
+                mend="Take a new snapshot, or run `cdc resume --accept-gap` if nothing was written between; let Canal "
+                "keep its cursor (file-instance.xml or ZooKeeper), and no other client on this destination.",
+                stopped_at=start,
+                goes_on_at=fetched.entries.place(0),
+            )
+
+    def _first_new(self, entries: Entries, places: Places, first: int, last: int) -> int:
+        """The first entry from ``first`` on that was not handed out before; ``last`` where none is new."""
+        start = self._behind_ready()
         if not start.file:
             self._dropping = False
-            return 0
-        covered = [self._covers(start, place, entries, number) for number, place in enumerate(places)]
-        if fetched.message.id == 1 and not covered[0] and not self._accept_gap:
-            raise PositionLost(
-                f"Canal goes on at {entries.place(0)} and not where the job stopped: it has lost its cursor, and what "
-                "lies between may be missing.",
-                mend="Take a new snapshot, or run `cdc resume --accept-gap` if nothing was written between; let Canal "
-                "keep its cursor (file-instance.xml or ZooKeeper).",
-                stopped_at=start,
-                goes_on_at=entries.place(0),
-            )
-        new = next((number for number, old in enumerate(covered) if not old), len(places))
-        newer = start.newest_ms and entries.index[:new, kernels.TIME_MS] > start.newest_ms
-        for number in np.flatnonzero(newer).tolist():
+            return first
+        new = first
+        while new < last and self._covers(start, places[new], entries, new):
+            new += 1
+        newer = entries.index[first:new, kernels.TIME_MS] > (start.newest_ms or np.iinfo(np.int64).max)
+        for number in (first + np.flatnonzero(newer)).tolist():
             if not self._accept_server and entries.has_rows(number) and self._decoder.maps(entries, number):
                 raise WrongServer(
                     "Rows before our position are newer than all that was seen: Canal reads another server, or the "
@@ -295,7 +354,7 @@ class CanalReceiver:
                     stopped_at=start,
                     at=entries.place(number),
                 )
-        self._dropping = new == len(places)
+        self._dropping = new == last
         return new
 
     def _covers(self, start: CanalPosition, place: CanalPosition, entries: Entries, number: int) -> bool:
@@ -311,10 +370,10 @@ class CanalReceiver:
                 at=entries.place(number),
             ) from error
 
-    def _read_entries(self, entries: Entries, places: list[CanalPosition], first: int) -> None:
-        index = entries.index
+    def _read_entries(self, entries: Entries, places: Places, first: int, last: int) -> None:
+        index = entries.index[first:last]
         bare = (index[:, kernels.KIND] == kernels.ROW_DATA) & (index[:, kernels.ROWS] == 0)
-        for number in (np.flatnonzero(bare[first:]) + first).tolist():
+        for number in (np.flatnonzero(bare) + first).tolist():
             statement = self._statement(entries, number, places)
             if statement is None:
                 continue
@@ -330,9 +389,9 @@ class CanalReceiver:
             self._open.add((), 0, entries, number, number + 1)
             self._hand_out(statement.after)
             first = number + 1
-        self._read_rows(entries, places, first, len(entries))
+        self._read_rows(entries, places, first, last)
 
-    def _statement(self, entries: Entries, number: int, places: list[CanalPosition]) -> CanalStatement | None:
+    def _statement(self, entries: Entries, number: int, places: Places) -> CanalStatement | None:
         """The statement of an entry without rows; None where it only tells the text behind row events."""
         entry = entries.index[number]
         event, sql = int(entry[kernels.EVENT]), entries.text(number, kernels.SQL_AT)
@@ -355,7 +414,7 @@ class CanalReceiver:
             dml,
         )
 
-    def _read_rows(self, entries: Entries, places: list[CanalPosition], first: int, last: int) -> None:
+    def _read_rows(self, entries: Entries, places: Places, first: int, last: int) -> None:
         """Row entries and the edges of transactions: what is whole becomes a Batch, the rest waits."""
         if first >= last:
             return
@@ -381,13 +440,18 @@ class CanalReceiver:
         self._sequence += rows
         self._open.add(changes, rows, entries, first, last)
 
-    def _hand_out(self, place: CanalPosition, gtid_set: str = "") -> None:
-        """What is open becomes a Batch that ends at ``place``."""
+    def _hand_out(self, place: CanalPosition, gtid_set: str = "", *, splits: bool = False) -> None:
+        """What is open becomes a Batch that ends at ``place``, which ``splits`` a transaction that was whole so far."""
         before, taken = self._behind_ready(), self._open
         if not taken.entries and before.reached(place):
             return
-        newest = max(before.newest_ms, taken.newest_ms)
-        last = replace(place, gtid_set=gtid_set or place.gtid_set or before.gtid_set, newest_ms=newest)
+        last = replace(
+            place,
+            gtid_set=gtid_set or place.gtid_set or before.gtid_set,
+            newest_ms=max(before.newest_ms, taken.newest_ms),
+            splits=before.splits + splits,
+            held=self._holds,
+        )
         self._ready.append(
             Batch(
                 tuple(taken.changes),
@@ -409,8 +473,7 @@ class CanalReceiver:
             return False
         if not self._open.entries:
             return False
-        self.split_transactions += not self._handed.entry
-        self._hand_out(self._at)
+        self._hand_out(self._at, splits=not self._handed.entry)
         return True
 
     def _end_if_lost(self) -> bool:
@@ -431,11 +494,15 @@ class CanalReceiver:
             self._hand_out(place)
 
     def _release(self) -> None:
-        """Ack the server batches that end at or before what is committed."""
-        while self._unacked and self._acked.file and self._covered(self._unacked[0][1]):
-            fetched, _ = self._unacked.popleft()
+        """Ack the server batches that end at or before what is committed, but for the one that is held."""
+        while self._unacked and self._acked.file and self._covered(self._unacked[0].last) and not self._is_held():
+            fetched = self._unacked.popleft().fetched
             if self._fetcher is not None:
                 self._fetcher.ack(fetched)
+
+    def _is_held(self) -> bool:
+        """Whether the oldest un-acked batch is the only one that a next session would know."""
+        return self._acked.held and not (len(self._unacked) > 1 and self._covered(self._unacked[1].first))
 
     def _covered(self, end: CanalPosition) -> bool:
         try:

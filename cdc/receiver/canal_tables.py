@@ -14,11 +14,11 @@ from cdc.binlog.catalog import table_schemas
 from cdc.binlog.server import Server
 from cdc.canal.layout import Layout, misfits, schema_of
 from cdc.ddl import Effect, EffectKind, effect_of
-from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.errors import SchemaMismatch, UnsupportedImage
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
-from cdc.receiver.tables import Resumption
-from cdc.schema import Column, Kind, TableSchema
+from cdc.receiver.tables import Resumption, in_force, reads_column
+from cdc.schema import TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,7 @@ class CanalTables:
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """The schemas in force at ``position``."""
-        held = []
-        for versions in self._versions.values():
-            held += [version for version in versions if version.since is None or position.reached(version.since)][-1:]
-        return tuple(held)
+        return in_force(self._versions.values(), position)
 
     def current(self, database: str, table: str) -> TableSchema | None:
         """The newest version known."""
@@ -135,16 +132,7 @@ class CanalTables:
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """Whether the channel reads this column; of a table never seen, every one counts as read."""
-        schema = self.current(database, table)
-        if schema is None:
-            return True
-        if column.casefold() not in {each.name.casefold() for each in schema.columns}:
-            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
-        try:
-            reads = self._selection.reads(schema)
-        except CdcError:
-            return True
-        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+        return reads_column(self._selection, self.current(database, table), column)
 
     def on_statement(self, statement: CanalStatement) -> bool:
         """Judge a statement; True: schemas must be asked for again.
@@ -156,7 +144,9 @@ class CanalTables:
             self._check_writes(statement, effect)
             return False
         if effect.kind is EffectKind.TOUCHES:
-            self._check_resumed(statement, effect)
+            before = statement.before
+            at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
+            self._resumption.check(effect, statement.sql, before, at_start=at_start)
             log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
         elif effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
@@ -164,24 +154,6 @@ class CanalTables:
             return False
         self._stale |= {_name(table) for table in effect.tables}
         return True
-
-    def _check_resumed(self, statement: CanalStatement, effect: Effect) -> None:
-        at_start = (self._start.file, self._start.offset) == (statement.before.file, statement.before.offset)
-        if not (self._resumption.behind_ddl and at_start):
-            mend = "Look at the table and its target, then run `cdc resume`"
-            mend += " --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."
-        elif effect.row_changing and not self._resumption.past_ddl:
-            mend = "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
-            mend += "--past-ddl` if the target is right as it is."
-        else:
-            return
-        raise SchemaChanged(
-            f"{effect.reason} touches {', '.join(effect.tables)}.",
-            mend=mend,
-            tables=", ".join(effect.tables),
-            statement=statement.sql[:200],
-            position=statement.before,
-        )
 
     def _check_writes(self, statement: CanalStatement, effect: Effect) -> None:
         mapped = [table for table in effect.tables if self.maps(*_name(table))]

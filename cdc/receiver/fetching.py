@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 FULL, HALF = 7 / 8, 1 / 2  # of the ring: nothing more is fetched; the cycle should close
 _LARGEST_FETCH = 1 / 8  # of the ring, in one batch
 _WAIT_MS = 100  # the server lets a get wait so long for a whole batch: the most that a lone row is late
+_EMPTY = 2  # gets in a row that bring nothing: one alone may only tell of a server that is slow
 _KEEP_ALIVE_S = 30.0
 _STARVED_S = 1.0
 _JUMPS, _JUMPS_WITHIN_S = 4, 60.0  # a cut line makes one jump; another client makes them again and again
@@ -81,7 +82,7 @@ class Fetcher:
         self._error: BaseException | None = None
         self._stopping = False
         self._standing = False
-        self._drained = False
+        self._empty = 0  # gets in a row that brought nothing
         self._came_at = time.monotonic()  # the newest batch
         self._away: tuple[float, SourceUnavailable] | None = None
         self._thread = threading.Thread(target=self._run, name="canal-fetcher", daemon=True)
@@ -98,6 +99,7 @@ class Fetcher:
         self._client.close()
         if self._thread.is_alive():
             self._thread.join()
+            self._client.close()  # it may have connected again in between
 
     def take(self, timeout_s: float) -> Fetched | None:
         """The next server batch. Raises: what stopped the thread, once all before it was taken."""
@@ -119,7 +121,19 @@ class Fetcher:
     @property
     def used(self) -> float:
         """Which part of the ring, or of the window, is fetched and not acked."""
-        return max(self._ring.used(self._entries, self._bytes), self._bytes / self._window_bytes)
+        return self._part(self._entries, self._bytes)
+
+    def part(self, fetched: Fetched) -> float:
+        """Which part of it one batch takes."""
+        return self._part(len(fetched.entries), len(fetched.message.body))
+
+    def _part(self, entries: int, byte_count: int) -> float:
+        return max(self._ring.used(entries, byte_count), byte_count / self._window_bytes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything fetched was taken."""
+        return not self._waiting
 
     @property
     def bytes_held(self) -> int:
@@ -133,14 +147,19 @@ class Fetcher:
         The server puts up to a thousand entries into its ring at once, and waits until there is room for all of them.
         """
         with self._changed:
-            starved = self._drained and self.used >= HALF and time.monotonic() - self._came_at > _STARVED_S
+            starved = self._empty >= _EMPTY and self.used >= HALF and time.monotonic() - self._came_at > _STARVED_S
             return (self._standing or starved) and not self._waiting
 
     @property
     def drained(self) -> bool:
         """Whether the server had nothing more, and everything fetched was taken."""
         with self._changed:
-            return self._drained and not self._waiting and self._error is None
+            return self._empty >= _EMPTY and not self._waiting and self._error is None
+
+    @property
+    def came_at(self) -> float:
+        """When the newest batch came, monotonic seconds."""
+        return self._came_at
 
     @property
     def away(self) -> tuple[float, SourceUnavailable] | None:
@@ -182,7 +201,7 @@ class Fetcher:
             log.info("connected to Canal again", extra={"server": self._client.address})
             self._away = None
         if message is None:
-            self._drained = True
+            self._empty += 1
             self._refusals = 0
             return
         self._keep(message)
@@ -203,7 +222,7 @@ class Fetcher:
                 self._entries = self._bytes = 0
             self._resynced = False
             self._expected = message.id + 1
-            self._drained, self._came_at = False, time.monotonic()
+            self._empty, self._came_at = 0, time.monotonic()
             self._entries += len(entries)
             self._bytes += len(message.body)
             self._waiting.append(Fetched(self.epoch, message, entries))

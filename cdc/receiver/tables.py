@@ -30,12 +30,55 @@ Name = tuple[str, str]  # database and table
 Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], None]], BinlogPosition]
 
 
+def in_force(tables: Iterable[tuple[TableSchema, ...]], position: Position) -> tuple[TableSchema, ...]:
+    """Of each table's versions the one that holds at ``position``, if any does."""
+    found = []
+    for versions in list(tables):
+        held = [version for version in versions if version.since is None or position.reached(version.since)]
+        found += held[-1:]
+    return tuple(found)
+
+
+def reads_column(selection: Selection, schema: TableSchema | None, column: str) -> bool:
+    """Whether the table's channel reads a column, which may be new; of a table never seen (None) every one counts."""
+    if schema is None:
+        return True
+    if column.casefold() not in {each.name.casefold() for each in schema.columns}:
+        schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
+    try:
+        reads = selection.reads(schema)
+    except CdcError:
+        return True
+    return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """What a person has said when resuming a paused job."""
 
     behind_ddl: bool = False  # go on behind a statement that lies exactly at the start
     past_ddl: bool = False  # also if it changed rows without row events
+
+    def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
+        """Whether to go on behind a statement that touches a mapped table and lies at ``before``.
+
+        Raises: SchemaChanged - nobody has said so.
+        """
+        if not (self.behind_ddl and at_start):
+            mend = "Look at the table and its target, then run `cdc resume`"
+            mend += " --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."
+        elif effect.row_changing and not self.past_ddl:
+            mend = "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
+            mend += "--past-ddl` if the target is right as it is."
+        else:
+            return
+        raise SchemaChanged(
+            f"{effect.reason} touches {', '.join(effect.tables)}.",
+            mend=mend,
+            tables=", ".join(effect.tables),
+            statement=sql[:200],
+            position=before,
+        )
 
 
 class KnownTables:
@@ -205,12 +248,7 @@ class KnownTables:
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """The schemas in force at ``position``."""
-        found = []
-        for versions in list(self._versions.values()):
-            held = [version for version in versions if version.since is None or position.reached(version.since)]
-            if held:
-                found.append(held[-1])
-        return tuple(found)
+        return in_force(self._versions.values(), position)
 
     def rewind(self, position: BinlogPosition) -> None:
         """Forget what came after ``position``; it is read again."""
@@ -232,17 +270,7 @@ class KnownTables:
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
-        schema = self.current(database, table)
-        if schema is None:
-            return True
-        names = {each.name.casefold() for each in schema.columns}
-        if column.casefold() not in names:
-            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
-        try:
-            reads = self._selection.reads(schema)
-        except CdcError:
-            return True
-        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+        return reads_column(self._selection, self.current(database, table), column)
 
     def on_statement(self, statement: Statement) -> None:
         """Judge a statement of the binlog.
@@ -273,20 +301,8 @@ class KnownTables:
         )
 
     def _touched(self, statement: Statement, effect: Effect) -> None:
-        if not self._resumption.behind_ddl or self._start is None or not _same_place(self._start, statement.before):
-            raise _paused(
-                effect,
-                statement,
-                "Look at the table and its target, then run `cdc resume`"
-                + (" --past-ddl, or `cdc snapshot` to load the table again." if effect.row_changing else "."),
-            )
-        if effect.row_changing and not self._resumption.past_ddl:
-            raise _paused(
-                effect,
-                statement,
-                "It may have changed rows without row events: run `cdc snapshot` for the table, or `cdc resume "
-                "--past-ddl` if the target is right as it is.",
-            )
+        at_start = self._start is not None and _same_place(self._start, statement.before)
+        self._resumption.check(effect, statement.sql, statement.before, at_start=at_start)
         self._renew(statement, effect)
         log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
 
@@ -358,16 +374,6 @@ def _merged(told: TableSchema, today: TableSchema) -> TableSchema:
         else:
             columns.append(column)
     return replace(told, columns=tuple(columns), comment=today.comment)
-
-
-def _paused(effect: Effect, statement: Statement, mend: str) -> SchemaChanged:
-    return SchemaChanged(
-        f"{effect.reason} touches {', '.join(effect.tables)}.",
-        mend=mend,
-        tables=", ".join(effect.tables),
-        statement=statement.sql[:200],
-        position=statement.before,
-    )
 
 
 def _same_place(one: BinlogPosition, other: BinlogPosition) -> bool:

@@ -42,18 +42,24 @@ class Harness:
         """A Consumer as the next run would have it."""
         sink = self.wrap_sink(self.sink)
         self.runner.sink = sink
-        self.receiver = SourceReceiver(self.source, self.routes, **self.receiver_options)
+        self.receiver = self.new_receiver()
         parts = Parts(
             self.run, self.wrap_receiver(self.receiver), self.routes, self.runner, sink, self.wrap_store(self.store)
         )
         self.consumer = Consumer(parts, self.limits, sequence=self.sequence)
         return self.consumer
 
+    def new_receiver(self):
+        return SourceReceiver(self.source, self.routes, **self.receiver_options)
+
+    def first_place(self):
+        return place(0)
+
     def once(self):
         """One run; what it raised, or how it ended."""
         consumer = self.start()
         try:
-            return consumer.run(lambda: place(0))
+            return consumer.run(self.first_place)
         finally:
             self.sequence = consumer.sequence
 
@@ -72,7 +78,7 @@ class Harness:
     def in_background(self):
         """A run on a thread; call ``consumer.stop()`` and ``join``."""
         consumer = self.start()
-        thread = Background(lambda: consumer.run(lambda: place(0)))
+        thread = Background(lambda: consumer.run(self.first_place))
         thread.start()
         return thread
 

@@ -6,13 +6,15 @@ import multiprocessing
 import signal
 from pathlib import Path
 
+from tests.flow.harness import Harness
+
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults"])
+_CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults", "tests.flow.canal"])
 
 
-def run_in_process(folder: Path, source, faults=(), timeout_s=60, **options):
+def run_in_process(folder: Path, source, faults=(), timeout_s=60, harness=Harness, **options):
     """Runs until the source is finished; the exit code, negative for a signal."""
-    process = _CONTEXT.Process(target=_run, args=(folder, source, faults, options))
+    process = _CONTEXT.Process(target=_run, args=(harness, folder, source, faults, options))
     process.start()
     process.join(timeout_s)
     if process.is_alive():
@@ -29,11 +31,10 @@ def killed(code):
     return code == -signal.SIGKILL
 
 
-def _run(folder, source, faults, options):
+def _run(harness, folder, source, faults, options):
     from tests.flow.faults import Script, put_in
-    from tests.flow.harness import Harness
 
-    harness = Harness(folder, source, **options)
+    harness = harness(folder, source, **options)
     put_in(harness, Script(*faults))
     harness.until_finished()
     harness.close()

@@ -43,6 +43,7 @@ class Source:
     stops: dict[int, Exception] = field(default_factory=dict)  # raised before the transaction of that index ...
     stops_inside: dict[int, Exception] = field(default_factory=dict)  # ... or behind its first piece
     operations: int = 0
+    trouble: Exception | None = None
 
     @classmethod
     def random(cls, seed, transactions=40, tables=("shop.orders", "shop.items"), largest=6, keys=12):
@@ -215,7 +216,7 @@ class SourceReceiver:
         return self._pieces is None and self._index >= len(self.source.transactions)
 
     def trouble(self):
-        return None
+        return self.source.trouble
 
     def finished(self):
         return not self.endless and self.at_end()

@@ -8,52 +8,51 @@ import time
 import pytest
 
 from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, SourceUnavailable, UnsupportedImage
-from cdc.position import CanalPosition
 from cdc.receiver.fetching import Ring
 from cdc.receiver.tables import Resumption
 from cdc.schema import DELETED
-from tests.canal_sources import canal_receiver, canal_server, client_of
-from tests.receiving import Line, Mapped, Taker, endpoint, position, receiver_of, until
+from tests.canal_sources import CURSOR, canal_receiver, canal_server, client_of, drain
+from tests.canal_types import create_every_type, write_every_type
+from tests.receiving import Line, Mapped, Shop, Taker, endpoint, position, receiver_of, until
 
 pytestmark = pytest.mark.canal
 
 
-CURSOR = CanalPosition("", 0)
-
-
-class Shop:
+class CanalShop(Shop):
     """A database that Canal reads."""
 
     def __init__(self, server, database, canal):
-        self.server, self.database, self.canal = server, database, canal
-
-    def write(self, *statements):
-        self.server.execute(*(statement.format(db=self.database) for statement in statements))
-
-    def together(self, *statements):
-        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
-            cursor.execute("BEGIN")
-            for statement in statements:
-                cursor.execute(statement)
-            cursor.execute("COMMIT")
+        super().__init__(server, database)
+        self.canal = canal
+        self.write("CREATE TABLE {db}.orders (id INT PRIMARY KEY, note VARCHAR(1000) CHARACTER SET utf8mb4)")
 
     def receiver(self, address=None, **options):
         return canal_receiver(address or self.canal.address, Mapped(self.database), **options)
 
 
 @pytest.fixture
-def shop_of(request, tmp_path):
-    canals = []
+def shop_of(request):
+    """A shop read by the module's Canal, which has read everything written before."""
 
-    def make(kind="mysql", **options):
+    def make(kind="mysql"):
         server = request.getfixturevalue(kind)
         database = request.getfixturevalue("mariadb_database" if kind == "mariadb" else "database")
-        canal = canal_server(tmp_path / "canal", server, **options)
-        canals.append(canal)
-        canal.launch()
-        shop = Shop(server, database, canal)
-        shop.write("CREATE TABLE {db}.orders (id INT PRIMARY KEY, note VARCHAR(1000) CHARACTER SET utf8mb4)")
+        shop = CanalShop(server, database, request.getfixturevalue("canal" if kind == "mysql" else "canal_mariadb"))
+        drain(shop.canal)
         return shop
+
+    return make
+
+
+@pytest.fixture
+def own_canal(mysql, database, tmp_path):
+    """A shop read by a Canal server of its own."""
+    canals = []
+
+    def make(**options):
+        canals.append(canal_server(tmp_path / "canal", mysql, **options))
+        canals[-1].launch()
+        return CanalShop(mysql, database, canals[-1])
 
     yield make
     for canal in canals:
@@ -79,7 +78,8 @@ def ack_all(taken):
 
 
 def nothing_unacked(receiver):
-    until(lambda: receiver._fetcher.used == 0, 20, "the acks")
+    """But for the newest committed batch, which is held."""
+    until(lambda: len(receiver._unacked) <= 1 and not receiver._fetcher._acks, 20, "the acks")
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
@@ -106,7 +106,12 @@ def test_rows_come_in_order_and_the_position_is_the_binlogs(shop_of, opened, kin
 def test_a_restart_of_canal_with_its_cursor_loses_and_doubles_nothing(shop_of, opened, kind):
     shop = shop_of(kind)
     taker = Taker(opened(shop.receiver()))
-    shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(5)))
+    shop.write("INSERT INTO {db}.orders VALUES (0, '')")
+    taker.take_rows(1)
+    ack_all(taker)  # everything: the first batch is not held
+    until(lambda: not taker.receiver._unacked and not taker.receiver._fetcher.used, 20, "the ack")
+    shop.canal.restart()
+    shop.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(1, 5)))
     taker.take_rows(5)
     ack_all(taker)
     nothing_unacked(taker.receiver)
@@ -132,8 +137,8 @@ def test_a_job_that_starts_again_drops_what_it_has_committed_and_not_acked(shop_
     assert (second.values(), second.sequences) == ([5], [6])
 
 
-def test_canal_restarted_without_its_cursor_is_a_gap_until_it_is_accepted(shop_of, opened):
-    shop = shop_of(durable=False)
+def test_canal_restarted_without_its_cursor_is_a_gap_until_it_is_accepted(own_canal, opened):
+    shop = own_canal(durable=False)
     taker = Taker(opened(shop.receiver()))
     shop.write("INSERT INTO {db}.orders VALUES (1, '')")
     taker.take_rows(1)
@@ -145,7 +150,7 @@ def test_canal_restarted_without_its_cursor_is_a_gap_until_it_is_accepted(shop_o
     shop.canal.launch()
     shop.write("INSERT INTO {db}.orders VALUES (3, '')")
     again = Taker(opened(shop.receiver(), stopped, schemas, 1))
-    with pytest.raises(PositionLost, match="has lost its cursor") as caught:
+    with pytest.raises(PositionLost, match="its cursor was lost") as caught:
         again.take_rows(1)
     assert caught.value.where["stopped_at"] == stopped and "accept-gap" in caught.value.mend
     assert not again.rows
@@ -185,8 +190,8 @@ def test_acks_come_in_order_and_only_up_to_what_is_committed(shop_of, opened):
     assert again.values() == [3, 4, 5]
 
 
-def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, opened):
-    shop = shop_of(entries=64, transaction_size=16)
+def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(own_canal, opened):
+    shop = own_canal(entries=64, transaction_size=16)
     receiver = opened(shop.receiver(ring=Ring(entries=64)))
     taker = Taker(receiver)
     shop.write("INSERT INTO {db}.orders VALUES (-1, 'before')")
@@ -195,7 +200,7 @@ def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, op
         "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 200))" for row in range(at, at + 500))
         for at in range(0, 10_000, 500)
     ]
-    shop.together(*inserts)
+    shop.write_together(*inserts)
     deadline = time.monotonic() + 60
     while len(taker.rows) < 10_001:
         assert time.monotonic() < deadline, len(taker.rows)
@@ -205,21 +210,21 @@ def test_one_transaction_larger_than_the_ring_goes_through_in_pieces(shop_of, op
         elif receiver.window_full() or taker.batches[-1].last.entry:
             receiver.ack(taker.batches[-1].last)  # a cycle that closes and commits
     assert taker.values() == [-1, *range(10_000)]
-    assert receiver.split_transactions == 1
+    assert taker.batches[-1].last.splits == 1
     assert all(batch.ends_transaction for batch in taker.batches)
     # a job that was killed between two pieces goes on behind the piece it has committed
     inside = [batch.last for batch in taker.batches if batch.last.entry]
     assert inside
 
 
-def test_a_kill_inside_a_split_transaction_goes_on_behind_the_committed_piece(shop_of, opened):
-    shop = shop_of(entries=64, transaction_size=16)
+def test_a_kill_inside_a_split_transaction_goes_on_behind_the_committed_piece(own_canal, opened):
+    shop = own_canal(entries=64, transaction_size=16)
     first = Taker(opened(shop.receiver(ring=Ring(entries=64))))
     inserts = [
         "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 200))" for row in range(at, at + 500))
         for at in range(0, 5_000, 500)
     ]
-    shop.together(*inserts)
+    shop.write_together(*inserts)
 
     def committed_up_to_a_piece(taker):
         if taker.receiver.window_full():
@@ -254,8 +259,10 @@ def test_ddl_on_a_mapped_table_stops_before_it_and_a_resume_goes_on_behind_it(sh
     assert taker.values() == [1, 2]
     stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
     taker.receiver.close()
+    refused = Taker(opened(shop.receiver(), stopped, schemas, 2))
     with pytest.raises(SchemaChanged):
-        Taker(opened(shop.receiver(), stopped, schemas, 2)).take_rows(1)
+        refused.take_rows(1)
+    refused.receiver.close()
     resumed = shop.receiver(resumption=Resumption(behind_ddl=True))
     assert Taker(opened(resumed, stopped, schemas, 2)).take_rows(1).rows[0]["id"] == 3
 
@@ -315,8 +322,39 @@ def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(s
     assert select.select([client._connection._socket], [], [], 20)[0], "the server cuts an idle line"
     with pytest.raises(SourceUnavailable):
         client.get()
+    shop.write("INSERT INTO {db}.orders VALUES (1, 'after the silence')")
     assert until(lambda: client.get(1000, 200), 20).session == 2
     client.close()
+
+
+def test_a_canal_that_stands_still_is_told_and_is_not_at_its_end(own_canal, opened):
+    shop = own_canal()
+    receiver = opened(shop.receiver(mysql=endpoint(shop.server), stall_every_s=0.5))
+    taker = Taker(receiver)
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1).take_to_end()
+    assert receiver.trouble() is None
+    accounts = "canal@localhost IDENTIFIED BY '{0}', canal@127.0.0.1 IDENTIFIED BY '{0}'"
+    with shop.server.connect() as connection, connection.cursor() as cursor:
+        try:
+            # Canal's connection is cut and its next login refused: it tries for ever, and tells its clients nothing
+            cursor.execute(f"ALTER USER {accounts.format('another')}")
+            cursor.execute("SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            cursor.execute(f"KILL {cursor.fetchone()[0]}")
+            rows = iter(range(2, 1000))
+
+            def told():
+                shop.write(f"INSERT INTO {{db}}.orders VALUES ({next(rows)}, '')")
+                receiver.get(0.2)
+                return receiver.trouble()
+
+            trouble = until(told, 30, "the warning")
+        finally:
+            cursor.execute(f"ALTER USER {accounts.format('canal')}")
+    assert "Canal stands still" in trouble.message and "log" in trouble.mend
+    assert not receiver.at_end()
+    taker.take_rows(next(rows) - 1, 60).take_to_end()
+    assert receiver.trouble() is None and taker.values() == list(range(1, len(taker.rows) + 1))
 
 
 def test_a_wider_table_after_ddl_is_known_from_mysql(shop_of, opened):
@@ -329,71 +367,15 @@ def test_a_wider_table_after_ddl_is_known_from_mysql(shop_of, opened):
     assert (schema.column("name").charset, schema.column("name").comment) == ("latin1", "full")
 
 
-ALL_TYPES = {
-    "ti": ("TINYINT", "-5", "127", "NULL"),
-    "tu": ("TINYINT UNSIGNED", "200", "255", "0"),
-    "si": ("SMALLINT", "-32768", "1", "0"),
-    "su": ("SMALLINT UNSIGNED", "65535", "1", "0"),
-    "mi": ("MEDIUMINT", "-8388608", "1", "0"),
-    "mu": ("MEDIUMINT UNSIGNED", "16777215", "1", "0"),
-    "ii": ("INT", "-2147483648", "1", "0"),
-    "iu": ("INT UNSIGNED", "4294967295", "1", "0"),
-    "bi": ("BIGINT", "-9223372036854775808", "1", "0"),
-    "bu": ("BIGINT UNSIGNED", "18446744073709551615", "1", "0"),
-    "bo": ("BOOLEAN", "1", "0", "NULL"),
-    "de": ("DECIMAL(12,4)", "-12345.6", "0", "5"),
-    "dw": ("DECIMAL(38,10)", "-9999999999999999999999999999.9999999999", "0.0000000001", "0"),
-    "dx": ("DECIMAL(65,30)", "-1.5", "0", "12345678901234567890123456789012345.000000000000000000000000000001"),
-    "d0": ("DECIMAL(20,0)", "-12345678901234567890", "0", "7"),
-    "fl": ("FLOAT", "1e10", "-0.1", "3.14159"),
-    "db": ("DOUBLE", "1e300", "-0.1", "2.2250738585072014e-308"),
-    "b1": ("BIT(1)", "b'1'", "b'0'", "NULL"),
-    "b33": ("BIT(33)", "b'100000000000000000000000000000001'", "0", "1"),
-    "b64": ("BIT(64)", "18446744073709551615", "0", "1"),
-    "yr": ("YEAR", "2024", "1901", "0"),
-    "dt": ("DATE", "'2024-02-29'", "'0001-01-01'", "'9999-12-31'"),
-    "t0": ("TIME", "'-838:59:59'", "'00:00:00'", "'23:59:59'"),
-    "t3": ("TIME(3)", "'-00:00:00.123'", "'100:00:00.5'", "'00:00:00'"),
-    "t6": ("TIME(6)", "'100:01:02.000003'", "'-00:00:00.000001'", "'00:00:00'"),
-    "m0": ("DATETIME", "'2024-01-02 03:04:05'", "'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"),
-    "m3": ("DATETIME(3)", "'2024-01-02 03:04:05.070'", "'1582-10-10 00:00:00'", "NULL"),
-    "m6": ("DATETIME(6)", "'9999-12-31 23:59:59.999999'", "'1969-12-31 23:59:59.999999'", "NULL"),
-    "s0": ("TIMESTAMP NULL", "'2024-07-01 00:00:00'", "'1970-01-02 00:00:01'", "NULL"),
-    "s6": ("TIMESTAMP(6) NULL", "'2024-07-01 12:34:56.000001'", "'2024-03-31 02:30:00'", "NULL"),
-    "ch": ("CHAR(6) CHARACTER SET utf8mb4", "'ab  '", "''", "'日本'"),
-    "vc": ("VARCHAR(20) CHARACTER SET utf8mb4", "'hé\"\\\\\\''", "''", "'😀'"),
-    "tx": ("TEXT CHARACTER SET utf8mb4", "'té中😀'", "''", "'x\\ny'"),
-    "lt": ("LONGTEXT CHARACTER SET utf8mb4", "REPEAT('é', 5000)", "''", "NULL"),
-    "tn": ("TEXT(1000) CHARACTER SET utf8mb4", "'té中😀'", "''", "NULL"),
-    "bn": ("BINARY(4)", "x'61620000'", "x'00'", "x'ff'"),
-    "vb": ("VARBINARY(8)", "x'00ff80'", "''", "x'c3a9'"),
-    "bl": ("BLOB", "x'00ff80c2'", "''", "NULL"),
-    "en": ("ENUM('a','b','it''s','ü') CHARACTER SET utf8mb4", "'it''s'", "'ü'", "NULL"),
-    "st": ("SET('x','y','z') CHARACTER SET utf8mb4", "'x,z'", "''", "NULL"),
-    "ge": ("POINT", "POINT(1, 2)", "POINT(0, 0)", "NULL"),
-    "la": ("VARCHAR(20) CHARACTER SET latin1", "'plain'", "''", "NULL"),
-}
-JSONS = {"js": ("JSON", """'{"a": [1, null, "x\\\\n", 1.5, true], "é": {}}'""", "'[]'", "'null'")}
-
-
 @pytest.mark.parametrize("with_mysql", [False, True])
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_every_type_is_what_the_binlog_decoder_makes_of_it(shop_of, opened, kind, with_mysql):
-    shop = shop_of(kind, time_zone="GMT+08:00")
+    shop = shop_of(kind)
     start = position(shop.server)
-    types = ALL_TYPES | JSONS
-    columns = ", ".join(f"{name} {spec[0]}" for name, spec in types.items())
     mysql = endpoint(shop.server) if with_mysql else None
     canal = Taker(opened(shop.receiver(zone_us=8 * 3600 * 1_000_000, mysql=mysql)))
-    shop.write(f"CREATE TABLE {{db}}.types (id INT PRIMARY KEY, {columns})")
-    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
-        for row in (1, 2, 3):
-            cursor.execute(f"INSERT INTO types VALUES ({row}, {', '.join(spec[row] for spec in types.values())})")
-        cursor.execute("INSERT INTO types (id) VALUES (4)")
-        cursor.execute("INSERT INTO types (id, dt, m0, s0, en) VALUES (5, 0, '2024-00-00', 0, 'nope')")
-        cursor.execute("UPDATE types SET ti = 1, tx = 'changed'")
-        cursor.execute("DELETE FROM types WHERE id = 2")
+    create_every_type(shop)
+    write_every_type(shop)
     binlog = Taker(opened(receiver_of(shop.server, Mapped(shop.database)), start)).take_rows(
         11, 240
     )  # it may compile first

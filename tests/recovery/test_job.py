@@ -18,7 +18,7 @@ from cdc.assembly import Assembly
 from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
-from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable
+from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
 from cdc.job import Job
 from cdc.status import Resume
 from channels.mapping import Routes
@@ -172,6 +172,17 @@ def test_a_source_that_ends_makes_the_job_done(bench):
     assert job.ended() == 0
     assert job.job.status().state == "DONE"
     assert bench.rows() == bench.expected()
+
+
+def test_a_source_that_stands_still_is_told_while_the_job_runs(bench):
+    job = bench.job()
+    assert job.until("RUNNING").reason is None
+    bench.source.trouble = SourceUnavailable("Canal stands still.", mend="See its log.", silent_for="30 s")
+    job.until("RUNNING", reason="Canal stands still. (silent for 30 s)", mend="See its log.")
+    bench.source.trouble = None
+    job.until("RUNNING", reason=None)
+    job.job.request_stop()
+    job.ended()
 
 
 def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):

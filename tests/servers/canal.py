@@ -65,6 +65,7 @@ class CanalServer:
     """A Canal server of our own on loopback that reads from a ``LocalServer``. Use as a context manager.
 
     ``durable``: its cursor survives a restart. Without a cursor it starts at the source's end of binlog.
+    ``quick_start``: with a compiler that makes tests quick and the server slow.
     """
 
     def __init__(
@@ -81,14 +82,16 @@ class CanalServer:
         time_zone: str = "UTC",
         filter_dml: bool = True,
         password: bool = True,
+        quick_start: bool = True,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.host = "127.0.0.1"
         self.port = free_port()
         self.log = folder / "canal.log"
         self._jars = jars
-        self._source = source
+        self.source = source
         self._process: subprocess.Popen[bytes] | None = None
+        self._quick = ["-XX:TieredStopAtLevel=1"] if quick_start else []
         hashed = hashlib.sha1(hashlib.sha1(PASSWORD.encode()).digest()).hexdigest()
         self._settings = {
             "canal.port": self.port,
@@ -135,11 +138,11 @@ class CanalServer:
 
     def launch(self) -> None:
         """Start; without a cursor of its own the stream begins where the source's binlog ends now."""
-        _grant(self._source)
-        file, offset = _end_of_binlog(self._source)
+        _grant(self.source)
+        file, offset = end_of_binlog(self.source)
         settings = {**self._settings, "canal.start.file": file, "canal.start.offset": offset}
         wrapper = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", *self._quick]
         command += [f"-D{name}={value}" for name, value in settings.items()]
         command += ["-cp", f"{self._jars}:{self._jars}/*", "CanalForTests", str(_PARTS / "instance.xml")]
         start = self.log.stat().st_size if self.log.exists() else 0
@@ -155,6 +158,10 @@ class CanalServer:
     def kill(self) -> None:
         """End at once, as a crash would."""
         self._end(signal.SIGKILL)
+
+    def forget(self) -> None:
+        """Lose the cursor, as a memory-only server does at every restart."""
+        (self.log.parent / DESTINATION / "meta.dat").unlink()
 
     def restart(self) -> None:
         """Stop and start again, on the same port and folder."""
@@ -197,7 +204,8 @@ def _grant(source: LocalServer) -> None:
         source.create_user("canal", "canal")
 
 
-def _end_of_binlog(source: LocalServer) -> tuple[str, int]:
+def end_of_binlog(source: LocalServer) -> tuple[str, int]:
+    """File and offset behind the last event."""
     statement = "SHOW BINARY LOG STATUS" if source.binaries.kind == "mysql" else "SHOW MASTER STATUS"
     connection = source.connect()
     with connection, connection.cursor() as cursor:

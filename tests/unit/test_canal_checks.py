@@ -45,7 +45,11 @@ def test_columns_that_canal_damages_are_named():
         Column("note", Kind.TEXT, "text", charset="utf8mb4"),
         Column("place", Kind.VECTOR, "vector(3)"),
     )
-    found = list(source_findings(Settings(), [TableSchema("shop", "orders", columns, ("id",))]))
+    found = list(
+        source_findings(
+            Settings(), [(TableSchema("shop", "orders", columns, ("id",)), frozenset({"id", "name", "note", "place"}))]
+        )
+    )
     assert [finding.fatal for finding in found] == [True, False, True]
     assert "shop.orders.name" in found[1].problem and "gbk" in found[1].problem
     assert "shop.orders.place" in found[2].problem

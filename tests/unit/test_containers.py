@@ -6,15 +6,18 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
+from cdc.config import CanalSource, load_config
+
 ROOT = Path(__file__).parents[2]
-PINNED = re.compile(r".+:\d+\.\d+(\.\d+)?[-\w.]*$")
+PINNED = re.compile(r".+:v?\d+\.\d+(\.\d+)?[-\w.]*$")
 
 
 def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
-    assert {"mysql", "job"} <= services.keys()
+    assert {"mysql", "job", "canal", "job-canal"} <= services.keys()
     for name, service in services.items():
         assert "build" in service or PINNED.match(service["image"]), name
         assert service["healthcheck"]["test"], name
@@ -31,6 +34,17 @@ def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
                 assert source in compose["volumes"], source
         if build := service.get("build"):
             assert (ROOT / "compose" / build / "Dockerfile").is_file()
+
+
+def test_the_jobs_fit_the_services_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_PASSWORD", "secret")
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    canal = services["canal"]["environment"]
+    source = load_config(ROOT / "compose/job-canal.yaml").source
+    assert isinstance(source, CanalSource)
+    assert source.destination == canal["canal.destinations"] and source.servers == ("canal:11111",)
+    assert source.buffer.entries == int(canal["canal.instance.memory.buffer.size"])
+    load_config(ROOT / "compose/job.yaml")
 
 
 def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -> None:
