@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
+from cdc.errors import CdcError
 from cdc.position import Position
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ class PartWriter(Protocol):
 
         Raises: LoadRejected, SinkUnavailable, SinkBusy.
         """
+
+
+def loads_of(outcomes: Iterable[PreparedLoad | CdcError | None]) -> tuple[PreparedLoad, ...]:
+    """The loads among what writers of a Task's parts have said. Raises: the first error among it."""
+    loads = []
+    for outcome in outcomes:
+        if isinstance(outcome, CdcError):
+            raise outcome
+        if outcome is not None:
+            loads.append(outcome)
+    return tuple(loads)
 
 
 class Sink(Protocol):

@@ -26,10 +26,10 @@ from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
+from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
@@ -145,11 +145,7 @@ class DeltaSink:
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
-        outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
-        for outcome in outcomes:
-            if isinstance(outcome, CdcError):
-                raise outcome
-        return tuple(outcome for outcome in outcomes if isinstance(outcome, PreparedLoad))
+        return loads_of(write_parts(frame, name, table.key, self.part_writer(table), self._parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""

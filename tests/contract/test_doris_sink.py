@@ -16,8 +16,9 @@ from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
 from channels.sinks import bodies
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
+from channels.sinks.column_types import parsed
 from channels.sinks.doris import DorisSink
-from channels.sinks.doris_types import doris_type, parsed
+from channels.sinks.doris_types import doris_type
 from tests.servers.doris.cases import TABLE, USER, mark_of, name_of, rows_of, sink_on, stand_in, write
 from tests.servers.doris.stand_in import DorisStandIn
 
