@@ -11,7 +11,7 @@ from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.server import Server
 from cdc.config import BinlogFilesSource, BinlogSource, Config
 from cdc.errors import CdcError, ConfigError
-from cdc.preflight import check_files, check_source, run_checks
+from cdc.preflight import check_files, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
 
@@ -30,8 +30,7 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
             schemas = _schemas(config.source, parts)
         except CdcError:
             return findings  # the server cannot be asked, which is a finding already
-        checks = (partial(_described, schema, parts) for schema in schemas)
-        return tuple(dict.fromkeys([*findings, *run_checks(checks)]))
+        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
 
 
 def check_source_of(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
@@ -71,8 +70,15 @@ def _schemas(source: BinlogSource, parts: Assembly) -> list[TableSchema]:
     return [schema for _, schema in sorted(schemas.items())]
 
 
-def _described(schema: TableSchema, parts: Assembly) -> tuple[Finding, ...]:
-    return parts.sink.describe(_target(schema, parts))
+def _target_findings(schemas: list[TableSchema], parts: Assembly) -> list[Finding]:
+    """What keeps a mapping from its table, and what the sink says of the others."""
+    targets, found = [], []
+    for schema in schemas:
+        try:
+            targets.append(_target(schema, parts))
+        except CdcError as error:
+            found.append(finding_of(error))
+    return [*found, *run_checks([partial(parts.sink.check, targets)])]
 
 
 def _target(schema: TableSchema, parts: Assembly) -> TargetTable:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark.writers import Outcome, PackedLoad, write_frames, write_packed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from channels.mapping import Mapping
+    from channels.mapping import Mapping as TableMapping
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Task:
 
     name: LoadName  # of its first part
     target: TargetTable
-    mapping: Mapping
+    mapping: TableMapping
     schema: TableSchema
     rows: tuple[pa.RecordBatch, ...] = field(repr=False)  # as in Changes, in source order
     row_count: int
@@ -85,6 +86,8 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+        # by channel, where Tasks keep their order
+        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
 
     def warm_up(self) -> None:
         """See ``TaskRunner``: session and Python workers."""
@@ -93,12 +96,129 @@ class SparkTaskRunner:
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
         futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
+        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
         with self._lock:
             number = self._round
             self._open.update(futures.values())
-        for group in _jobs(tasks):
-            self._threads.submit(self._run, group, [futures[task.name] for task in group], number)
+        for wave in waves:
+            for group in _jobs(wave):
+                before = self._before(group, futures) if self._sink.tasks_in_order else []
+                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
+
+    def _before(
+        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
+    ) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
+        before = []
+        for task in group:
+            name, future = self._newest.get(task.name.channel, (None, None))
+            if name is not None and future is not None and name == replace(task.name, task=name.task):
+                before.append(future)
+            self._newest[task.name.channel] = task.name, futures[task.name]
+        return before
+
+    def cancel(self) -> None:
+        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
+
+    def close(self) -> None:
+        """Cancel, and let threads and sessions go. Harmless when repeated."""
+
+
+class SparkTaskRunner:
+    """See ``TaskRunner``; every Task is written by one executor, as one part.
+
+    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
+    """
+
+    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
+        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
+        self._sessions = sessions
+        self._sink = sink
+        self._threads = ThreadPoolExecutor(parallel, "task")
+        self._lock = threading.Lock()
+        self._round = 0  # raised by cancel: what belongs to an older one is dead
+        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+        # by channel, where Tasks keep their order
+        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
+
+    def warm_up(self) -> None:
+        """See ``TaskRunner``: session and Python workers."""
+        self._sessions.warm_up()
+
+    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """See ``TaskRunner``."""
+        futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
+        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
+        with self._lock:
+            number = self._round
+            self._open.update(futures.values())
+        for wave in waves:
+            for group in _jobs(wave):
+                before = self._before(group, futures) if self._sink.tasks_in_order else []
+                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
+        return [futures[task.name] for task in tasks]
+
+    def _before(
+        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
+    ) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
+        before = []
+        for task in group:
+            known, future = self._newest.get(task.name.channel, (None, None))
+            if known is not None and future is not None and known == replace(task.name, task=known.task):
+                before.append(future)
+            self._newest[task.name.channel] = task.name, futures[task.name]
+        return before
+
+    def cancel(self) -> None:
+        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
+
+    def close(self) -> None:
+        """Cancel, and let threads and sessions go. Harmless when repeated."""
+
+
+class SparkTaskRunner:
+    """See ``TaskRunner``; every Task is written by one executor, as one part.
+
+    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
+    """
+
+    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
+        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
+        self._sessions = sessions
+        self._sink = sink
+        self._threads = ThreadPoolExecutor(parallel, "task")
+        self._lock = threading.Lock()
+        self._round = 0  # raised by cancel: what belongs to an older one is dead
+        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
+        # by channel, where Tasks keep their order
+        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
+
+    def warm_up(self) -> None:
+        """See ``TaskRunner``: session and Python workers."""
+        self._sessions.warm_up()
+
+    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """See ``TaskRunner``."""
+        futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
+        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
+        with self._lock:
+            number = self._round
+            self._open.update(futures.values())
+        for wave in waves:
+            for group in _jobs(wave):
+                before = self._before(group, futures) if self._sink.tasks_in_order else []
+                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
+        return [futures[task.name] for task in tasks]
+
+    def _before(
+        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
+    ) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
+        before = [self._newest[task.name.channel] for task in group if task.name.task]
+        self._newest.update((task.name.channel, futures[task.name]) for task in group)
+        return before
 
     def cancel(self) -> None:
         """See ``TaskRunner``."""
@@ -117,13 +237,22 @@ class SparkTaskRunner:
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._sessions.close()
 
-    def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
+    def _run(
+        self,
+        tasks: list[Task],
+        futures: list[Future[tuple[PreparedLoad, ...]]],
+        number: int,
+        before: list[Future[tuple[PreparedLoad, ...]]],
+    ) -> None:
+        failed = [error for future in before if (error := future.exception()) is not None]  # waits for them
         with self._lock:
             if self._round != number:
                 return  # given up before it began
             for future in futures:
                 future.set_running_or_notify_cancel()
         try:
+            if failed:
+                raise failed[0]
             outcomes: list[Outcome] = self._written(tasks, number)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
             outcomes = [_as_sink_error(error)] * len(tasks)
@@ -138,12 +267,12 @@ class SparkTaskRunner:
                 future.set_result((outcome,) if outcome is not None else ())
 
     def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
-        """Write ``tasks``; once more with a new session where the JVM dies meanwhile: a repeat is harmless."""
+        """Write ``tasks``; once more with a new session where the JVM dies meanwhile, and a repeat is harmless."""
         write = self._write_packed if tasks[0].mapping.is_identity else self._write_typed
         try:
             return write(tasks)
         except Exception:
-            if self._round != number or self._sessions.alive():
+            if self._round != number or self._sessions.alive() or self._sink.tasks_in_order:
                 raise
             logger.warning("Spark's JVM died under %d tasks; they are written again", len(tasks))
             return write(tasks)
@@ -166,6 +295,19 @@ class SparkTaskRunner:
         kept = {column.name for column in target.columns if not column.nullable}.union(target.key)
         frame = typed_frame(self._sessions.get(), task.rows)
         return mapped_frame(frame, task.mapping.expressions(task.schema), schema, kept, task.mapping.filter)
+
+
+def _waves(tasks: Sequence[Task]) -> list[list[Task]]:
+    """``tasks`` in their order, no channel twice in a wave."""
+    waves: list[list[Task]] = []
+    count: Counter[str] = Counter()
+    for task in tasks:
+        number = count[task.name.channel]
+        count[task.name.channel] += 1
+        if number == len(waves):
+            waves.append([])
+        waves[number].append(task)
+    return waves
 
 
 def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:

@@ -97,6 +97,13 @@ def loads_of(outcomes: Iterable[PreparedLoad | CdcError | None]) -> tuple[Prepar
 class Sink(Protocol):
     """A target with Unique-key tables."""
 
+    @property
+    def tasks_in_order(self) -> bool:
+        """Whether Tasks of a channel have to be loaded one after the other, in their order, and each of them once.
+
+        Else they are loaded side by side, and a repeat is harmless. Raises: SinkUnavailable, SinkSetting.
+        """
+
     def ensure_table(self, table: TargetTable) -> None:
         """Create ``table`` if it is missing and the job may create tables.
 
@@ -105,6 +112,12 @@ class Sink(Protocol):
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """Every way in which the existing table does not fit; empty when it fits."""
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """Everything about the target and ``tables`` that would keep a job from running, without changing any.
+
+        Never: raises for what a person can mend; each is a Finding. A table that the job may create is none.
+        """
 
     def ddl(self, table: TargetTable) -> str:
         """The statement that creates ``table``, for people to read and run."""

@@ -51,6 +51,8 @@ _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie
 class DeltaSink:
     """See ``channels.sinks.base.Sink``. One process writes at a time; anyone may read."""
 
+    tasks_in_order = False  # what is staged is merged in order
+
     def __init__(
         self,
         root: Path | str,
@@ -122,6 +124,10 @@ class DeltaSink:
                 ),
             )
         return tuple(_differences(found, table))
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        return tuple(finding for table in tables for finding in self.describe(table))
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""

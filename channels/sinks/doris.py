@@ -47,6 +47,8 @@ _ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and
 class DorisSink:
     """See ``channels.sinks.base.Sink``."""
 
+    tasks_in_order = False  # the sequence decides, and loads commit in order
+
     def __init__(
         self,
         fe: Sequence[str],
@@ -116,10 +118,7 @@ class DorisSink:
         return doris_tables.create_table(table, self._options) + ";"
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
-        """Everything about the cluster and ``tables`` that would keep a job from running, without changing any.
-
-        Never: raises for what a person can mend; each is a Finding.
-        """
+        """See ``Sink``."""
         try:
             self._sql.rows("SELECT 1")
             self._http.ask_backends()

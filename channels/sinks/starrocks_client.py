@@ -103,9 +103,7 @@ class StarrocksHttp:
             )
         )
 
-    def load(
-        self, transaction: Transaction, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]
-    ) -> Answer:
+    def load(self, transaction: Transaction, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]) -> Answer:
         """Send a body to the backend that has the label.
 
         Raises: NotSent; Unreachable - some of it may have arrived, so the transaction is not to be used further;
@@ -131,9 +129,7 @@ class StarrocksHttp:
         """UNKNOWN, PREPARE, PREPARED, COMMITTED, VISIBLE or ABORTED. Raises: SinkUnavailable, TargetMismatch."""
         path = f"/api/{quote(database)}/get_load_state?label={quote(label)}"
         try:
-            reply = each_host(
-                self.access.fe, lambda host: self._client.redirected("GET", host, path, timeout_s=30)
-            )
+            reply = each_host(self.access.fe, lambda host: self._client.redirected("GET", host, path, timeout_s=30))
             answer = reply.json()
         except Unreachable as error:
             raise STARROCKS.unavailable(error, label=label) from error
@@ -149,9 +145,7 @@ class StarrocksHttp:
     def cancel(self, database: str, label: str) -> None:
         """Abort at the frontend what its backend no longer knows. Raises: Unreachable, TargetMismatch."""
         path = f"/api/{quote(database)}/_/_cancel?label={quote(label)}"
-        self._answer(
-            each_host(self.access.fe, lambda host: self._client.redirected("POST", host, path, timeout_s=30))
-        )
+        self._answer(each_host(self.access.fe, lambda host: self._client.redirected("POST", host, path, timeout_s=30)))
 
     def text(self, url: str) -> str:
         """A page of a BE, the log of refused rows; what went wrong instead, where it cannot be had."""

@@ -87,8 +87,8 @@ class LoadBody:
         # a field that has to be converted bears another name than its column
         converted = {name: made for name, kind in kinds.items() if (made := conversion(kind, quoted(f"_cdc_{name}")))}
         self._fields = [f"_cdc_{name}" if name in converted else name for name in kinds] + [OPERATION]
-        made = [f"{quoted(name)}={expression}" for name, expression in converted.items()]
-        self._columns = ",".join([*map(quoted, self._fields), *made])
+        conversions = [f"{quoted(name)}={expression}" for name, expression in converted.items()]
+        self._columns = ",".join([*map(quoted, self._fields), *conversions])
         self._instead = fillers(table, lambda column: kinds[column.name].base)
 
     def headers(self) -> dict[str, str]:
@@ -172,7 +172,7 @@ class _Alone(_Load):
     def _tried(self, transaction: Transaction) -> tuple[PreparedLoad | None, CdcError | None]:
         answer = self.http.ask("begin", transaction, timeout=str(self.settings.timeout_s))
         if answer.exists:  # this very part, tried before by somebody who could not tell
-            state = settled_state(self.http, transaction, "PREPARE")
+            state = self.http.state(transaction.database, transaction.label)
             if state in ("PREPARED", *DONE):
                 return self.prepared(label=transaction.label), None
             return None, STARROCKS.unavailable(f"an earlier try is {state.lower()}", **self.where(transaction))
@@ -180,15 +180,26 @@ class _Alone(_Load):
             answer = self.send(transaction)
         if not answer.is_ok:
             return self._given_up(answer, transaction)
-        try:
-            answer = self.http.ask("prepare", transaction, prepared_timeout=str(PREPARED_TIMEOUT_S))
-        except Unreachable:
-            answer = Answer("TIMEOUT", "no answer to prepare")
+        answer = self._asked_to_prepare(transaction)
         if answer.is_ok:
             return self._counted(answer, transaction)
-        if settled_state(self.http, transaction, "PREPARE") == "PREPARED":
+        if self.http.state(transaction.database, transaction.label) == "PREPARED":
             return self.prepared(label=transaction.label), None  # done, though it was answered by an error
         return self._given_up(answer, transaction)
+
+    def _asked_to_prepare(self, transaction: Transaction) -> Answer:
+        """A prepare may be repeated: one that was done is then unknown to its backend, and known to the frontend."""
+        answer = Answer("TIMEOUT", "no answer to prepare")
+        deadline = time.monotonic() + _SETTLE_S
+        for _, pause in zip(range(self.settings.tries), waits(self.settings.pause_s, 5.0), strict=False):
+            try:
+                answer = self.http.ask("prepare", transaction, prepared_timeout=str(PREPARED_TIMEOUT_S))
+            except Unreachable:
+                answer = Answer("TIMEOUT", "no answer to prepare")
+            if answer.status not in ("TIMEOUT", "TXN_IN_PROCESSING") or time.monotonic() > deadline:
+                break
+            time.sleep(pause)
+        return answer
 
     def _counted(self, answer: Answer, transaction: Transaction) -> tuple[PreparedLoad, None]:
         loaded = answer.fields.get("NumberLoadedRows", self.rows.row_count)

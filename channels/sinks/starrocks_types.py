@@ -30,7 +30,9 @@ def starrocks_type(column: TargetColumn, *, key: bool) -> ColumnType:
     if not key:
         return found
     if found.base == "DECIMAL":
-        return ColumnType("VARCHAR", (found.parameters[0] + 2,))  # a sign and a point beside the digits
+        digits, scale = found.parameters
+        # a sign and a point beside the digits
+        return ColumnType("VARCHAR", (digits + 2,)) if scale else ColumnType("LARGEINT")
     if found.base == "VARBINARY":
         return digits_type(column.source_type.lower(), _STARROCKS)
     if found.base == "JSON":

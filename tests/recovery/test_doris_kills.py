@@ -14,8 +14,9 @@ from cdc.demo.process import JobProcess
 from cdc.demo.run import JOB
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.recovery.kills import shopper
-from tests.servers.doris.cases import USER, stand_in
+from tests.servers.doris.cases import stand_in
 from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_cases import USER
 from tests.servers.olap_faults import Fault
 
 SINK = """\
