@@ -86,8 +86,7 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
-        # by channel, where Tasks keep their order
-        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
+        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}  # by channel: see _before
 
     def warm_up(self) -> None:
         """See ``TaskRunner``: session and Python workers."""
@@ -96,128 +95,26 @@ class SparkTaskRunner:
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
         futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
-        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
+        in_order = self._sink.tasks_in_order
         with self._lock:
             number = self._round
             self._open.update(futures.values())
-        for wave in waves:
+        for wave in _waves(tasks) if in_order else [tasks]:
             for group in _jobs(wave):
-                before = self._before(group, futures) if self._sink.tasks_in_order else []
+                before = self._before(group, futures) if in_order else []
                 self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
 
     def _before(
         self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
     ) -> list[Future[tuple[PreparedLoad, ...]]]:
-        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
+        """What has to be loaded before ``group``: of each channel the Task before, in the same checkpoint."""
         before = []
         for task in group:
-            name, future = self._newest.get(task.name.channel, (None, None))
-            if name is not None and future is not None and name == replace(task.name, task=name.task):
-                before.append(future)
+            known = self._newest.get(task.name.channel)
+            if known is not None and known[0] == replace(task.name, task=known[0].task) < task.name:
+                before.append(known[1])
             self._newest[task.name.channel] = task.name, futures[task.name]
-        return before
-
-    def cancel(self) -> None:
-        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
-
-    def close(self) -> None:
-        """Cancel, and let threads and sessions go. Harmless when repeated."""
-
-
-class SparkTaskRunner:
-    """See ``TaskRunner``; every Task is written by one executor, as one part.
-
-    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
-    """
-
-    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
-        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
-        self._sessions = sessions
-        self._sink = sink
-        self._threads = ThreadPoolExecutor(parallel, "task")
-        self._lock = threading.Lock()
-        self._round = 0  # raised by cancel: what belongs to an older one is dead
-        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
-        # by channel, where Tasks keep their order
-        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
-
-    def warm_up(self) -> None:
-        """See ``TaskRunner``: session and Python workers."""
-        self._sessions.warm_up()
-
-    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
-        """See ``TaskRunner``."""
-        futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
-        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
-        with self._lock:
-            number = self._round
-            self._open.update(futures.values())
-        for wave in waves:
-            for group in _jobs(wave):
-                before = self._before(group, futures) if self._sink.tasks_in_order else []
-                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
-        return [futures[task.name] for task in tasks]
-
-    def _before(
-        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
-    ) -> list[Future[tuple[PreparedLoad, ...]]]:
-        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
-        before = []
-        for task in group:
-            known, future = self._newest.get(task.name.channel, (None, None))
-            if known is not None and future is not None and known == replace(task.name, task=known.task):
-                before.append(future)
-            self._newest[task.name.channel] = task.name, futures[task.name]
-        return before
-
-    def cancel(self) -> None:
-        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
-
-    def close(self) -> None:
-        """Cancel, and let threads and sessions go. Harmless when repeated."""
-
-
-class SparkTaskRunner:
-    """See ``TaskRunner``; every Task is written by one executor, as one part.
-
-    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
-    """
-
-    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
-        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
-        self._sessions = sessions
-        self._sink = sink
-        self._threads = ThreadPoolExecutor(parallel, "task")
-        self._lock = threading.Lock()
-        self._round = 0  # raised by cancel: what belongs to an older one is dead
-        self._open: set[Future[tuple[PreparedLoad, ...]]] = set()
-        # by channel, where Tasks keep their order
-        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}
-
-    def warm_up(self) -> None:
-        """See ``TaskRunner``: session and Python workers."""
-        self._sessions.warm_up()
-
-    def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
-        """See ``TaskRunner``."""
-        futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
-        waves = _waves(tasks) if self._sink.tasks_in_order else [tasks]
-        with self._lock:
-            number = self._round
-            self._open.update(futures.values())
-        for wave in waves:
-            for group in _jobs(wave):
-                before = self._before(group, futures) if self._sink.tasks_in_order else []
-                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
-        return [futures[task.name] for task in tasks]
-
-    def _before(
-        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
-    ) -> list[Future[tuple[PreparedLoad, ...]]]:
-        """What has to be loaded before ``group``: the Task before each of its own, in the same checkpoint."""
-        before = [self._newest[task.name.channel] for task in group if task.name.task]
-        self._newest.update((task.name.channel, futures[task.name]) for task in group)
         return before
 
     def cancel(self) -> None:
@@ -244,16 +141,16 @@ class SparkTaskRunner:
         number: int,
         before: list[Future[tuple[PreparedLoad, ...]]],
     ) -> None:
-        failed = [error for future in before if (error := future.exception()) is not None]  # waits for them
+        # waits for what was handed over before, so a thread has it; a Task whose forerunner failed fails too
+        failed = [error for future in before if (error := future.exception()) is not None]
         with self._lock:
             if self._round != number:
                 return  # given up before it began
             for future in futures:
                 future.set_running_or_notify_cancel()
+        outcomes: list[Outcome]
         try:
-            if failed:
-                raise failed[0]
-            outcomes: list[Outcome] = self._written(tasks, number)
+            outcomes = self._written(tasks, number) if not failed else [_as_sink_error(failed[0])] * len(tasks)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
             outcomes = [_as_sink_error(error)] * len(tasks)
         with self._lock:
@@ -267,7 +164,7 @@ class SparkTaskRunner:
                 future.set_result((outcome,) if outcome is not None else ())
 
     def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
-        """Write ``tasks``; once more with a new session where the JVM dies meanwhile, and a repeat is harmless."""
+        """Write ``tasks``; once more with a new session where the JVM dies and a repeat is harmless."""
         write = self._write_packed if tasks[0].mapping.is_identity else self._write_typed
         try:
             return write(tasks)
@@ -302,11 +199,10 @@ def _waves(tasks: Sequence[Task]) -> list[list[Task]]:
     waves: list[list[Task]] = []
     count: Counter[str] = Counter()
     for task in tasks:
-        number = count[task.name.channel]
-        count[task.name.channel] += 1
-        if number == len(waves):
+        if count[task.name.channel] == len(waves):
             waves.append([])
-        waves[number].append(task)
+        waves[count[task.name.channel]].append(task)
+        count[task.name.channel] += 1
     return waves
 
 
