@@ -226,7 +226,7 @@ def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     return jobs
 
 
-def _as_sink_error(error: Exception) -> CdcError:
+def _as_sink_error(error: BaseException) -> CdcError:
     if isinstance(error, CdcError):
         return error
     lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]

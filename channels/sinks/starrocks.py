@@ -96,6 +96,7 @@ class StarrocksSink:
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._with_checkpoints: set[str] = set()
         self._recorded: dict[tuple[str, str], int] = {}  # database and job: newest sequence written by us
+        self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
 
     @property
@@ -295,12 +296,15 @@ class StarrocksSink:
         # what is not committed now must never be: then it may be loaded again
         if not self._is_rolled_back(whole) or self._is_recorded(checkpoint):
             return
-        raise_refused(
-            reason.message,
-            lambda: bad_rows(self._http, None, reason),
-            self._http.access.username,
-            {"label": whole.label},
-        )
+        if loads[0].name.fence == checkpoint.fence and whole.label not in self._refused:
+            # told once; who comes again has been told, and what was refused is gone: it is loaded again
+            self._refused.add(whole.label)
+            raise_refused(
+                reason.message,
+                lambda: bad_rows(self._http, None, reason),
+                self._http.access.username,
+                {"label": whole.label},
+            )
         logger.info("%s is loaded again: %s %s", whole.label, reason.status, reason.message)
         of_run = (loads[0].name.fence, checkpoint.checkpoint)
         for key in {of_run, (checkpoint.fence, checkpoint.checkpoint)}:
