@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import orders
-from cdc.local_servers import LocalServer, cache_folder, obtain
+from cdc.cache import cache_folder
+from cdc.local_servers import LocalServer, obtain
 
 DATABASE = "bench"
 ROWS = 300_000

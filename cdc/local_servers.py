@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import pymysql
 
+from cdc.cache import cache_folder
 from cdc.errors import SurroundingsError
 
 Kind = Literal["mysql", "mariadb"]
@@ -34,13 +35,6 @@ Kind = Literal["mysql", "mariadb"]
 START_TIMEOUT_S = 120.0  # a cold disk and two busy cores need most of a minute for a first start
 _DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _NAMES = {"mysql": ("CDC_MYSQLD", "mysqld"), "mariadb": ("CDC_MARIADBD", "mariadbd")}
-
-
-def cache_folder() -> Path:
-    """Where downloads survive: ``$CDC_CACHE``, else the user's cache folder."""
-    configured = os.environ.get("CDC_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(configured) if configured else (Path(base) if base else Path.home() / ".cache") / "spark-binlog-load"
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,8 @@ class SparkTaskRunner:
             PackedLoad(task.name, task.target.key, self._sink.part_writer(task.target), task.rows, task.byte_count)
             for task in tasks
         ]
-        return write_packed(self._sessions.get(), loads, self._sessions.core_count())
+        spark_session = self._sessions.get()
+        return write_packed(spark_session, loads, self._sessions.core_count(), shared=self._sessions.shares_memory())
 
     def _write_typed(self, tasks: list[Task]) -> list[Outcome]:
         frames = [self._frame(task) for task in tasks]

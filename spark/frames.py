@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +11,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
 from cdc.schema import DELETED, SEQUENCE
+from spark.shared import SharedRows, shared_rows
 from spark.types import arrow_type, spark_schema, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOAD = "load"  # number of the load within a Spark job
-PIECE = "piece"  # an Arrow IPC stream of some of its rows
+_PIECE = "piece"  # an Arrow IPC stream of some of its rows
+_PATH, _OFFSET, _SIZE = "path", "offset", "size"  # or where such a stream lies in shared memory
 _ALIGNMENT = 64  # of IPC streams within one buffer, so that executors read them in place
 
+Pieces = Sequence[tuple[int, Sequence[pa.RecordBatch]]]  # number of the load, rows of one shape
 
-def packed_frame(spark_session: SparkSession, partitions: Sequence[Sequence[tuple[int, pa.RecordBatch]]]) -> DataFrame:
-    """Rows of many loads, of any shape, as one DataFrame of ``load`` and ``piece``.
+
+def packed_frame(spark_session: SparkSession, partitions: Sequence[Pieces]) -> DataFrame:
+    """Rows of many loads, of any shape, as one DataFrame that carries them packed.
 
     Shape: one Spark partition per item of ``partitions``, rows in the order given.
     """
@@ -30,9 +34,30 @@ def packed_frame(spark_session: SparkSession, partitions: Sequence[Sequence[tupl
     return spark_session.createDataFrame(pa.Table.from_batches(batches))
 
 
-def unpacked(piece: pa.Buffer) -> pa.Table:
-    """The rows of a piece; they lie where the piece lies."""
-    return pa.ipc.open_stream(piece).read_all()
+def shared_frame(spark_session: SparkSession, partitions: Sequence[Pieces], memory: SharedRows) -> DataFrame:
+    """As ``packed_frame``, with the rows in ``memory``: the DataFrame tells where they lie."""
+    batches = []
+    for pieces in partitions:
+        places = [memory.put(rows) for _, rows in pieces]
+        columns = {
+            LOAD: pa.array([load for load, _ in pieces], pa.int32()),
+            _PATH: [memory.path] * len(pieces),
+            _OFFSET: [offset for offset, _ in places],
+            _SIZE: [size for _, size in places],
+        }
+        batches.append(pa.RecordBatch.from_pydict(columns))
+    return spark_session.createDataFrame(pa.Table.from_batches(batches))
+
+
+def unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
+    """Loads and their rows, of a batch of a packed or shared frame; the rows lie where they lay."""
+    loads = batch.column(LOAD).to_pylist()
+    if _PATH in batch.schema.names:
+        places = (batch.column(name).to_pylist() for name in (_PATH, _OFFSET, _SIZE))
+        yield from ((load, shared_rows(*place)) for load, *place in zip(loads, *places, strict=True))
+    else:
+        for load, piece in zip(loads, batch.column(_PIECE), strict=True):
+            yield load, pa.ipc.open_stream(piece.as_buffer()).read_all()
 
 
 def typed_frame(spark_session: SparkSession, rows: Sequence[pa.RecordBatch]) -> DataFrame:
@@ -82,16 +107,17 @@ def expression_types(
     return found
 
 
-def _packed(pieces: Sequence[tuple[int, pa.RecordBatch]]) -> pa.RecordBatch:
+def _packed(pieces: Pieces) -> pa.RecordBatch:
     stream = pa.BufferOutputStream()
     offsets = np.zeros(len(pieces) + 1, np.int32)
     for number, (_, rows) in enumerate(pieces):
-        with pa.ipc.new_stream(stream, rows.schema) as writer:
-            writer.write_batch(rows)
+        with pa.ipc.new_stream(stream, rows[0].schema) as writer:
+            for batch in rows:
+                writer.write_batch(batch)
         stream.write(bytes(-stream.tell() % _ALIGNMENT))
         offsets[number + 1] = stream.tell()
     column = pa.BinaryArray.from_buffers(
         pa.binary(), len(pieces), [None, pa.py_buffer(offsets.tobytes()), stream.getvalue()]
     )
     loads = pa.array([load for load, _ in pieces], pa.int32())
-    return pa.RecordBatch.from_arrays([loads, column], [LOAD, PIECE])
+    return pa.RecordBatch.from_arrays([loads, column], [LOAD, _PIECE])

@@ -8,12 +8,15 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+
+from spark.archive import archive_options, ensure_archive
+from spark.shared import SharedRows, is_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 def build_session(
-    app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None, remote: str | None = None
+    app_name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    remote: str | None = None,
+    java_options: str = "",
 ) -> SparkSession:
     """A session with our settings, and ``conf`` on top of them. With ``remote`` (``sc://...``) over Spark Connect.
 
@@ -42,7 +49,7 @@ def build_session(
     if remote is not None:
         builder = SparkSession.builder.remote(remote).appName(app_name)
     else:
-        settings = {**_static(master), **settings}
+        settings = {**_static(master, java_options or archive_options()), **settings}
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
         builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
@@ -68,13 +75,13 @@ _RUNTIME: Mapping[str, str] = {
 }
 
 
-def _static(master: str) -> dict[str, str]:
+def _static(master: str, java_options: str) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_driver_memory() // _MIB}m",
         # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:TieredStopAtLevel=1 {_quiet_logs()}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_quiet_logs()} {java_options}",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
@@ -129,8 +136,14 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
         spark_session.addArtifacts(str(archive), pyfile=True)
 
 
-def _passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
+def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for _ in batches:
+            yield pyarrow.RecordBatch.from_pydict({"shared": [is_shared(path)]})
+
+    return read
 
 
 class SessionHolder:
@@ -149,7 +162,8 @@ class SessionHolder:
         """Nothing is started yet."""
         self._build = (app_name, master, dict(conf or {}), remote)
         self._session: SparkSession | None = None
-        self._lock = threading.Lock()
+        self._shares_memory: bool | None = None  # not known yet
+        self._lock = threading.RLock()
 
     def get(self) -> SparkSession:
         """The session, alive as far as is known."""
@@ -168,10 +182,10 @@ class SessionHolder:
 
     def _warm_up(self) -> None:
         try:
-            spark_session = self.get()
-            cores = self.core_count()
-            # workers import pyarrow at their first rows, which takes a second
-            spark_session.range(cores, numPartitions=cores).mapInArrow(_passed_on, "id long").collect()
+            self.get()
+            self.shares_memory()
+            if self._build[3] is None:
+                ensure_archive()
         except Exception as error:  # noqa: BLE001 - it is told where a Task meets it
             logger.debug("Spark could not be started ahead: %s", error)
 
@@ -180,6 +194,29 @@ class SessionHolder:
         if self._build[3] is not None:
             return 8  # Spark Connect does not tell
         return int(self.get().sparkContext.defaultParallelism)
+
+    def shares_memory(self) -> bool:
+        """Whether the executors can read this process's shared memory (``spark.shared``); found out once a session.
+
+        Calls: the first one starts the Python workers, which takes seconds.
+        """
+        with self._lock:
+            if self._shares_memory is None:
+                self._shares_memory = self._probe_memory()
+            return self._shares_memory
+
+    def _probe_memory(self) -> bool:
+        if self._build[3] is not None or not self._build[1].startswith("local") or not hasattr(os, "memfd_create"):
+            return False
+        spark_session, cores = self.get(), self.core_count()
+        with SharedRows() as memory:
+            read = _reader_of(memory.path)
+            # one partition a core: every worker imports pyarrow now, and not at its first rows
+            answers = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "shared boolean").collect()
+        shared = all(answer["shared"] for answer in answers)
+        if not shared:
+            logger.warning("Spark's workers cannot read this process's memory: rows go through the JVM, which costs")
+        return shared
 
     def alive(self) -> bool:
         """Whether there is a session and its JVM answers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from pyspark import TaskContext
 from cdc import errors
 from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import CdcError
-from spark.frames import LOAD, PIECE, packed_frame, unpacked
+from spark.frames import LOAD, packed_frame, shared_frame, unpacked
 from spark.newest import newest_rows
+from spark.shared import SharedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,19 +40,29 @@ class PackedLoad:
 Outcome = PreparedLoad | CdcError | None  # None: there was no row
 
 
-def write_packed(spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int) -> list[Outcome]:
-    """Write ``loads`` in one Spark job, each by one executor, spread over ``partition_count`` partitions by size."""
-    partitions: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in range(min(partition_count, len(loads)))]
+def write_packed(
+    spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int, *, shared: bool
+) -> list[Outcome]:
+    """Write ``loads`` in one Spark job, each by one executor, spread over ``partition_count`` partitions by size.
+
+    ``shared``: the executors can read this process's shared memory.
+    """
+    partitions: list[list[tuple[int, Sequence[pa.RecordBatch]]]]
+    partitions = [[] for _ in range(min(partition_count, len(loads)))]
     filled = [0] * len(partitions)
     for number in sorted(range(len(loads)), key=lambda number: -loads[number].byte_count):
         place = filled.index(min(filled))
         filled[place] += loads[number].byte_count + 1
-        partitions[place] += [(number, rows) for rows in loads[number].rows]
+        partitions[place].append((number, loads[number].rows))
     write = _packed_writer([(load.name, load.key, load.writer) for load in loads])
-    frame = packed_frame(spark_session, partitions).mapInArrow(write, _OUTCOMES)
     outcomes: list[Outcome] = [None] * len(loads)
-    for row in frame.collect():
-        outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
+    with ExitStack() as stack:
+        if shared:
+            frame = shared_frame(spark_session, partitions, stack.enter_context(SharedRows()))
+        else:
+            frame = packed_frame(spark_session, partitions)
+        for row in frame.mapInArrow(write, _OUTCOMES).collect():
+            outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
     return outcomes
 
 
@@ -89,17 +101,9 @@ Batches = Iterator[pa.RecordBatch]
 
 def _packed_writer(loads: Sequence[tuple[LoadName, tuple[str, ...], PartWriter]]) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        current = -1
-        pieces: list[pa.Table] = []
         for batch in batches:
-            for number, piece in zip(batch.column(LOAD).to_pylist(), batch.column(PIECE), strict=True):
-                if number != current:
-                    if pieces:
-                        yield _written(current, *loads[current], pieces)
-                    current, pieces = number, []
-                pieces.append(unpacked(piece.as_buffer()))
-        if pieces:
-            yield _written(current, *loads[current], pieces)
+            for number, rows in unpacked(batch):
+                yield _written(number, *loads[number], rows)
 
     return write
 
@@ -108,19 +112,16 @@ def _frame_writer(
     number: int, name: LoadName, key: tuple[str, ...], writer: PartWriter
 ) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        pieces = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
-            yield _written(number, name, key, writer, pieces)
+            yield _written(number, name, key, writer, pa.Table.from_batches(pieces))
 
     return write
 
 
-def _written(
-    number: int, name: LoadName, key: tuple[str, ...], writer: PartWriter, pieces: Sequence[pa.Table]
-) -> pa.RecordBatch:
+def _written(number: int, name: LoadName, key: tuple[str, ...], writer: PartWriter, rows: pa.Table) -> pa.RecordBatch:
     try:
-        rows = newest_rows(pa.concat_tables(pieces), key)
-        load = writer(name, iter(rows.to_batches()))
+        load = writer(name, iter(newest_rows(rows, key).to_batches()))
         outcome: dict[str, Any] = {"load": load.to_json() if load else None}
     except CdcError as error:
         outcome = {"error": _error_to_json(error)}

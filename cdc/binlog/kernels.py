@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from cdc.cache import cache_folder
+
 SLACK_BYTES = 32  # a load may touch this many bytes behind a value; every buffer has them behind its last byte
 _KEPT_CACHES = 4  # of older versions of the sources
 
@@ -25,8 +27,7 @@ def _cache_folder() -> Path:
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     given = os.environ.get("NUMBA_CACHE_DIR")
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parent = Path(given) if given else caches / "spark-binlog-load" / "numba"
+    parent = Path(given) if given else cache_folder() / "numba"
     return parent / f"kernels-{digest}"
 
 

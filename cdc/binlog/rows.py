@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from cdc.binlog.events import Malformed
 from cdc.binlog.framing import BITMAPS_AT, END
 from cdc.binlog.gather import NOT_UTF8_TEXT
 from cdc.binlog.kernels import SLACK_BYTES
+from cdc.binlog.message import Message
 from cdc.binlog.tables import MappedColumn, TableMap
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
@@ -189,43 +189,6 @@ class Scratch:
         if size > len(self._held) or len(self._held) > max(8 * size, _MOST_HELD):
             self._held = np.empty(size, np.uint8)
         return self._held
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The head of an Arrow IPC message for one schema, and where its numbers stand: one call makes all arrays."""
-
-    schema: pa.Schema
-    head: np.ndarray
-    length_at: int
-    body_length_at: int
-    nodes_at: int
-    buffers_at: int
-
-    @classmethod
-    def of(cls, schema: pa.Schema) -> Message:
-        """Made from a message of Arrow's own, whose flatbuffer is looked through for the places."""
-        nulls = [pa.nulls(1, wanted.type) for wanted in schema]
-        raw = pa.RecordBatch.from_arrays(nulls, schema=schema).serialize().to_pybytes()
-        (size,) = struct.unpack_from("<i", raw, 4)
-        root = 8 + struct.unpack_from("<I", raw, 8)[0]
-        batch_at = _member(raw, root, 2)
-        batch = batch_at + struct.unpack_from("<I", raw, batch_at)[0]
-        nodes, buffers = (
-            at + struct.unpack_from("<I", raw, at)[0] + 4 for at in (_member(raw, batch, k) for k in (1, 2))
-        )
-        head = np.frombuffer(raw[: 8 + size], np.uint8)
-        return cls(schema, head, _member(raw, batch, 0), _member(raw, root, 3), nodes, buffers)
-
-    def arrays(self, block: np.ndarray) -> pa.RecordBatch:
-        """The arrays that the block's head describes; they keep the block."""
-        return pa.ipc.read_record_batch(pa.py_buffer(block), self.schema)
-
-
-def _member(raw: bytes, table: int, number: int) -> int:
-    """Where a table of a flatbuffer has its field ``number``."""
-    members = table - struct.unpack_from("<i", raw, table)[0]
-    return table + int(struct.unpack_from("<H", raw, members + 4 + 2 * number)[0])
 
 
 _SIGNED = {

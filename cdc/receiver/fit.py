@@ -5,12 +5,13 @@ Source: the column types and metadata of ``cdc.binlog.tables``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from cdc.binlog.charsets import charset_of
 from cdc.binlog.events import Malformed
 from cdc.binlog.tables import MappedColumn, TableMap, schema_of, text_of
-from cdc.errors import DecodeError
+from cdc.errors import DecodeError, SchemaMismatch
 from cdc.schema import Column, Kind, TableSchema
 
 # type codes of a TABLE_MAP by kind; MariaDB has codes of its own for compressed columns, and none for its special types
@@ -49,6 +50,26 @@ _TEXTS = (Kind.CHAR, Kind.VARCHAR, Kind.TEXT)
 _LABELLED = (Kind.ENUM, Kind.SET)
 _FRACTIONS = (17, 18, 19)
 _BINARY_COLLATION = 63
+_WIDE_CHARSETS = ("utf8mb4", "utf16", "utf16le", "utf32", "gb18030")  # those with characters beyond utf8mb3
+
+
+def refuse_lost_labels(schema: TableSchema, columns: Collection[str]) -> None:
+    """Refuse to read ENUM and SET ``columns`` whose labels the server itself no longer knows.
+
+    It keeps labels in utf8mb3, and ``information_schema`` and SHOW CREATE TABLE have a ? for every character beyond.
+    Only row metadata has them whole. Source: a MySQL 9.7 and a MariaDB 10.11.
+    Raises: SchemaMismatch.
+    """
+    for column in schema.columns:
+        if column.name in columns and column.charset in _WIDE_CHARSETS and any("?" in label for label in column.labels):
+            raise SchemaMismatch(
+                "The server does not tell all labels of the column: it shows ? for characters beyond utf8mb3.",
+                mend="Set binlog_row_metadata = 'FULL' at the server, then `cdc snapshot` for the table; or leave the "
+                "column out in `columns:`.",
+                table=schema.name,
+                column=column.name,
+                labels=", ".join(column.labels),
+            )
 
 
 def misfit(schema: TableSchema, table_map: TableMap) -> str | None:

@@ -18,7 +18,7 @@ from cdc.ddl import Effect, EffectKind, effect_of
 from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
-from cdc.receiver.fit import assembled, misfit
+from cdc.receiver.fit import assembled, misfit, refuse_lost_labels
 from cdc.schema import Column, Kind, TableSchema
 
 if TYPE_CHECKING:
@@ -114,6 +114,14 @@ class KnownTables:
 
     def schema(self, table_map: TableMap) -> TableSchema | None:
         """The schema for rows whose TABLE_MAP does not tell all. See ``TableSource``."""
+        found = self._schema(table_map)
+        told = {mapped.name for mapped in table_map.columns if mapped.labels is not None}
+        if found is not None and self.maps(found.database, found.table):
+            reads = self._selection.reads(found)
+            refuse_lost_labels(found, (reads.columns | reads.key) - told)
+        return found
+
+    def _schema(self, table_map: TableMap) -> TableSchema | None:
         name = (table_map.database, table_map.table)
         known = self.current(*name)
         if known is not None and misfit(known, table_map) is None:

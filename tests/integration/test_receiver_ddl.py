@@ -203,6 +203,26 @@ def test_a_start_in_the_past_reads_columns_as_they_were_or_refuses(server, datab
     receiver.close()
 
 
+def test_labels_that_the_server_no_longer_knows_are_refused_unless_rows_tell_them(server, database):
+    start = position(server)
+    run(server, database, "CREATE TABLE moods (id INT PRIMARY KEY, mood ENUM('a😀', 'é') CHARACTER SET utf8mb4)")
+    run(server, database, "INSERT INTO moods VALUES (1, 'a😀'), (2, 'é')")
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@binlog_row_metadata")
+        told = cursor.fetchone()[0] == "FULL"
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(start, (), 0)
+    try:
+        if told:
+            assert Taker(receiver).take_rows(2).values("mood", "moods") == ["a😀", "é"]
+        else:
+            with pytest.raises(SchemaMismatch, match="does not tell all labels") as raised:
+                Taker(receiver).take(lambda _: False)
+            assert raised.value.where["column"] == "mood"
+    finally:
+        receiver.close()
+
+
 def test_a_restart_reads_with_the_schema_of_then(server, database):
     """Rows between the checkpoint and the ALTER are read with the schema saved, though the table is another one now."""
     receiver = receiver_of(server, Mapped(database))

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cdc.cache import cache_folder
 from cdc.errors import SurroundingsError
-from cdc.local_servers import LocalServer, cache_folder, free_port
+from cdc.local_servers import LocalServer, free_port
 
 USER, PASSWORD = "canal", "canal"
 DESTINATION = "shop"

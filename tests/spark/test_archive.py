@@ -1,0 +1,51 @@
+"""The class archive: made once in the background, used by every later JVM, and never in anybody's way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from spark.archive import archive_options, ensure_archive
+
+_SESSION = """
+import sys
+from spark.archive import archive_options
+from spark.session import build_session
+session = build_session("archived", "local[1]", java_options=archive_options() + " -Xlog:class+load:file=" + sys.argv[1])
+print("rows", session.range(3).count())
+session.stop()
+"""
+
+
+def test_later_jvms_take_their_classes_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_CACHE", str(tmp_path))
+    assert archive_options() == ""
+    with ThreadPoolExecutor(2) as threads:  # the second process sees the first, and leaves
+        wait([threads.submit(ensure_archive) for _ in range(2)])
+    classes = tmp_path / "classes.log"
+    done = subprocess.run([sys.executable, "-c", _SESSION, str(classes)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "rows 3"
+    loaded = classes.read_text().splitlines()
+    spark = [line for line in loaded if " org.apache.spark." in line]
+    archived = [line for line in spark if "shared objects file (top)" in line]
+    assert len(archived) > len(spark) // 2 > 500
+    assert len(list(tmp_path.glob("java/*.jsa"))) == 1
+
+
+def test_a_damaged_archive_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_CACHE", str(tmp_path))
+    from spark import archive
+
+    damaged = archive._archive()
+    assert damaged is not None
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"half an archive")
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION, str(tmp_path / "classes.log")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "rows 3"
+    assert "archive" not in done.stderr
