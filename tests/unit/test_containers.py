@@ -6,15 +6,18 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
+from cdc.config import load_config
+
 ROOT = Path(__file__).parents[2]
-PINNED = re.compile(r".+:\d+\.\d+(\.\d+)?[-\w.]*$")
+PINNED = re.compile(r".+:([a-z]+-)?\d+\.\d+(\.\d+)?[-\w.]*$")
 
 
 def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
-    assert {"mysql", "job"} <= services.keys()
+    assert {"mysql", "job", "starrocks", "job-starrocks", "doris-fe", "doris-be", "job-doris"} <= services.keys()
     for name, service in services.items():
         assert "build" in service or PINNED.match(service["image"]), name
         assert service["healthcheck"]["test"], name
@@ -31,6 +34,18 @@ def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
                 assert source in compose["volumes"], source
         if build := service.get("build"):
             assert (ROOT / "compose" / build / "Dockerfile").is_file()
+
+
+@pytest.mark.parametrize("name", ["job", "job-starrocks", "job-doris"])
+def test_the_job_files_are_valid_and_name_services_that_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_PASSWORD", "pw")
+    config = load_config(ROOT / f"compose/{name}.yaml")
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    hosts = [str(address).partition(":")[0] for address in getattr(config.sink, "fe", ())]
+    assert {config.source.host, *hosts} <= services.keys()
+    for host in hosts:
+        assert set(services[host]["profiles"]) == set(services[name]["profiles"])
+        assert host in services[name]["depends_on"] or "doris-be" in services[name]["depends_on"]
 
 
 def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -> None:
