@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from cdc.cache import cache_folder
 
 SLACK_BYTES = 32  # a load may touch this many bytes behind a value; every buffer has them behind its last byte
-_KEPT_CACHES = 4  # of older versions of the sources
+_KEPT_CACHES = 12  # of other versions of the sources; each has some 10 MB
 
 
 def _cache_folder() -> Path:

@@ -47,6 +47,7 @@ MULTI_FROM = (4, 0)
 _TRIES = 5
 _COMMIT_WAIT_S = 60  # for locks and publishing, before the FE answers; it goes on without us
 _ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and room for others
+_TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
     "PREPARED": LoadState.PREPARED,
@@ -355,6 +356,8 @@ class StarrocksSink:
             raise STARROCKS.unavailable(error, label=whole.label) from error
         if answer.is_ok or answer.is_gone:
             return True
+        if _TOO_LATE.search(answer.message):
+            return False
         state = settled_state(self._http, whole, "PREPARE")
         if state in (*DONE, "ABORTED"):
             return state == "ABORTED"
