@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -370,8 +371,6 @@ def test_who_may_not_see_transactions_is_told_so(starrocks: StarrocksStandIn) ->
 
 
 def test_a_commit_waits_for_publishing(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
-    import threading
-
     load = write(sink, *ROWS)
     starrocks.transactions.hold_publish = True
     publisher = threading.Timer(0.3, starrocks.transactions.publish)

@@ -45,6 +45,7 @@ class Bank(threading.Thread):
         with connection, connection.cursor() as cursor:
             while not self.ended.wait(0.005):
                 amount, there, here = self.draw.randrange(1, 9), *self.draw.sample(("checking", "savings"), 2)
+                connection.begin()
                 for table, change in ((here, -amount), (there, amount)):
                     cursor.execute(
                         f"UPDATE {table} SET balance = balance + %s, note = %s WHERE id = %s",
@@ -86,6 +87,7 @@ def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
         row: Any = cursor.fetchone()
+        connection.begin()
         for table in ("checking", "savings"):
             rows = [(number, BALANCE) for number in range(ACCOUNTS)]
             cursor.executemany(f"INSERT INTO {table} (id, balance) VALUES (%s, %s)", rows)

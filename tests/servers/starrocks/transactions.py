@@ -169,6 +169,7 @@ class Transactions:
                     del self._known[transaction.id]
             for database in {transaction.database for transaction in self._known.values()}:
                 final = [transaction for transaction in self._of(database) if transaction.status.final]
+                final.sort(key=lambda each: each.changed_at)
                 for transaction in final[: max(0, len(final) - self._settings.label_keep_max_num)]:
                     del self._known[transaction.id]
 
