@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,11 +48,6 @@ class Mapping:
     def is_pattern(self) -> bool:
         """Whether this stands for many tables."""
         return "*" in self.source
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether rows reach the target just as they are, all columns by name."""
-        return self.columns is None and self.filter is None
 
     def matches(self, source: str) -> bool:
         """Whether ``source`` (``database.table``) is mapped by this."""
@@ -118,6 +114,15 @@ class Mapping:
             if isinstance(parsed, exp.Column) and len(parsed.parts) == 1:
                 found[name] = self._column(schema, parsed.name)
         return found
+
+    def copied(self, schema: TableSchema) -> dict[str, str] | None:
+        """Target column -> source column where rows are copied and no more; None where Spark SQL has work to do."""
+        if self.filter is not None:
+            return None
+        if self.columns is None:
+            return {column.name: column.name for column in schema.columns}
+        copies = self.copies(schema)
+        return {name: copies[name].name for name in self.columns} if len(copies) == len(self.columns) else None
 
     def target_table(self, schema: TableSchema, types: ExpressionTypes | None = None) -> TargetTable:
         """The target as this mapping wants it. ``types`` is needed where a column is more than a copy.
@@ -252,6 +257,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+@functools.lru_cache(4096)
 def _parsed(text: str, source: str) -> exp.Expr:
     try:
         statements = sqlglot.parse(text, dialect="spark")

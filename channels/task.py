@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import CdcError, SinkUnavailable
-from cdc.schema import TableSchema
+from cdc.schema import DELETED, SEQUENCE, TableSchema
 from channels.sinks.base import Sink, TargetTable
 from spark.frames import mapped_frame, typed_frame
 from spark.session import SessionHolder
@@ -55,6 +55,20 @@ class Task:
     deletes: int
     last_sequence: int
 
+    @property
+    def copies(self) -> dict[str, str] | None:
+        """Target column -> source column; None where Spark SQL computes some, or a filter drops rows."""
+        return self.mapping.copied(self.schema)
+
+    def copied_rows(self) -> Sequence[pa.RecordBatch]:
+        """The rows under the names that their columns have in the target, where they are copied."""
+        assert self.copies is not None
+        names = {**self.copies, DELETED: DELETED, SEQUENCE: SEQUENCE}
+        return [
+            pa.RecordBatch.from_arrays([batch.column(source) for source in names.values()], list(names))
+            for batch in self.rows
+        ]
+
 
 class TaskRunner(Protocol):
     """Prepares Tasks at the sink, in the background."""
@@ -75,7 +89,7 @@ class TaskRunner(Protocol):
 class SparkTaskRunner:
     """See ``TaskRunner``; every Task is written by one executor, as one part.
 
-    Rows that reach the target as they are travel packed; where there are expressions, as a typed DataFrame.
+    Rows that are only copied travel packed; where there are expressions or a filter, as a typed DataFrame.
     """
 
     def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
@@ -165,7 +179,7 @@ class SparkTaskRunner:
 
     def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
         """Write ``tasks``; once more with a new session where the JVM dies and a repeat is harmless."""
-        write = self._write_packed if tasks[0].mapping.is_identity else self._write_typed
+        write = self._write_packed if tasks[0].copies is not None else self._write_typed
         try:
             return write(tasks)
         except Exception:
@@ -176,7 +190,9 @@ class SparkTaskRunner:
 
     def _write_packed(self, tasks: list[Task]) -> list[Outcome]:
         loads = [
-            PackedLoad(task.name, task.target.key, self._sink.part_writer(task.target), task.rows, task.byte_count)
+            PackedLoad(
+                task.name, task.target.key, self._sink.part_writer(task.target), task.copied_rows(), task.byte_count
+            )
             for task in tasks
         ]
         spark_session = self._sessions.get()
@@ -210,11 +226,9 @@ def _waves(tasks: Sequence[Task]) -> list[list[Task]]:
 def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     """What is written by one Spark job: a large Task alone, small ones of a kind together."""
     jobs: list[list[Task]] = []
-    for is_identity in (True, False):
+    for is_copy in (True, False):
         shared: list[Task] = []
-        for task in tasks:
-            if task.mapping.is_identity is not is_identity:
-                continue
+        for task in (task for task in tasks if (task.copies is not None) is is_copy):
             if task.byte_count >= _SMALL_BYTES:
                 jobs.append([task])
             else:

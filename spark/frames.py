@@ -61,7 +61,7 @@ def unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
 
 
 def typed_frame(spark_session: SparkSession, rows: Sequence[pa.RecordBatch]) -> DataFrame:
-    """Rows of one load as a DataFrame with their own types, in one partition."""
+    """Rows of one load as a DataFrame with their own types; of more than one partition from a million rows on."""
     table = pa.Table.from_batches(rows).combine_chunks()
     return spark_session.createDataFrame(table, schema=spark_schema(table.schema))
 

@@ -28,12 +28,12 @@ _OUTCOMES = f"{LOAD} int, outcome string"
 
 @dataclass(frozen=True, slots=True)
 class PackedLoad:
-    """Rows that reach the target as they are, and the writer that takes them."""
+    """Rows that have the target's columns already, and the writer that takes them."""
 
     name: LoadName
     key: tuple[str, ...]
     writer: PartWriter
-    rows: tuple[pa.RecordBatch, ...]
+    rows: Sequence[pa.RecordBatch]
     byte_count: int
 
 
@@ -69,13 +69,14 @@ def write_packed(
 def write_frames(
     frames: Sequence[DataFrame], loads: Sequence[tuple[LoadName, tuple[str, ...], PartWriter]]
 ) -> list[Outcome]:
-    """Write each DataFrame, of one partition, as one part; all in one Spark job.
+    """Write each DataFrame as one part, all in one Spark job.
 
     Rows of one key may come several times: the newest by ``__sequence`` is written.
     """
     written = None
     for number, (frame, (name, key, writer)) in enumerate(zip(frames, loads, strict=True)):
-        part = frame.mapInArrow(_frame_writer(number, name, key, writer), _OUTCOMES)
+        # a second partition, which a million rows make, would overwrite what the first has written under this name
+        part = frame.coalesce(1).mapInArrow(_frame_writer(number, name, key, writer), _OUTCOMES)
         written = part if written is None else written.unionAll(part)
     outcomes: list[Outcome] = [None] * len(loads)
     for row in written.collect() if written is not None else ():

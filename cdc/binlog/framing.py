@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.binlog.checksum import event_crc
-from cdc.binlog.kernels import inlined, kernel, load_u16, load_u32, load_u64, part
+from cdc.binlog.kernels import inlined, kernel, load_u16, load_u32, load_u64, part, same_bytes
 
 # state: one int64 array that Python and kernel share
 (
@@ -101,20 +101,6 @@ def content_hash(data: np.ndarray, start: int, end: int) -> int:
 
 
 @inlined
-def _same(left: np.ndarray, left_at: int, right: np.ndarray, right_at: int, count: int) -> bool:
-    done = 0
-    while done + 8 <= count:
-        if load_u64(left, left_at + done) != load_u64(right, right_at + done):
-            return False
-        done += 8
-    while done < count:
-        if left[left_at + done] != right[right_at + done]:
-            return False
-        done += 1
-    return True
-
-
-@inlined
 def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.ndarray, known: np.ndarray,
               arena: np.ndarray) -> int:  # fmt: skip
     """Row of ``known`` with the same content, or -1."""
@@ -123,7 +109,7 @@ def _find_map(data: np.ndarray, start: int, end: int, hashed: int, index: np.nda
     while index[place] != 0:
         row = index[place] - 1
         if known[row, HASH] == hashed and known[row, LENGTH] == end - start:  # noqa: SIM102 (one test is cheap)
-            if _same(data, start, arena, known[row, OFFSET], end - start):
+            if same_bytes(data, start, arena, known[row, OFFSET], end - start):
                 return row
         place = (place + 1) & mask
     return -1
@@ -177,10 +163,10 @@ def _read_vint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _find_origin(origins: np.ndarray, count: int, wanted: np.ndarray, hint: int) -> int:
-    if 0 <= hint < count and _same(origins, hint * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
+    if 0 <= hint < count and same_bytes(origins, hint * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
         return hint
     for row in range(count):
-        if _same(origins, row * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
+        if same_bytes(origins, row * ORIGIN_BYTES, wanted, 0, ORIGIN_BYTES):
             return row
     return -1
 

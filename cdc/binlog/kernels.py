@@ -21,11 +21,14 @@ from cdc.cache import cache_folder
 
 SLACK_BYTES = 32  # a load may touch this many bytes behind a value; every buffer has them behind its last byte
 _KEPT_CACHES = 12  # of other versions of the sources; each has some 10 MB
+_CONSTANTS = ("kernels.py", "charset_tables.py")
 
 
 def _cache_folder() -> Path:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    texts = {path.name: path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))}
+    # what has no kernels, and gives them no constants, may change without a new compilation
+    sources = [text for name, text in texts.items() if b"cdc.binlog.kernels import" in text or name in _CONSTANTS]
+    digest = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
     given = os.environ.get("NUMBA_CACHE_DIR")
     parent = Path(given) if given else cache_folder() / "numba"
     return parent / f"kernels-{digest}"
@@ -196,3 +199,18 @@ def prefetch(typing_context: Any, data: Any, offset: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(data, types.int64), generate
+
+
+@inlined
+def same_bytes(left: Any, left_at: int, right: Any, right_at: int, count: int) -> bool:
+    """Whether ``count`` bytes at two places are the same; nothing behind them is looked at."""
+    done = 0
+    while done + 8 <= count:
+        if load_u64(left, left_at + done) != load_u64(right, right_at + done):
+            return False
+        done += 8
+    while done < count:
+        if left[left_at + done] != right[right_at + done]:
+            return False
+        done += 1
+    return True

@@ -27,6 +27,7 @@ from cdc.binlog.kernels import (
     part,
     peek,
     poke,
+    same_bytes,
     store_32,
     store_64,
     trailing_zeros,
@@ -235,15 +236,8 @@ def _differs(data: np.ndarray, explicit: bool, wanted: np.ndarray, keys: np.ndar
             size = peek(sizes, own + before)
             if size != peek(sizes, own + after):
                 return True
-        done = 0
-        while done + 8 <= size:
-            if load_u64(data, old + done) != load_u64(data, new + done):
-                return True
-            done += 8
-        while done < size:
-            if data[old + done] != data[new + done]:
-                return True
-            done += 1
+        if not same_bytes(data, old, data, new, size):
+            return True
     return False
 
 

@@ -18,7 +18,7 @@ class ThreadRunner:
         pass
 
     def submit(self, tasks):
-        assert all(task.mapping.is_identity for task in tasks)
+        assert all(task.mapping.columns is None and task.copies is not None for task in tasks)
         self.submitted += [task.name for task in tasks]
         if self.sink.tasks_in_order and self.threads > 1:
             self.threads = 1

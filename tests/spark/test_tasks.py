@@ -108,6 +108,19 @@ def test_rows_reach_the_table_as_they_are(
     ]
 
 
+def test_renamed_columns_are_copied_without_spark_sql(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    mapping = Mapping("shop.orders", "ods.few", columns={"Mail": "EMAIL", "number": "id", "again": "email"})
+    channel = Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
+    channel.add(changes({"id": 1}))
+    task = channel.task_for(RUN, 1)
+    assert task is not None and task.copies == {"Mail": "email", "number": "id", "again": "email"}
+    channel.drop()
+    load(runner, sink, channel, 1, changes({"id": 1}, {"id": 2, "email": None}, {"id": 1, "deleted": True}))
+    assert rows(tmp_path / "ods/few", "number") == [{"Mail": None, "number": decimal.Decimal(2), "again": None}]
+
+
 def test_typed_rows_are_the_same_as_packed_ones(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
@@ -218,3 +231,19 @@ def test_a_session_whose_jvm_died_is_built_anew(tmp_path: Path, sink: DeltaSink,
     process.wait()
     load(runner, sink, channel, 2, changes({"id": 2}))
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == [1, 2]
+
+
+def test_a_typed_task_is_one_part_however_spark_cuts_its_rows(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    """Spark makes a partition of every ``maxRecordsPerBatch`` rows; each would be written under the same name."""
+    setting, conf = "spark.sql.execution.arrow.maxRecordsPerBatch", sessions.get().conf
+    before = conf.get(setting)
+    conf.set(setting, "100")
+    try:
+        typed = Mapping("shop.orders", "ods.typed", columns={"id": "id", "email": "lower(email)"})
+        channel = Channel(typed, SCHEMA, SparkExpressionTypes(sessions))
+        load(runner, sink, channel, 1, changes(*({"id": number} for number in range(1000))))
+    finally:
+        conf.set(setting, before)
+    assert [int(row["id"]) for row in rows(tmp_path / "ods/typed")] == list(range(1000))

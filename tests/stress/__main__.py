@@ -1,0 +1,52 @@
+"""``python -m tests.stress [--seconds N] [--seed N] [PAIR ...]``: a walk for each pair of source and target, and a table."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.stress.pairs import SOURCES, TARGETS
+from tests.stress.run import Outcome, run
+
+
+def main() -> None:
+    """Run the pairs that are named, or all; exit code 1 where one went wrong."""
+    pairs = [f"{source}:{target}" for source in SOURCES for target in TARGETS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help=", ".join(pairs))
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    arguments = parser.parse_args()
+    outcomes = []
+    for pair in arguments.pairs or pairs:
+        source, target = pair.split(":")
+        with tempfile.TemporaryDirectory(prefix="cdc-stress-") as folder:
+            outcomes.append(run(Path(folder), source, target, seconds=arguments.seconds, seed=arguments.seed))
+        show(outcomes[-1:])
+    show(outcomes)
+    sys.exit(any(outcome.faults for outcome in outcomes))
+
+
+def show(outcomes: list[Outcome]) -> None:
+    """Print a line for each walk, and every fault in words."""
+    table = Table(title="Walks under kills")
+    for heading in ("source", "target", "seed", "kills", "groups", "reads", "faults"):
+        table.add_column(heading)
+    for one in outcomes:
+        numbers = (one.seed, one.kills, one.groups, one.polls, len(one.faults))
+        table.add_row(one.source, one.target, *map(str, numbers))
+    console = Console()
+    console.print(table)
+    for one in outcomes:
+        for fault in one.faults[:20]:
+            console.print(f"{one.source} -> {one.target}: {fault}", markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What a reader of the target may see of the walk, and what proves a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from tests.stress.walk import DELETED_STEP, LAST_STEP, Group, Row, Walk
+
+
+class Promise(IntEnum):
+    """What a sink promises to a reader; each holds what those before it hold."""
+
+    IN_THE_END = 0  # only that source and target agree at rest
+    IN_ORDER = 1  # no row ever steps back
+    TABLE_AT_ONCE = 2  # what a transaction did to one table is seen whole
+    ALL_AT_ONCE = 3  # also what it did to several
+
+
+class Checker:
+    """One reader's memory. ``faults`` says what went wrong, in words."""
+
+    def __init__(self, walk: Walk, promise: Promise) -> None:
+        self._walk, self._promise = walk, promise
+        self._last: dict[Row, int] = {}
+        self.faults: list[str] = []
+        self.polls = 0
+
+    def observe(self, found: Mapping[Row, int]) -> None:
+        """Take what one read of all tables gave: row to step."""
+        self.polls += 1
+        for row in found.keys() - self._walk.by_row.keys():
+            self.faults.append(f"{row} is there and was never written")
+        for group in self._walk.seen():
+            steps = {row: self._step(row, group, found) for row in group.rows}
+            if self._promise >= Promise.TABLE_AT_ONCE:
+                self._check_whole(group, steps, found)
+
+    def _step(self, row: Row, group: Group, found: Mapping[Row, int]) -> int:
+        last = self._last.get(row, 0)
+        step = found.get(row)
+        if step is None:
+            step = DELETED_STEP if 0 < last <= DELETED_STEP else last if last == 0 else -1
+        if step > group.begun:
+            self.faults.append(f"{row} is at step {step}, the source has only begun {group.begun}")
+        if self._promise >= Promise.IN_ORDER:
+            if step == -1:
+                self.faults.append(f"{row} is gone, it was at step {last} before")
+            elif step < last:
+                self.faults.append(f"{row} went back from step {last} to {step}")
+        self._last[row] = max(last, step)
+        return step
+
+    def _check_whole(self, group: Group, steps: Mapping[Row, int], found: Mapping[Row, int]) -> None:
+        if group.across_tables and self._promise < Promise.ALL_AT_ONCE:
+            return
+        shown = {found.get(row) for row in group.rows}
+        if len(shown) > 1:
+            self.faults.append(f"half a transaction: { ({row: found.get(row) for row in steps}) }")
+
+    def at_rest(self, found: Mapping[Row, int]) -> None:
+        """Take what is there once the source is quiet and the job has caught up."""
+        self.observe(found)
+        for row, group in self._walk.by_row.items():
+            if group.done == LAST_STEP and found.get(row) != LAST_STEP:
+                self.faults.append(f"{row} never came to step {LAST_STEP}: {found.get(row)}")

@@ -1,0 +1,135 @@
+"""One walk from a source to a target, with a job that is killed every few seconds and readers that look on."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer, free_port, obtain
+from tests.stress.checker import Checker
+from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Target
+from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
+
+WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
+JOB = """\
+name: walk
+{source}
+{sink}
+channels:
+  - {{source: {database}.*, target: ods.*}}
+commit: {{interval: 1s}}
+status: {{port: {port}}}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a walk."""
+
+    source: str
+    target: str
+    seed: int
+    kills: int
+    groups: int
+    polls: int
+    faults: tuple[str, ...]
+
+
+def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) -> Outcome:
+    """Walk for ``seconds`` under kills, let everybody arrive, and look at what the readers have seen."""
+    draw = random.Random(seed)
+    options = ("--binlog-row-metadata=FULL", "--max-binlog-size=1M")
+    with (
+        LocalServer.start(obtain("mysql"), folder / "mysql", options=options) as server,
+        TARGETS[target](folder) as sink,
+    ):
+        server.create_user("cdc", PASSWORD)
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(*(CREATE.format(table=f"{DATABASE}.{table}") for table in TABLES))
+        with SOURCES[source](server, end_of(server), folder) as source_yaml:
+            port = free_port()
+            text = JOB.format(source=source_yaml, sink=sink.yaml, database=DATABASE, port=port)
+            (folder / "job.yaml").write_text(text)
+            with JobProcess(folder / "job.yaml", home=folder / "state", port=port) as job:
+                return _walk(server, job, sink, (source, target, seed), draw, seconds)
+
+
+def _walk(
+    server: LocalServer, job: JobProcess, sink: Target, names: tuple[str, str, int], draw: random.Random, seconds: float
+) -> Outcome:
+    walk, arrived = Walk(), threading.Event()
+    readers = [Reader(walk, sink, arrived) for _ in range(READERS)]
+    writers = [
+        Walkers(
+            lambda: server.connect(DATABASE),
+            walk,
+            seed=names[2] * 100 + number,
+            live=LIVE,
+            steps_per_s=STEPS_PER_S / WRITERS,
+        )
+        for number in range(WRITERS)
+    ]
+    for thread in (*writers, *readers):
+        thread.start()
+    kills, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        job.start()
+        # from before the driver has read its job file to well into several cycles
+        time.sleep(draw.uniform(0.5, 15))
+        job.kill()
+        kills += 1
+    for writer in writers:
+        writer.finish()
+    job.start()
+    end = end_of(server)
+    job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
+    arrived.set()
+    for reader in readers:
+        reader.join()
+        if reader.failure is not None:
+            raise reader.failure
+        reader.checker.at_rest(sink.read())
+    faults = sorted({fault for reader in readers for fault in reader.checker.faults})
+    polls = sum(reader.checker.polls for reader in readers)
+    return Outcome(*names, kills, len(walk.groups), polls, tuple(faults))
+
+
+class Reader(threading.Thread):
+    """Reads the target again and again."""
+
+    def __init__(self, walk: Walk, sink: Target, arrived: threading.Event) -> None:
+        super().__init__(name="reader", daemon=True)
+        self.checker = Checker(walk, sink.promise)
+        self._sink, self._arrived = sink, arrived
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Read until everybody has arrived."""
+        try:
+            while not self._arrived.wait(0.1):
+                self.checker.observe(self._sink.read())
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def end_of(server: LocalServer) -> tuple[str, int]:
+    """File and offset behind the last event."""
+    connection = server.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        row = cursor.fetchone()
+    assert row is not None
+    return str(row[0]), int(row[1])
+
+
+def is_behind(status: dict[str, object], end: tuple[str, int]) -> bool:
+    """Whether the job has nothing left to do."""
+    position = status["position"]
+    if not isinstance(position, dict):
+        return False
+    return (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0
