@@ -22,7 +22,7 @@ from tests.servers.starrocks.stand_in import StarrocksStandIn
 ACCOUNTS, BALANCE = 50, 100
 JOB = """\
 name: bank
-source: {{type: binlog, host: 127.0.0.1, port: {port}, username: bank, password: bank, tls: {{mode: required}},
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: bank, password: vault, tls: {{mode: required}},
          start: {{file: {file}, offset: {offset}}}}}
 sink: {{type: starrocks, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}",
        multi_table: {multi_table}}}
@@ -82,7 +82,7 @@ def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
             for table in ("checking", "savings")
         ),
     )
-    server.create_user("bank", "bank")
+    server.create_user("bank", "vault")
     connection = server.connect(database)
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
