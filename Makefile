@@ -44,7 +44,7 @@ recovery: setup ## Every seam, every fault, with restarts
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
-stress: setup ## Long random runs: kills under load, checked row by row
+stress: setup ## Long random runs: the state machine for millions of steps, kills under load
 	$(PYTEST) tests -m stress
 
 bench: setup ## Every benchmark; writes benchmarks/results/

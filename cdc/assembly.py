@@ -102,7 +102,11 @@ def _source(
         pattern = source.location
         return (
             lambda run, resume: BinlogReceiver.of_files(
-                pattern, routes, window_bytes=window_bytes, resumption=_resumption(resume)
+                pattern,
+                routes,
+                accept_gap=resume is not None and resume.accept_gap,
+                window_bytes=window_bytes,
+                resumption=_resumption(resume),
             ),
             lambda run: files_start(pattern),
         )

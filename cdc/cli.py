@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,20 +18,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from cdc.errors import CdcError, ConfigError, LeaseLost, SurroundingsError
+from cdc.errors import CdcError, ConfigError, SurroundingsError
+from cdc.starting import POLL_S, console, drive, not_running, refuse_source, refuse_start, start_detached
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cdc.checkpoint import JobRecord
-    from cdc.checkpoint_sqlite import SqliteStore
-    from cdc.config import Config
     from cdc.jobs import Driver
     from cdc.status import JobStatus, Resume
 
-START_S = 300.0  # a first start compiles kernels and starts a JVM; on a busy machine that takes minutes
 PAUSE_S = 120.0  # a merge under way is finished first
-POLL_S = 0.15  # a person sees no difference, and a driver none in its load
 REFRESH_S = 1.0
 
 job_file_argument = click.argument("job_file", metavar="JOB.yaml", type=click.Path(path_type=Path))
@@ -77,20 +73,17 @@ def check(job_file: Path) -> None:
     config = load_config(job_file)
     from cdc.inspection import check_job
     from cdc.jobs import opened_store
+    from cdc.render import finding_view
 
-    with _console(stderr=True).status("Looking at source, sink and tables"):
+    with console(stderr=True).status("Looking at source, sink and tables"):
         with opened_store() as store:
             record = store.job(config.name)
         findings = check_job(config, record.incarnation if record else "")
-    console = _console()
-    for finding in findings:
-        kind = "[bold red]refused[/]" if finding.fatal else "[yellow]warning[/]"
-        console.print(kind, end=" ")
-        console.print(finding.problem, markup=False, soft_wrap=True)
-        console.print("        mend:", finding.mend, markup=False, soft_wrap=True)
+    terminal = console()
+    finding_view(findings, terminal)
     if any(finding.fatal for finding in findings):
         sys.exit(SurroundingsError.exit_code)
-    console.print(f"[green]The job {config.name} can start.[/]")
+    terminal.print(f"[green]The job {config.name} can start.[/]")
 
 
 @app.command()
@@ -112,153 +105,12 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
         record = store.job(config.name)
         if foreground:
             if record is None:
-                _refuse_source(config, "")
-            sys.exit(_drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
-        _refuse_start(store, config)
-        _refuse_source(config, record.incarnation if record else "")
+                refuse_source(config, "")
+            sys.exit(drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
+        refuse_start(store, config)
+        refuse_source(config, record.incarnation if record else "")
         options = ["--adopt"] if adopt else []
-        _start_detached(store, config.name, job_file, options, debug=debug)
-
-
-def _refuse_source(config: Config, incarnation: str) -> None:
-    """What a server is set to cannot mend itself: say all of it before anything starts."""
-    from cdc.inspection import check_source_of
-
-    fatal = [finding for finding in check_source_of(config, incarnation) if finding.fatal]
-    if fatal:
-        told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
-        raise SurroundingsError(
-            f"The source is not ready for the job {config.name}:\n{told}\n", mend="Nothing was started."
-        )
-
-
-def _refuse_start(store: SqliteStore, config: Config) -> None:
-    from cdc.checkpoint import JobState
-    from cdc.jobs import Driver, is_ours
-
-    record = store.job(config.name)
-    if record is None:
-        return
-    if record.state is JobState.CANCELLED:
-        raise ConfigError(
-            f"The job {record.name} was stopped for good.",
-            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
-        )
-    live = Driver(record).status()
-    paused = live.state == JobState.PAUSED.value if live else record.state is JobState.PAUSED
-    if paused and (live is not None or record.resume != "automatic"):
-        raise ConfigError(
-            f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
-            mend=f"`cdc resume {record.name}` goes on where it stands.",
-        )
-    if live is not None or is_ours(record.driver_pid) or is_ours(record.supervisor_pid):
-        raise LeaseLost(
-            f"The job {record.name} runs already.",
-            mend=f"Look at it with `cdc status {record.name}`.",
-            pid=record.driver_pid,
-            job_file=record.job_file,
-        )
-
-
-def _drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bool) -> int:
-    """Be the driver: run the job in this process, and keep the reason if it ends by an error."""
-    import logging
-
-    from cdc.checkpoint_sqlite import state_folder
-    from cdc.folder import JobFolder
-    from cdc.logs import set_up_logs
-    from cdc.status import Resume
-    from cdc.supervisor import SUPERVISOR_PID
-
-    set_up_logs(config.name, secrets=config.secrets(), debug=debug)
-    folder = JobFolder(state_folder(), config.name)
-    supervisor = os.environ.get(SUPERVISOR_PID)
-    flags = set(filter(None, agreed.split(",")))
-    resume = Resume(**{name: name in flags for name in Resume.__dataclass_fields__}) if agreed else None
-    try:
-        from cdc.job import run_job
-
-        folder.set_failure(None)
-        return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except CdcError as error:
-        folder.set_failure(error)
-        logging.getLogger(__name__).error(str(error))
-        if supervisor is None:
-            raise
-        return error.exit_code
-    except Exception as error:
-        folder.set_failure(error)
-        logging.getLogger(__name__).exception("The driver ends by an error that it does not know.")
-        return 1
-
-
-def driver_command(job_file: Path, options: list[str]) -> list[str]:
-    """How a supervisor starts the driver."""
-    return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", *options]
-
-
-def _start_detached(store: SqliteStore, name: str, job_file: Path, options: list[str], *, debug: bool) -> None:
-    from cdc.checkpoint_sqlite import state_folder
-    from cdc.folder import JobFolder
-    from cdc.supervisor import launch
-
-    folder = JobFolder(state_folder(), name)
-    fence = record.fence if (record := store.job(name)) else 0
-    supervisor = launch(folder, driver_command(job_file, options + (["--debug"] if debug else [])), debug=debug)
-    console = _console(stderr=True)
-    with console.status(f"Starting {name}"):
-        status = _wait_until_running(store, name, fence, supervisor)
-    if status is not None and status.state in {"RUNNING", "DONE"}:
-        console.print(f"[green]{name} is {status.state}.[/] Look at it with `cdc status {name}`.", highlight=False)
-        return
-    if status is not None:
-        raise _not_running(status)
-    failure = folder.failure()
-    if failure is not None:
-        raise _Told(failure.text, exit_code=failure.exit_code)
-    if supervisor.poll() is None:
-        raise CdcError(
-            f"The job is not RUNNING after {START_S:.0f} s; it goes on starting.", mend=f"See `cdc logs {name}`."
-        )
-    raise CdcError("The driver ended without a word.", mend=f"See `cdc logs {name}`.", exit=supervisor.returncode)
-
-
-class _Told(CdcError):
-    """An error that another process put into words already."""
-
-    def __init__(self, text: str, *, exit_code: int) -> None:
-        super().__init__(text, mend="")
-        self.exit_code = exit_code
-
-
-def _not_running(status: JobStatus) -> CdcError:
-    error = CdcError(f"The job {status.job} is {status.state}: {status.reason}", mend=status.mend or "")
-    error.exit_code = SurroundingsError.exit_code if status.resume == "automatic" else CdcError.exit_code
-    return error
-
-
-def _wait_until_running(
-    store: SqliteStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
-) -> JobStatus | None:
-    """The first status of the new run that is not PENDING; None if there is none to come."""
-    from cdc.jobs import Driver, offline_status
-
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        ended = supervisor.poll() is not None
-        record = store.job(name)
-        if record is not None and record.fence > fence:
-            status = Driver(record).status()
-            if status is not None and status.state != "PENDING":
-                return status
-            if ended and record.state.value in {"DONE", "CANCELLED"}:
-                return offline_status(store, record)
-        if ended:
-            return None
-        time.sleep(POLL_S)
-    return None
+        start_detached(store, config.name, job_file, options, debug=debug)
 
 
 @app.command()
@@ -266,7 +118,7 @@ def _wait_until_running(
 def pause(name: str) -> None:
     """Pause a job; its position is kept."""
     from cdc.checkpoint import JobState
-    from cdc.jobs import Driver, known, mark, opened_store
+    from cdc.jobs import Driver, known, mark, opened_store, status_of
 
     with opened_store() as store:
         record = known(store, name)
@@ -274,7 +126,8 @@ def pause(name: str) -> None:
         driver = Driver(record)
         if driver.status() is not None:
             driver.pause()
-            _poll(f"Pausing {name}", lambda: (s := driver.status()) is not None and s.state == "PAUSED", PAUSE_S)
+            # asked of the record anew: a driver that cannot get on with it makes way for another one
+            _poll(f"Pausing {name}", lambda: status_of(store, known(store, name)).state == "PAUSED", PAUSE_S)
         else:
             _end_supervisor(record)
             mark(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
@@ -303,7 +156,7 @@ def resume(context: click.Context, name: str, past_ddl: bool, accept_server: boo
             _end_supervisor(record)
             flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
             options = ["--resume", flags or "plain"]
-            _start_detached(store, name, Path(record.job_file), options, debug=context.obj)
+            start_detached(store, name, Path(record.job_file), options, debug=context.obj)
             return
     _say(f"{name} is RUNNING.")
 
@@ -317,14 +170,14 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
         last = driver.status() or last
         return last.state == "RUNNING"
 
-    with _console(stderr=True).status(f"Resuming {before.job}"):
+    with console(stderr=True).status(f"Resuming {before.job}"):
         deadline = time.monotonic() + PAUSE_S
         while not settled() and time.monotonic() < deadline:
             if last.state == "PAUSED" and last.reason != before.reason and last.reason:
                 break
             time.sleep(POLL_S)
     if last.state != "RUNNING":
-        raise _not_running(last)
+        raise not_running(last)
 
 
 @app.command()
@@ -382,7 +235,7 @@ def status(name: str, watch: bool, output: str) -> None:
         bodies = [one.to_json() for one in statuses]
         click.echo(json.dumps(bodies[0] if name else bodies, indent=2))
     else:
-        _show(statuses, _console())
+        _show(statuses, console())
 
 
 @app.command(name="list")
@@ -397,7 +250,7 @@ def list_jobs(output: str) -> None:
     if output == "json":
         click.echo(json.dumps([one.to_json() for one in statuses], indent=2))
     elif statuses:
-        _console().print(list_view(statuses))
+        console().print(list_view(statuses))
     else:
         _say("There are no jobs. Start one with `cdc start JOB.yaml`.")
 
@@ -488,22 +341,22 @@ def _end_supervisor(record: JobRecord) -> None:
 
 def _poll(what: str, condition: Callable[[], bool], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    with _console(stderr=True).status(what):
+    with console(stderr=True).status(what):
         while not condition():
             if time.monotonic() > deadline:
                 raise CdcError(f"{what} takes longer than {timeout_s:.0f} s; it goes on.", mend="See `cdc status`.")
             time.sleep(POLL_S)
 
 
-def _show(statuses: list[JobStatus], console: Console) -> None:
+def _show(statuses: list[JobStatus], terminal: Console) -> None:
     from cdc.render import status_view
 
     for number, one in enumerate(statuses):
         if number:
-            console.rule(style="dim")
-        console.print(status_view(one))
+            terminal.rule(style="dim")
+        terminal.print(status_view(one))
     if not statuses:
-        console.print("There are no jobs. Start one with `cdc start JOB.yaml`.", highlight=False)
+        terminal.print("There are no jobs. Start one with `cdc start JOB.yaml`.", highlight=False)
 
 
 def _watch(look: Callable[[], list[JobStatus]], output: str, *, alone: bool) -> None:
@@ -517,20 +370,14 @@ def _watch(look: Callable[[], list[JobStatus]], output: str, *, alone: bool) -> 
             bodies = [one.to_json() for one in look()]
             click.echo(json.dumps(bodies[0] if alone else bodies))
             time.sleep(REFRESH_S)
-    with Live(console=_console(), auto_refresh=False, screen=False) as live:
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
         while True:
             live.update(Group(*(status_view(one) for one in look())), refresh=True)
             time.sleep(REFRESH_S)
 
 
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, highlight=False)
-
-
 def _say(text: str) -> None:
-    _console().print(text, markup=False, soft_wrap=True)
+    console().print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -569,8 +416,7 @@ def main() -> NoReturn:
             raise
         from cdc.render import error_view
 
-        where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-        error_view(error.message, where, error.mend, _console(stderr=True))
+        error_view(error.message, error.place, error.mend, console(stderr=True))
         sys.exit(error.exit_code)
 
 

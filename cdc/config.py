@@ -9,17 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
-    PrivateAttr,
     SecretStr,
     Tag,
     ValidationError,
@@ -27,8 +24,10 @@ from pydantic import (
     model_validator,
 )
 
+from cdc.crossing import crossing
 from cdc.errors import ConfigError
-from cdc.jobfile import Fault, Misfit, Node, explain, read_job_file
+from cdc.jobfile import Fault, Misfit, explain, read_job_file
+from cdc.kinds import Address, Bytes, Count, Model, Port, Seconds, Text, filled, setting, switch
 from cdc.status import is_loopback
 
 MYSQL_PORT = 3306
@@ -51,81 +50,14 @@ NAME_MOST = 40  # the shortest label limit of the sinks leaves this much for the
 
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
 _TABLE = re.compile(r"(?P<database>[^.*\s]+)\.(?P<table>[^.\s]+)")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 _SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
-
-
-def _duration(value: object) -> float:
-    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError("must be a duration with its unit, such as 500ms, 5s, 10m or 1h")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def _size(value: object) -> int:
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError("must be a size with its unit, such as 64MiB or 15MB")
-    return int(float(match[1]) * _BYTES[match[2]])
-
-
-def _switch(value: object) -> object:
-    # YAML 1.1 reads a bare `on` and `off` as booleans
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _address(value: object) -> object:
-    if isinstance(value, str):
-        host, colon, port = value.rpartition(":")
-        if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ValueError("must be host:port, in quotes")
-    return value
-
-
-def _filled(value: object) -> object:
-    # pydantic's own limit would count the entries that have no fault
-    if isinstance(value, list | dict) and not value:
-        raise ValueError("must have at least one entry")
-    return value
-
-
-def _setting(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()  # Spark's spelling
-    return str(value) if isinstance(value, int | float) else value
-
-
-Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
-Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Address = Annotated[str, BeforeValidator(_address)]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Model(BaseModel):
-    """One mapping of the job file: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-    _folder: Path = PrivateAttr(default_factory=Path.cwd)
-
-    def model_post_init(self, context: Any) -> None:
-        """Keep the job file's folder, which relative paths start from."""
-        if context is not None:
-            self._folder = context["file"].parent
-
-    def _located(self, path: str) -> str:
-        return path if "://" in path else str(self._folder / Path(path).expanduser())
 
 
 class Tls(Model):
     """How the connection to MySQL is guarded."""
 
-    mode: Annotated[Literal["off", "required", "verify_ca", "verify_identity"], BeforeValidator(_switch)] = (
+    mode: Annotated[Literal["off", "required", "verify_ca", "verify_identity"], BeforeValidator(switch)] = (
         "verify_identity"
     )
     ca: Text | None = None  # file of certificates; None: the machine's own
@@ -139,7 +71,7 @@ class Tls(Model):
     @property
     def ca_file(self) -> str | None:
         """Absolute path of ``ca``."""
-        return None if self.ca is None else self._located(self.ca)
+        return None if self.ca is None else self.located(self.ca)
 
 
 class StartAtFile(Model):
@@ -208,7 +140,7 @@ class BinlogFilesSource(Model):
     @property
     def location(self) -> str:
         """``path`` made absolute."""
-        return self._located(self.path)
+        return self.located(self.path)
 
 
 class CanalBuffer(Model):
@@ -269,7 +201,7 @@ class DeltaSink(Model):
     @property
     def location(self) -> str:
         """``path`` made absolute, or the address it is."""
-        return self._located(self.path)
+        return self.located(self.path)
 
 
 class TargetTables(Model):
@@ -277,7 +209,7 @@ class TargetTables(Model):
 
     buckets: Literal["auto"] | Count = "auto"
     replication: Count = 1
-    properties: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+    properties: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(default_factory=dict)
 
 
 class ChannelTable(Model):
@@ -285,14 +217,14 @@ class ChannelTable(Model):
 
     buckets: Literal["auto"] | Count | None = None
     replication: Count | None = None
-    properties: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+    properties: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(default_factory=dict)
     partition: Text | None = None
 
 
 class ClusterSink(Model):
     """What the two database clusters have in common."""
 
-    fe: Annotated[tuple[Address, ...], BeforeValidator(_filled)]
+    fe: Annotated[tuple[Address, ...], BeforeValidator(filled)]
     sql_port: Port = SQL_PORT
     username: Text
     password: SecretStr = SecretStr("")
@@ -313,7 +245,7 @@ class StarrocksSink(ClusterSink):
 
     tag: ClassVar = "starrocks"
     type: Literal["starrocks"]
-    multi_table: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+    multi_table: Annotated[Literal["auto", "on", "off"], BeforeValidator(switch)] = "auto"
 
 
 class Channel(Model):
@@ -321,8 +253,8 @@ class Channel(Model):
 
     source: str
     target: str
-    key: Annotated[tuple[Text, ...] | None, BeforeValidator(_filled)] = None  # None: the primary key
-    columns: Annotated[dict[Text, Text] | None, BeforeValidator(_filled)] = (
+    key: Annotated[tuple[Text, ...] | None, BeforeValidator(filled)] = None  # None: the primary key
+    columns: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = (
         None  # target column -> Spark SQL; None: all by name
     )
     filter: Text | None = None
@@ -380,7 +312,7 @@ class Spark(Model):
 
     master: Text | None = None  # None: local[*], unless remote says where
     remote: Text | None = None  # sc://host:port of a Spark Connect server
-    conf: dict[str, Annotated[str, BeforeValidator(_setting)]] = {}
+    conf: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_place(self) -> Spark:
@@ -410,7 +342,7 @@ class Config(Model):
     name: str
     source: BinlogSource | CanalSource | BinlogFilesSource = Field(discriminator="type")
     sink: DeltaSink | DorisSink | StarrocksSink = Field(discriminator="type")
-    channels: Annotated[tuple[Channel, ...], BeforeValidator(_filled)]
+    channels: Annotated[tuple[Channel, ...], BeforeValidator(filled)]
     commit: Commit = Commit()
     tasks: Tasks = Tasks()
     memory: Memory = Memory()
@@ -444,7 +376,10 @@ def load_config(path: Path) -> Config:
         if root is not None:
             faults += explain(error, root, Config)
     if root is not None:
-        faults += _crossing(root, config)
+        faults += crossing(root)
+        if config is not None and config.memory.window < config.tasks.max_bytes:
+            told = f"must hold at least one Task: tasks.max_bytes is {config.tasks.max_bytes} bytes"
+            faults.append(Fault(root.line_of(("memory", "window")), ("memory", "window"), told))
     if faults or config is None:
         lines = [fault.told(path.name) for fault in sorted(faults, key=lambda one: one.line)]
         count = "1 fault" if len(lines) == 1 else f"{len(lines)} faults"
@@ -462,48 +397,3 @@ def _secrets(model: BaseModel) -> Iterator[str]:
             yield value.get_secret_value()
         elif isinstance(value, BaseModel):
             yield from _secrets(value)
-
-
-def _crossing(root: Node, config: Config | None) -> list[Fault]:
-    """Faults between keys. Those of the channels are told even where other parts are not valid."""
-    faults = [*_mapped_twice(root), *_out_of_place(root)]
-    if config is None:
-        return faults
-    if config.memory.window < config.tasks.max_bytes:
-        path = ("memory", "window")
-        message = f"must hold at least one Task: tasks.max_bytes is {config.tasks.max_bytes} bytes"
-        faults.append(Fault(root.line_of(path), path, message))
-    return faults
-
-
-def _mapped_twice(root: Node) -> Iterator[Fault]:
-    """A source table mapped twice and a target used twice, each naming the other place."""
-    seen: dict[str, list[tuple[str, int, int]]] = {"source": [], "target": []}
-    for index, channel in enumerate(root.items("channels")):
-        for side, others in seen.items():
-            node = channel.get(side)
-            if node is None or not isinstance(node.value, str):
-                continue
-            name, path = node.value, ("channels", index, side)
-            for other, other_index, other_line in others if side == "source" or "*" not in name else ():
-                place = f"by channels[{other_index}] (line {other_line})"
-                if name == other or (side == "target" and "*" not in name and name.lower() == other.lower()):
-                    what = "is mapped already" if side == "source" else "is used already"
-                    yield Fault(node.line, path, f"{name} {what} {place}; one source table goes to one target table")
-                elif side == "source" and (fnmatchcase(name, other) or fnmatchcase(other, name)):
-                    yield Fault(node.line, path, f"{name} overlaps with {other}, mapped {place}")
-            others.append((name, index, node.line))
-
-
-def _out_of_place(root: Node) -> Iterator[Fault]:
-    """Keys of a channel that do not go with each other or with the sink."""
-    sink_type = (root.get("sink") or root).get("type")
-    for index, channel in enumerate(root.items("channels")):
-        path = ("channels", index)
-        source, target, tables = channel.get("source"), channel.get("target"), channel.get("tables")
-        if source and target and ("*" in str(source.value)) != ("*" in str(target.value)):
-            yield Fault(target.line, (*path, "target"), "source and target both take one *, or neither does")
-        if tables and sink_type and sink_type.value == DeltaSink.tag:
-            yield Fault(
-                tables.line, (*path, "tables"), "is for the sinks doris and starrocks; Delta tables have none of it"
-            )

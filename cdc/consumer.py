@@ -65,6 +65,8 @@ class Progress:
     checkpoint: Checkpoint  # PREPARED and being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     waits_for: CdcError | None  # a sink that is away while a commit is under way
+    trouble: CdcError | None = None  # what is wrong with the source though rows may come
+    window_bytes: int = 0  # rows in memory that no Task has taken
 
 
 class Consumer:
@@ -114,6 +116,8 @@ class Consumer:
                 for source, channel in sorted(channels.items())
             ),
             waits_for=self._committer.trouble,
+            trouble=self._receiver.trouble(),
+            window_bytes=self._receiver.window_bytes(),
         )
 
     def _lag_s(self) -> float | None:
@@ -273,12 +277,15 @@ class Consumer:
 
     def _load_again(self, prepared: Checkpoint, error: LoadLost) -> Checkpoint:
         """The sink lost loads: nothing newer commits before the range is read and loaded again."""
+        before = self._committed
+        if before is None:
+            raise RuntimeError("there is nothing that a checkpoint could follow")
         self._gathering.discard()
         self._gathering.begin(last_of(prepared))
         while True:
             self._receiver.rollback(prepared.first)
             reload = Reload(self._parts, self._limits, self._stopping)
-            prepared = reload.run(prepared, lost_targets(prepared, error))
+            prepared = reload.run(prepared, lost_targets(prepared, error), before)
             try:
                 committed = self._committer.roll_forward(prepared)
                 break

@@ -10,15 +10,16 @@ Source: MySQL manual, "Data Definition Statements"; MariaDB knowledge base, "ALT
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Protocol
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import SqlglotError
+
+from cdc.ddl_tokens import Cursor, Token, Unreadable, specifications, tokens_of
 
 
 class EffectKind(Enum):
@@ -65,29 +66,6 @@ def effect_of(sql: str, *, database: str, tables: Tables, ansi_quotes: bool = Fa
     return reader.effect(sql)
 
 
-# Comments that the server executes are code; the other alternatives keep quotes and plain comments from hiding them.
-_EXECUTED = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|--\s[^\n]*|\#[^\n]*|/\*M?!\d*(.*?)\*/|/\*.*?\*/""",
-    re.S,
-)
-
-
-class _Tokenizer(MySQL.Tokenizer):
-    COMMANDS: ClassVar[set[Any]] = set()  # RENAME and SHOW are read like everything else
-
-
-class _AnsiTokenizer(_Tokenizer):
-    QUOTES: ClassVar[list[Any]] = ["'"]
-    IDENTIFIERS: ClassVar[list[Any]] = ["`", '"']
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str
-    word: str  # upper case where it is an unquoted word or a sign; "" for quoted names and values
-    name: bool  # it can be an identifier
-
-
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -117,92 +95,6 @@ _ROW_CHANGING_PARTITION_WORK = _words("DROP TRUNCATE EXCHANGE DISCARD IMPORT CON
 _NO_ROWS_ENGINES = frozenset(("BLACKHOLE", "FEDERATED"))
 
 
-class _Unreadable(Exception):
-    """The statement does not follow the grammar known here."""
-
-
-class _Cursor:
-    """Walks over tokens."""
-
-    def __init__(self, tokens: Sequence[_Token]) -> None:
-        self.tokens = tokens
-        self.at = 0
-
-    def word(self, ahead: int = 0) -> str:
-        index = self.at + ahead
-        return self.tokens[index].word if index < len(self.tokens) else ""
-
-    def take(self, *words: str) -> bool:
-        """Step over ``words`` if they come next, in order."""
-        if all(self.word(index) == word for index, word in enumerate(words)):
-            self.at += len(words)
-            return True
-        return False
-
-    def take_any(self, words: frozenset[str]) -> str:
-        word = self.word()
-        if word and word in words:
-            self.at += 1
-            return word
-        return ""
-
-    def name(self) -> str:
-        if self.at >= len(self.tokens) or not self.tokens[self.at].name:
-            raise _Unreadable
-        self.at += 1
-        return self.tokens[self.at - 1].text
-
-    def if_exists(self) -> bool:
-        return self.take("IF", "EXISTS") or self.take("IF", "NOT", "EXISTS")
-
-    @property
-    def done(self) -> bool:
-        return self.at >= len(self.tokens)
-
-    def rest(self) -> Sequence[_Token]:
-        return self.tokens[self.at :]
-
-
-def _tokens(sql: str, ansi_quotes: bool) -> list[_Token]:
-    code = _EXECUTED.sub(lambda match: f" {match[1]} " if match[1] is not None else match[0], sql)
-    tokenizer = _AnsiTokenizer() if ansi_quotes else _Tokenizer()
-    found: list[_Token] = []
-    end = -1
-    for token in tokenizer.tokenize(code):
-        kind = token.token_type.name
-        if kind == "SEMICOLON":
-            continue
-        if kind == "IDENTIFIER":
-            found.append(_Token(token.text, "", True))
-        elif kind.endswith("STRING"):
-            found.append(_Token(token.text, "", False))
-        elif (
-            found
-            and token.start == end + 1
-            and found[-1].word[:1].isdigit()
-            and (token.text[:1].isalpha() or token.text[:1] in "_$")
-        ):
-            # an unquoted name may begin with digits: 2024_orders comes as a number and a word
-            text = found.pop().text + token.text
-            found.append(_Token(text, text.upper(), True))
-        else:
-            for text in token.text.split():  # some keywords come in pairs, "ORDER BY"
-                found.append(_Token(text, text.upper(), text[:1].isalnum() or text[:1] in "_$" or ord(text[0]) > 127))
-        end = token.end
-    return found
-
-
-def _specifications(tokens: Sequence[_Token]) -> Iterator[_Cursor]:
-    """Split at commas outside brackets."""
-    depth, start = 0, 0
-    for index, token in enumerate(tokens):
-        depth += (token.word == "(") - (token.word == ")")
-        if token.word == "," and depth == 0:
-            yield _Cursor(tokens[start:index])
-            start = index + 1
-    yield _Cursor(tokens[start:])
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     database: str
@@ -212,20 +104,20 @@ class _Reader:
 
     def effect(self, sql: str) -> Effect:
         try:
-            tokens = _tokens(sql, self.ansi_quotes)
+            tokens = tokens_of(sql, self.ansi_quotes)
         except SqlglotError:
             return self._unreadable(_rough_names(sql), sql)
-        cursor = _Cursor(tokens)
+        cursor = Cursor(tokens)
         if cursor.done:
             return Effect(EffectKind.NONE)
         try:
             return self._statement(cursor, sql)
-        except _Unreadable:
+        except Unreadable:
             if cursor.tokens[0].word in _DML:
                 return Effect(EffectKind.WRITES, (), sql[:80])
             return self._unreadable([token.text for token in tokens if token.name], sql, tokens)
 
-    def _statement(self, cursor: _Cursor, sql: str) -> Effect:
+    def _statement(self, cursor: Cursor, sql: str) -> Effect:
         first = cursor.word()
         if first in _SESSION or (first == "RENAME" and cursor.word(1) == "USER"):
             return Effect(EffectKind.NONE)
@@ -243,11 +135,11 @@ class _Reader:
             return self._rows_gone("TRUNCATE", [self._table(cursor)])
         if first == "RENAME" and (cursor.take("TABLE") or cursor.take("TABLES")):
             return self._rename(cursor)
-        raise _Unreadable
+        raise Unreadable
 
     # --- the kinds of statement ---
 
-    def _create(self, cursor: _Cursor) -> Effect:
+    def _create(self, cursor: Cursor) -> Effect:
         replaces = cursor.take("OR", "REPLACE")
         if cursor.take("TEMPORARY"):
             return Effect(EffectKind.NONE)
@@ -271,9 +163,9 @@ class _Reader:
             return Effect(EffectKind.NONE)
         if words & {"INDEX"}:
             return Effect(EffectKind.HARMLESS)
-        raise _Unreadable
+        raise Unreadable
 
-    def _drop(self, cursor: _Cursor) -> Effect:
+    def _drop(self, cursor: Cursor) -> Effect:
         if cursor.take("TEMPORARY"):
             return Effect(EffectKind.NONE)
         if cursor.take("TABLE") or cursor.take("TABLES"):
@@ -293,13 +185,13 @@ class _Reader:
             cursor.if_exists()
             index = cursor.name()
             if not cursor.take("ON"):
-                raise _Unreadable
+                raise Unreadable
             return self._index_gone(self._table(cursor), index)
         if cursor.take_any(_OTHER_OBJECTS | {"PREPARE"}):
             return Effect(EffectKind.NONE)
-        raise _Unreadable
+        raise Unreadable
 
-    def _rename(self, cursor: _Cursor) -> Effect:
+    def _rename(self, cursor: Cursor) -> Effect:
         cursor.if_exists()
         named = []
         while not cursor.done:
@@ -308,26 +200,26 @@ class _Reader:
                 cursor.at += 1
             cursor.take("NOWAIT")
             if not cursor.take("TO"):
-                raise _Unreadable
+                raise Unreadable
             named.append(self._table(cursor))
             cursor.take(",")
         return self._rows_gone("RENAME TABLE", named)
 
-    def _alter(self, cursor: _Cursor) -> Effect:
+    def _alter(self, cursor: Cursor) -> Effect:
         cursor.take("ONLINE") or cursor.take("OFFLINE")
         cursor.take("IGNORE")
         if not cursor.take("TABLE"):
             words = {token.word for token in cursor.rest()[:24]}
             if words & (_OTHER_OBJECTS | _DATABASE):
                 return Effect(EffectKind.NONE)
-            raise _Unreadable
+            raise Unreadable
         cursor.if_exists()
         database, table = self._table(cursor)
         if cursor.take("WAIT"):
             cursor.at += 1
         if not self.tables.maps(database, table):
             return self._alter_of_another(cursor)
-        found = [self._specification(database, table, part) for part in _specifications(cursor.rest())]
+        found = [self._specification(database, table, part) for part in specifications(cursor.rest())]
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]
         return Effect(
             EffectKind.TOUCHES if touching else EffectKind.HARMLESS,
@@ -338,16 +230,16 @@ class _Reader:
             may_rekey=any(effect.may_rekey for effect in found),
         )
 
-    def _alter_of_another(self, cursor: _Cursor) -> Effect:
+    def _alter_of_another(self, cursor: Cursor) -> Effect:
         """An unmapped table may be renamed to a mapped one, or exchange its rows with one."""
-        for part in _specifications(cursor.rest()):
+        for part in specifications(cursor.rest()):
             if part.word() in ("RENAME", "EXCHANGE", "CONVERT") and part.word(1) not in ("COLUMN", "INDEX", "KEY"):
                 touched = self._named(part.tokens)
                 if touched:
                     return Effect(EffectKind.TOUCHES, touched, _phrase(part.tokens), row_changing=True)
         return Effect(EffectKind.NONE)
 
-    def _specification(self, database: str, table: str, part: _Cursor) -> Effect:
+    def _specification(self, database: str, table: str, part: Cursor) -> Effect:
         reason = _phrase(part.tokens)
         harmless = Effect(EffectKind.HARMLESS, reason=reason)
         touches = Effect(EffectKind.TOUCHES, reason=reason)
@@ -391,7 +283,7 @@ class _Reader:
             return harmless
         return loses
 
-    def _add(self, database: str, table: str, part: _Cursor, reason: str) -> Effect:
+    def _add(self, database: str, table: str, part: Cursor, reason: str) -> Effect:
         harmless = Effect(EffectKind.HARMLESS, reason=reason)
         touches = Effect(EffectKind.TOUCHES, reason=reason)
         if part.take("CONSTRAINT") and part.word() not in ("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
@@ -406,7 +298,7 @@ class _Reader:
             return Effect(EffectKind.TOUCHES, reason=reason, row_changing=True)
         part.take("COLUMN")
         part.if_exists()
-        definitions = list(_specifications(part.rest()[1:-1])) if part.word() == "(" else [_Cursor(part.rest())]
+        definitions = list(specifications(part.rest()[1:-1])) if part.word() == "(" else [Cursor(part.rest())]
         read = key = filled = False
         for definition in definitions:
             if definition.word() in _INDEX | {"PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK"}:
@@ -421,7 +313,7 @@ class _Reader:
             return Effect(EffectKind.TOUCHES, reason=reason, row_changing=filled)
         return Effect(EffectKind.HARMLESS, reason=reason, reshapes=True)
 
-    def _drop_part(self, database: str, table: str, part: _Cursor, reason: str) -> Effect:
+    def _drop_part(self, database: str, table: str, part: Cursor, reason: str) -> Effect:
         if part.take("PRIMARY"):
             return Effect(EffectKind.TOUCHES, reason=reason)
         if part.take("INDEX") or part.take("KEY") or part.take("CONSTRAINT"):
@@ -437,7 +329,7 @@ class _Reader:
             return Effect(EffectKind.TOUCHES, reason=reason)
         return Effect(EffectKind.HARMLESS, reason=reason, reshapes=True)
 
-    def _writes(self, cursor: _Cursor, sql: str) -> Effect:
+    def _writes(self, cursor: Cursor, sql: str) -> Effect:
         """DML in statement format: which tables it writes, or none if that cannot be told."""
         if cursor.word() in ("INSERT", "REPLACE", "LOAD"):
             loads = cursor.word() == "LOAD"
@@ -459,7 +351,7 @@ class _Reader:
     def _fold(self, name: str) -> str:
         return name.lower() if self.fold_case else name
 
-    def _table(self, cursor: _Cursor) -> tuple[str, str]:
+    def _table(self, cursor: Cursor) -> tuple[str, str]:
         if cursor.take("."):  # ".orders" is the default database's, an old spelling
             return self.database, self._fold(cursor.name())
         first = cursor.name()
@@ -467,7 +359,7 @@ class _Reader:
             return self._fold(first), self._fold(cursor.name())
         return self._fold(self.database), self._fold(first)
 
-    def _named(self, tokens: Sequence[_Token]) -> tuple[str, ...]:
+    def _named(self, tokens: Sequence[Token]) -> tuple[str, ...]:
         """Mapped tables that any run of names in ``tokens`` may mean."""
         found = {}
         for index, token in enumerate(tokens):
@@ -500,8 +392,8 @@ class _Reader:
             return Effect(EffectKind.TOUCHES, (".".join(name),), reason)
         return Effect(EffectKind.HARMLESS, (".".join(name),), reason, may_rekey=True)
 
-    def _unreadable(self, names: Sequence[str], sql: str, tokens: Sequence[_Token] = ()) -> Effect:
-        touched = self._named(tokens or [_Token(name, "", True) for name in names])
+    def _unreadable(self, names: Sequence[str], sql: str, tokens: Sequence[Token] = ()) -> Effect:
+        touched = self._named(tokens or [Token(name, "", True) for name in names])
         if not touched:
             return Effect(EffectKind.NONE)
         return Effect(EffectKind.TOUCHES, touched, f"unreadable statement {sql[:80]!r}", row_changing=True)
@@ -511,12 +403,12 @@ def _rough_names(sql: str) -> list[str]:
     return re.findall(r"[^\s`'\"(),;=]+", sql.replace(".", " "))
 
 
-def _phrase(tokens: Sequence[_Token]) -> str:
+def _phrase(tokens: Sequence[Token]) -> str:
     text = " ".join(token.text for token in tokens[:6])
     return text + (" ..." if len(tokens) > 6 else "")
 
 
-def _is_key(definition: Sequence[_Token]) -> bool:
+def _is_key(definition: Sequence[Token]) -> bool:
     """Whether a column's definition makes it the primary key: [PRIMARY] KEY, but not UNIQUE KEY."""
     words = [token.word for token in definition]
     return any(
@@ -525,7 +417,7 @@ def _is_key(definition: Sequence[_Token]) -> bool:
     )
 
 
-def _is_filled(definition: Sequence[_Token]) -> bool:
+def _is_filled(definition: Sequence[Token]) -> bool:
     """Whether a new column has values in the rows that were there before."""
     words = [token.word for token in definition]
     if "AS" in words or "AUTO_INCREMENT" in words or "SERIAL" in words:

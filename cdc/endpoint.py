@@ -120,7 +120,7 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
     yield state
     gauges: list[tuple[str, str, float | None]] = [
         ("cdc_lag_seconds", "Age of the oldest source transaction not yet visible.", status.lag_seconds),
-        ("cdc_window_bytes", "Bytes of rows handed out and in no started Task's hands.", status.window_bytes),
+        ("cdc_window_bytes", "Bytes of rows in memory that no started Task has taken.", status.window_bytes),
         ("cdc_window_limit_bytes", "What memory.window allows.", status.window_limit_bytes),
     ]
     checkpoint = status.checkpoint

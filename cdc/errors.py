@@ -38,8 +38,13 @@ class CdcError(Exception):
         self.mend = mend
         self.where = where
 
+    @property
+    def place(self) -> str:
+        """``where`` in words, "" if there is none."""
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.where.items())
+
     def __str__(self) -> str:
-        place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.where.items())
+        place = self.place
         return " ".join(part for part in (self.message, f"({place})." if place else "", self.mend) if part)
 
 

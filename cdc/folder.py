@@ -26,8 +26,18 @@ class Failure:
     """Why a driver ended."""
 
     error: str  # name of the class
-    text: str  # message, where and mend
+    message: str
+    place: str  # where, in words
+    mend: str
     exit_code: int
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """``error`` in words, for another process to tell."""
+        name = type(error).__name__
+        if isinstance(error, CdcError):
+            return cls(name, error.message, error.place, error.mend, error.exit_code)
+        return cls(name, f"{name}: {error}", "", "See the job's log.", 1)
 
 
 class JobFolder:
@@ -85,10 +95,8 @@ class JobFolder:
         if error is None:
             (self.path / "failure.json").unlink(missing_ok=True)
             return
-        code = error.exit_code if isinstance(error, CdcError) else 1
-        text = str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}"
         with suppress(CheckpointError):  # a full disk is told in the log
-            self._write("failure.json", json.dumps(asdict(Failure(type(error).__name__, text, code))))
+            self._write("failure.json", json.dumps(asdict(Failure.of(error))))
 
     def remove(self) -> None:
         """Drop everything in it."""

@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -34,50 +33,16 @@ from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.recovery import adopt, compare
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, position_status
+from cdc.wishes import Wish, Wishes
 from channels.sinks.base import Sink
 from channels.task import RunIdentity
 
+# A commit that hangs in its sink is left behind after this long: it is PREPARED, and rolls forward at the next start.
+END_GRACE_S = 25.0  # who sends SIGTERM often sends SIGKILL after 30 s
+PAUSE_GRACE_S = 60.0  # longer, since it costs a new process, and large merges take their time
 HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
 
 _log = logging.getLogger(__name__)
-
-
-class Wish(Enum):
-    """What somebody asked of the job; a later entry outweighs an earlier one."""
-
-    RESUME = 1
-    PAUSE = 2
-    END = 3  # a signal: PENDING
-    STOP = 4  # CANCELLED
-
-
-@dataclass(slots=True)
-class _Wishes:
-    """Notes from other threads to the run loop."""
-
-    wish: Wish | None = None
-    resume: Resume | None = None
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def note(self, wish: Wish, resume: Resume | None = None) -> None:
-        with self.changed:
-            outweighed = self.wish in (Wish.END, Wish.STOP) and wish.value < self.wish.value
-            if not outweighed:
-                self.wish, self.resume = wish, resume or self.resume
-            self.changed.notify_all()
-
-    def wait(self, timeout_s: float | None) -> Wish | None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.wish is not None, timeout_s)
-            return self.wish
-
-    def take(self) -> Wish | None:
-        """The wish; a pause and a resume are done with once taken, an end never is."""
-        with self.changed:
-            wish = self.wish
-            if wish in (Wish.PAUSE, Wish.RESUME):
-                self.wish = None
-            return wish
 
 
 class Job:
@@ -100,13 +65,15 @@ class Job:
         self._assemble = assemble
         self._adopt = adopt
         self._config = load(self._file)
-        self._wishes = _Wishes()
+        self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
         self._assembly: Assembly | None = None
         self._consumer: Consumer | None = None
         self._last: Progress | None = None  # of the newest run
         self._is_compared = False
+        self._at_work: Consumer | None = None  # whose run has not ended
+        self._is_over = False
         self._signal = 0
         self._delays = delays()
         record = store.job(self._config.name)
@@ -125,6 +92,8 @@ class Job:
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
             record = _paused(record, waits_for, "automatic")
+        elif progress and progress.trouble and record.state is JobState.RUNNING:
+            record = replace(record, reason=_reason(progress.trouble), mend=progress.trouble.mend)
         checkpoint = progress.checkpoint if progress else self._last_committed()
         position = progress.position if progress else checkpoint.last if checkpoint else None
         return JobStatus(
@@ -138,8 +107,9 @@ class Job:
             started_at=record.started_at,
             position=position_status(position) if position else None,
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
-            checkpoint=_checkpoint_status(checkpoint) if checkpoint else None,
+            checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
             channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
+            window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
         )
 
@@ -160,8 +130,37 @@ class Job:
     def _note(self, wish: Wish, resume: Resume | None = None) -> None:
         self._wishes.note(wish, resume)
         consumer = self._consumer
-        if consumer is not None and wish is not Wish.RESUME:
-            consumer.stop()
+        if consumer is None or wish is Wish.RESUME:
+            return
+        consumer.stop()
+        grace_s = PAUSE_GRACE_S if wish is Wish.PAUSE else END_GRACE_S
+        timer = threading.Timer(grace_s, self._leave, (wish, consumer, grace_s))
+        timer.daemon = True
+        timer.start()
+
+    def _leave(self, wish: Wish, consumer: Consumer, grace_s: float) -> None:
+        """End the process, unless what was asked for was done in time. State is durable at every moment."""
+        if self._is_over or (wish is Wish.PAUSE and self._at_work is not consumer):
+            return
+        state, told, mend, code = {
+            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", 1),
+            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None, 0),
+        }.get(wish, (JobState.PENDING, "ended by a signal", None, 128 + self._signal))
+        reason = f"{told}; what was under way did not end within {grace_s:.0f} s, and is finished at the next start"
+        _log.error("the process leaves: %s", reason)
+        with suppress(CdcError):
+            self._save(
+                replace(
+                    self._record,
+                    state=state,
+                    reason=reason,
+                    mend=mend,
+                    resume="manual" if wish is Wish.PAUSE else None,
+                    driver_pid=None,
+                    status_url=None,
+                )
+            )
+        os._exit(code)
 
     # the run
 
@@ -184,6 +183,7 @@ class Job:
             with suppress(CheckpointError, LeaseLost):
                 self._save(replace(self._record, driver_pid=None, status_url=None))
             self._store.release()
+            self._is_over = True
 
     def _begin(self, status_url: str | None, supervisor_pid: int | None) -> None:
         record = self._record
@@ -239,9 +239,11 @@ class Job:
             self._consumer = consumer
             if self._wishes.wish is not None:
                 return Ended.STOPPED  # it came before there was anybody to pass it to
+            self._at_work = consumer
             try:
                 return consumer.run(self._resolve_start, self._recovered)
             finally:
+                self._at_work = None
                 self._end_of_run(consumer)
         except Exception as error:  # noqa: BLE001 - the one place that decides
             if time.monotonic() - began > HEALTHY_S:
@@ -273,6 +275,7 @@ class Job:
         parts = self._assembled()
         if not self._is_compared:
             self._compare(parts.sink)
+        parts.runner.warm_up()  # not before: a start that is refused should not wait for a JVM to come and go
         record, config = self._record, self._config
         run = RunIdentity(record.name, record.incarnation, record.fence)
         last = self._consumer.sequence if self._consumer else 0
@@ -309,7 +312,6 @@ class Job:
     def _assembled(self) -> Assembly:
         if self._assembly is None:
             self._assembly = self._assemble(self._config)
-            self._assembly.runner.warm_up()
         return self._assembly
 
     def _resolve_start(self) -> Position:
@@ -400,25 +402,12 @@ def _reason(error: BaseException) -> str:
     """What happened and where; the mend is told beside it."""
     if not isinstance(error, CdcError):
         return f"unknown fault: {type(error).__name__}: {error}"
-    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-    return f"{error.message} ({place})" if place else error.message
+    return f"{error.message} ({error.place})" if error.place else error.message
 
 
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
     mend = error.mend if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
     return replace(record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume)
-
-
-def _checkpoint_status(checkpoint: Checkpoint) -> CheckpointStatus:
-    return CheckpointStatus(
-        checkpoint.id,
-        checkpoint.state.value,
-        checkpoint.committed_at,
-        checkpoint.closed_by,
-        checkpoint.rows,
-        checkpoint.bytes,
-        checkpoint.seconds,
-    )
 
 
 def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

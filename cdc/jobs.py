@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc.checkpoint import Checkpoint, JobRecord, JobState
+from cdc.checkpoint import JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, ConfigError, SurroundingsError
 from cdc.folder import JobFolder
@@ -138,20 +138,8 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         source=source,
         sink=sink,
         position=position_status(checkpoint.last) if checkpoint is not None and checkpoint.last is not None else None,
-        checkpoint=_checkpoint_status(checkpoint) if checkpoint is not None else None,
+        checkpoint=CheckpointStatus.of(checkpoint) if checkpoint is not None else None,
         channels=channels,
-    )
-
-
-def _checkpoint_status(checkpoint: Checkpoint) -> CheckpointStatus:
-    return CheckpointStatus(
-        id=checkpoint.id,
-        state=checkpoint.state.value,
-        committed_at=checkpoint.committed_at,
-        closed_by=checkpoint.closed_by,
-        rows=checkpoint.rows,
-        bytes=checkpoint.bytes,
-        seconds=checkpoint.seconds,
     )
 
 

@@ -15,6 +15,7 @@ from cdc.binlog.server import Server
 from cdc.errors import CdcError
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
+from cdc.receiver.undecided import prepared_now
 from channels.sinks.base import Finding
 
 SHORTEST_RETENTION_S = 86_400  # a job that stops on a Friday evening should be able to go on; a day is the least
@@ -40,8 +41,7 @@ def run_checks(checks: Iterable[Check]) -> tuple[Finding, ...]:
 
 def finding_of(error: CdcError) -> Finding:
     """An error as a finding: what and where, then the mend."""
-    place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in error.where.items())
-    return Finding(f"{error.message} ({place})." if place else error.message, error.mend)
+    return Finding(f"{error.message} ({error.place})." if error.place else error.message, error.mend)
 
 
 def check_source(
@@ -53,7 +53,7 @@ def check_source(
     except CdcError as error:
         return (finding_of(error),)
     with server:
-        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned)
+        checks = (_rights, _settings, _advice, _identity, _tables, _cascades, _versioned, _undecided)
         return run_checks(partial(check, server, identity, selection, sources) for check in checks)
 
 
@@ -190,11 +190,27 @@ def _cascades(
     if not server.mariadb and server.version_numbers >= _CASCADES_LOGGED_FROM and not native:
         return
     for key in cascades(server, selection.maps):
+        logging_server = (
+            "start the server with innodb_native_foreign_keys=OFF, so that it logs them"
+            if native
+            else "use MySQL 9.6 or later, which logs them"
+        )
         yield Finding(
             f"Foreign key {key.constraint} of {key.child} has {key.action}: rows that the server changes through it "
-            f"are not in its binlog, so the target of {key.child} keeps them as they were.",
-            f"Delete and update the rows of {key.child} by statements of their own (ON DELETE RESTRICT), leave the "
-            "table out, or use MySQL 9.6 or later, which logs them.",
+            f"are not in its binlog, so the target of {key.child} would keep them as they were.",
+            f"Change rows of {key.child} by statements of their own before those of {key.parent} (ON DELETE RESTRICT), "
+            f"leave {key.child} out, or {logging_server}. Where keys and rows of {key.parent} never change, nothing "
+            "is to be done.",
+            fatal=False,
+        )
+
+
+def _undecided(server: Server, *_: object) -> Iterator[Finding]:
+    for xid in prepared_now(server):
+        yield Finding(
+            f"XA transaction {xid} is prepared and not decided: a job that starts now does not see its rows, and "
+            "pauses at its XA COMMIT if it changed mapped tables.",
+            "Decide it first, with XA COMMIT or XA ROLLBACK.",
             fatal=False,
         )
 

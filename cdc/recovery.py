@@ -105,6 +105,7 @@ class Recovery:
         if before is None:
             before = _start(0, self._parts.run.fence, resolve_start())
             store.save(before)
+        self._claim(before)
         unfinished = store.unfinished()
         for checkpoint in unfinished:
             if checkpoint.state is CheckpointState.PREPARED:
@@ -114,6 +115,12 @@ class Recovery:
                 before = self._abort(checkpoint, before)
         self._stand_behind(before)
         return before
+
+    def _claim(self, before: Checkpoint) -> None:
+        run, place = self._parts.run, last_of(before)
+        sequence = max(before.sequence, run.fence * FENCE_STEP)  # above all that was ever claimed or committed
+        mark = CheckpointMark(run.job, run.incarnation, run.fence, before.id, place, place, sequence)
+        self._parts.sink.claim(mark, [mapping.target for mapping in self._parts.routes.mappings])
 
     def _roll_forward(self, checkpoint: Checkpoint, before: Checkpoint) -> Checkpoint:
         _log.info("checkpoint %d is PREPARED: rolling forward", checkpoint.id)
@@ -126,7 +133,7 @@ class Recovery:
             except LoadLost as error:
                 lost = lost_targets(checkpoint, error)
             self._stand_behind(before)
-            checkpoint, was_reloaded = reload.run(checkpoint, lost), True
+            checkpoint, was_reloaded = reload.run(checkpoint, lost, before), True
         if self._is_open and not was_reloaded:
             reload.skip(committed)
         if any(load.name.attempt for load in checkpoint.loads):

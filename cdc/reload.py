@@ -7,15 +7,19 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cdc.batch import Batch, PreparedLoad
-from cdc.checkpoint import Checkpoint
+from cdc.checkpoint import ChannelCounts, Checkpoint
 from cdc.commit import last_of
 from cdc.cycle import GivenUp
 from cdc.errors import LoadLost, PositionLost, SinkError
 from cdc.parts import Limits, Parts
 from channels.channel import Channel
 from channels.label import label_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _GET_S = 0.2
 _WATCH_S = 0.05
@@ -31,6 +35,17 @@ def lost_targets(checkpoint: Checkpoint, error: LoadLost) -> frozenset[str]:
     return frozenset(lost or {load.table for load in checkpoint.loads})
 
 
+def _row_counts(checkpoint: Checkpoint, before: Checkpoint) -> dict[str, int]:
+    """Rows of the range by source table, as they were counted when it was first gathered."""
+    none = ChannelCounts()
+    found = {}
+    for source, counts in checkpoint.counts.items():
+        old = before.counts.get(source, none)
+        if rows := counts.upserts + counts.deletes - old.upserts - old.deletes:
+            found[source] = rows
+    return found
+
+
 class Reload:
     """Reads ``first..last`` of a PREPARED checkpoint again and loads the lost channels whole, under a new attempt.
 
@@ -43,15 +58,17 @@ class Reload:
         self._stopping = stopping
         self._channels: dict[str, Channel] = {}  # by source
         self._loads: list[Future[tuple[PreparedLoad, ...]]] = []
+        self._left: dict[str, int] = {}  # by source: rows of the range that are still to come
 
-    def run(self, checkpoint: Checkpoint, lost: frozenset[str]) -> Checkpoint:
-        """The checkpoint with its lost loads replaced, saved as PREPARED.
+    def run(self, checkpoint: Checkpoint, lost: frozenset[str], before: Checkpoint) -> Checkpoint:
+        """The checkpoint with its lost loads replaced, saved as PREPARED; ``before`` is the one it follows.
 
         Raises: PositionLost - the source no longer has the range; what the source or a Task raises.
         """
         _log.warning("checkpoint %d: loading %s again", checkpoint.id, ", ".join(sorted(lost)))
         attempt = 1 + max((load.name.attempt for load in checkpoint.loads), default=0)
         self._parts.store.check_fence()
+        self._left = _row_counts(checkpoint, before)
         try:
             self._read(checkpoint, lost, attempt)
         except PositionLost as error:
@@ -104,7 +121,15 @@ class Reload:
                 continue  # an intact channel's load is still at the sink
             if schema.name not in self._channels:
                 self._channels[schema.name] = Channel(mapping, schema, self._parts.types)
-            self._channels[schema.name].add(changes)
+            self._channels[schema.name].add(replace(changes, rows=self._within_range(schema.name, changes.rows)))
+
+    def _within_range(self, source: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """``rows`` without those behind the range: Batches are packed anew, and the last one may reach beyond it."""
+        left = self._left.get(source)
+        if left is None:
+            return rows
+        self._left[source] = max(0, left - rows.num_rows)
+        return rows.slice(0, left)
 
     def _load(self, checkpoint_id: int, attempt: int, at_least: int) -> None:
         for channel in self._channels.values():

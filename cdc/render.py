@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -12,6 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.status import JobStatus
+
+if TYPE_CHECKING:
+    from channels.sinks.base import Finding
 
 _COLOURS = {"RUNNING": "green", "PENDING": "yellow", "PAUSED": "red", "CANCELLED": "dim", "DONE": "cyan"}
 GTID_CHARACTERS = 60  # a set of many servers fills screens; --output json has it whole
@@ -31,9 +35,12 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     head.add_row("flow", Text(f"{source} -> {status.sink.type} {status.sink.target}"))
     if status.position is not None:
         head.add_row("position", Text(_position(status)))
-    head.add_row("lag", Text(_lag(status)))
+    if status.lag_seconds is not None or status.state == "RUNNING":
+        head.add_row("lag", Text(_lag(status)))
     if status.checkpoint is not None:
         head.add_row("checkpoint", Text(_checkpoint(status, now)))
+    if status.window_limit_bytes:
+        head.add_row("window", Text(f"{size(status.window_bytes)} of {size(status.window_limit_bytes)} in memory"))
     if status.split_transactions:
         head.add_row("split", Text(f"{status.split_transactions:,} transactions were cut between cycles"))
     return Group(head, Text(""), _channels(status, now)) if status.channels else head
@@ -60,6 +67,14 @@ def error_view(message: str, where: str, mend: str, console: Console) -> None:
         console.print(Text.assemble(("where: ", "dim"), where), soft_wrap=True)
     if mend:
         console.print(Text.assemble(("mend:  ", "bold green"), mend), soft_wrap=True)
+
+
+def finding_view(findings: Iterable[Finding], console: Console) -> None:
+    """What a check found, with the mend below each; names in it are never read as markup."""
+    for finding in findings:
+        kind = Text("refused ", style="bold red") if finding.fatal else Text("warning ", style="yellow")
+        console.print(kind.append(finding.problem, style="default not bold"), soft_wrap=True)
+        console.print(Text(f"  mend: {finding.mend}"), soft_wrap=True)
 
 
 def count(number: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cdc.checkpoint import Checkpoint
     from cdc.position import Position
 
 
@@ -42,6 +43,19 @@ class CheckpointStatus:
     rows: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> CheckpointStatus:
+        """What is told of ``checkpoint``."""
+        return cls(
+            id=checkpoint.id,
+            state=checkpoint.state.value,
+            committed_at=checkpoint.committed_at,
+            closed_by=checkpoint.closed_by,
+            rows=checkpoint.rows,
+            bytes=checkpoint.bytes,
+            seconds=checkpoint.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +89,8 @@ class JobStatus:
     split_transactions: int = 0
     checkpoint: CheckpointStatus | None = None
     channels: tuple[ChannelStatus, ...] = ()
-    window_bytes: int = 0  # rows handed out and in no started Task's hands; in /metrics, not in /status
-    window_limit_bytes: int = 0
+    window_bytes: int = 0  # rows read ahead or handed out, and in no started Task's hands
+    window_limit_bytes: int = 0  # memory.window; 0: no driver is running
 
     def to_json(self) -> dict[str, Any]:
         """The body of ``GET /status``, keys in their documented order."""
@@ -92,6 +106,8 @@ class JobStatus:
             "position": None if self.position is None else dict(self.position),
             "lag_seconds": self.lag_seconds,
             "split_transactions": self.split_transactions,
+            "window_bytes": self.window_bytes,
+            "window_limit_bytes": self.window_limit_bytes,
             "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
             "channels": [asdict(channel) for channel in self.channels],
         }

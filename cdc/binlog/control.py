@@ -71,6 +71,7 @@ class ControlEvents(ABC):
     _ready: deque[Batch]
     _xa: OpenXa | None
     _prepared: dict[str, OpenXa]
+    _on_unknown_xa: Callable[[str, BinlogPosition], None]
 
     @abstractmethod
     def _cut(self, full: bool) -> Batch | None: ...
@@ -362,7 +363,10 @@ class ControlEvents(ABC):
         elif verb in ("COMMIT", "ROLLBACK"):
             if state[fr.PHASE] == fr.IDLE:
                 raise Malformed("XA COMMIT outside a transaction")
-            prepared = self._prepared.pop(xid_of(sql) or "", None)
+            xid = xid_of(sql) or ""
+            if verb == "COMMIT" and xid not in self._prepared:
+                self._on_unknown_xa(xid, self._position(int(state[fr.TX_START])))
+            prepared = self._prepared.pop(xid, None)
             commit_us = int(state[fr.TX_COMMIT_US])
             self._step(size)
             self._end_transaction()

@@ -65,15 +65,18 @@ class BinlogDecoder(ControlEvents):
         framed: bool,
         skip_rows: int = 0,
         batch_bytes: int = 4 << 20,
+        on_unknown_xa: Callable[[str, BinlogPosition], None] = lambda xid, place: None,
     ) -> None:
         """``framed``: MySQL packets from a socket, else files' bytes from their magic on. ``sequence``: of the last row
-        before. ``skip_rows``: rows of the first transaction that were handed out before a reconnect, dropped now."""
+        before. ``skip_rows``: rows of the first transaction that were handed out before a reconnect, dropped now.
+        ``on_unknown_xa``: told the xid and place of an XA COMMIT whose XA PREPARE lies before the start."""
         self.position = start
         self.ended = False
         self.server_version = ""
         self.mariadb = False
         self.skipped_types = {}
         self._on_statement = on_statement
+        self._on_unknown_xa = on_unknown_xa
         self._sequence = sequence
         self._skip_rows = skip_rows
         self._batch_bytes = batch_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cdc.batch import Batch, Reads
+from cdc.errors import CdcError
 from cdc.position import Position
 from cdc.schema import TableSchema
 
@@ -62,8 +63,17 @@ class Receiver(Protocol):
     def taken(self, position: Position, byte_count: int) -> None:
         """``byte_count`` bytes of rows handed out have left for started Tasks; the window has room again."""
 
+    def window_bytes(self) -> int:
+        """Bytes of rows read ahead or handed out that no started Task has taken. Calls: any thread."""
+
     def at_end(self) -> bool:
         """Whether everything the source has at the moment was handed out (lag is 0)."""
+
+    def trouble(self) -> CdcError | None:
+        """What is wrong with the source though nothing is raised: shown to people, and nothing follows from it.
+
+        Calls: from any thread.
+        """
 
     def finished(self) -> bool:
         """Whether the source has an end and everything before it was handed out (files on disk)."""

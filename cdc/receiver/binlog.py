@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from cdc.batch import Batch
 from cdc.binlog.connection import Endpoint, ReaderIdentity, translated
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
+from cdc.binlog.kernels import nothing_compiled
 from cdc.binlog.server import Server
 from cdc.binlog.warm import warm_up
 from cdc.errors import (
@@ -32,6 +34,7 @@ from cdc.receiver.base import Selection
 from cdc.receiver.feeds import Feed, FilesFeed, ServerFeed
 from cdc.receiver.start import scan
 from cdc.receiver.tables import KnownTables, Resumption
+from cdc.receiver.undecided import refuse_unknown
 from cdc.receiver.window import Window
 from cdc.schema import SEQUENCE, TableSchema
 
@@ -59,6 +62,7 @@ class BinlogReceiver:
         resumption: Resumption = Resumption(),  # noqa: B008 - a frozen value
         patience_s: float = PATIENCE_S,
         xa_limit_s: float = XA_LIMIT_S,
+        accept_gap: bool = False,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
         self._feed = feed
@@ -75,10 +79,14 @@ class BinlogReceiver:
             assert identity is not None
             return scan(server, start, end, identity, look)
 
+        self._ask = ask
+        self._accept_gap = accept_gap
         self._tables = KnownTables(selection, ask, scan_control_events if identity else None, resumption)
         self._window = Window(window_bytes)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._is_warm = threading.Event()
+        self._compiles = False
         self._sequence = 0
         self._safe = BinlogPosition("", 0)  # the last place between transactions that the window has got
         self._piece_rows = 0  # rows behind it, of one transaction
@@ -111,6 +119,7 @@ class BinlogReceiver:
             identity=identity,
             window_bytes=window_bytes,
             resumption=resumption,
+            accept_gap=accept_gap,
             **tuning,
         )
 
@@ -120,11 +129,14 @@ class BinlogReceiver:
         pattern: str,
         selection: Selection,
         *,
+        accept_gap: bool = False,
         window_bytes: int = WINDOW_BYTES,
         resumption: Resumption = Resumption(),  # noqa: B008
     ) -> BinlogReceiver:
         """A receiver of binlog files on disk, in order of their numbers; it ends behind the last one."""
-        return cls(FilesFeed(pattern), selection, window_bytes=window_bytes, resumption=resumption)
+        return cls(
+            FilesFeed(pattern), selection, window_bytes=window_bytes, resumption=resumption, accept_gap=accept_gap
+        )
 
     # --- the Consumer's side ---
 
@@ -144,8 +156,24 @@ class BinlogReceiver:
         self._drained = self._finished = False
         self._away = None
         decoder = self._connect()
-        self._thread = threading.Thread(target=self._read, args=(decoder,), name="binlog-reader", daemon=True)
+        arguments = (decoder, self._window, self._stopping)
+        self._is_warm = threading.Event()
+        self._thread = threading.Thread(target=self._begin_to_read, args=arguments, name="binlog-reader", daemon=True)
         self._thread.start()
+
+    def _begin_to_read(self, decoder: BinlogDecoder, window: Window, stopping: threading.Event) -> None:
+        """Nobody waits for a thread that compiles: until it is warm, it touches nothing that others use."""
+        is_warm, self._compiles = self._is_warm, nothing_compiled()
+        try:
+            warm_up()
+        except Exception as error:  # noqa: BLE001 - the Consumer must hear of it, or the job would stand still
+            window.stop(error)
+            return
+        is_warm.set()
+        if stopping.is_set():
+            return
+        self._compiles = False
+        self._read(decoder)
 
     def get(self, timeout_s: float) -> Batch | None:
         """See ``Receiver``."""
@@ -192,9 +220,22 @@ class BinlogReceiver:
         """See ``Receiver``. ``byte_count`` as Arrow counts them (``RecordBatch.nbytes``)."""
         self._window.taken(byte_count)
 
+    def window_bytes(self) -> int:
+        """See ``Receiver``."""
+        return self._window.bytes_held()
+
     def at_end(self) -> bool:
         """See ``Receiver``."""
         return (self._drained or self._finished) and self._window.is_empty()
+
+    def trouble(self) -> CdcError | None:
+        """See ``Receiver``."""
+        if not self._compiles:
+            return None
+        return SourceUnavailable(
+            "The decoder is being compiled for this machine, which happens once.",
+            mend="Wait for about a minute; rows come by themselves then.",
+        )
 
     def finished(self) -> bool:
         """See ``Receiver``."""
@@ -205,7 +246,8 @@ class BinlogReceiver:
         self._stopping.set()
         self._window.close()
         if self._thread is not None:
-            self._thread.join()
+            if self._is_warm.is_set():
+                self._thread.join()
             self._thread = None
         self._feed.close()
 
@@ -227,13 +269,19 @@ class BinlogReceiver:
             sequence=self._sequence,
             framed=self._feed.framed,
             skip_rows=self._piece_rows,
+            on_unknown_xa=partial(self._look_at_unknown_xa, found.position),
         )
         self._tables.place = lambda: decoder.position
         return decoder
 
+    def _look_at_unknown_xa(self, began: BinlogPosition, xid: str, place: BinlogPosition) -> None:
+        if self._accept_gap:
+            log.warning("going on without the rows of XA transaction %s, prepared before %s", xid, began)
+            return
+        refuse_unknown(xid, began, place, self._ask, self._selection.maps)
+
     def _read(self, decoder: BinlogDecoder | None) -> None:
         """The thread's whole life: read, and after a fault that may pass connect again."""
-        warm_up()
         pause_s = _FIRST_PAUSE_S
         damaged_at: tuple[BinlogPosition, int] | None = None
         while not self._stopping.is_set():

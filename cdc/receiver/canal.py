@@ -191,9 +191,18 @@ class CanalReceiver:
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. Only an ack frees the server's ring."""
 
+    def window_bytes(self) -> int:
+        """See ``Receiver``: the bodies of messages that are not acked."""
+        fetcher = self._fetcher
+        return fetcher.bytes_held if fetcher is not None else 0
+
     def at_end(self) -> bool:
         """See ``Receiver``."""
         return self._fetcher is not None and self._fetcher.drained and not self._ready and not self._open.changes
+
+    def trouble(self) -> CdcError | None:
+        """See ``Receiver``."""
+        return None
 
     def finished(self) -> bool:
         """See ``Receiver``. A Canal destination has no end."""

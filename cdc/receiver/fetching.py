@@ -122,6 +122,11 @@ class Fetcher:
         return max(self._ring.used(self._entries, self._bytes), self._bytes / self._window_bytes)
 
     @property
+    def bytes_held(self) -> int:
+        """Bytes fetched and not acked."""
+        return self._bytes
+
+    @property
     def stands_still(self) -> bool:
         """Whether only an ack can help: nothing is fetched any more, or nothing comes though much is not acked.
 

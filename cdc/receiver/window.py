@@ -87,6 +87,11 @@ class Window:
                 self._handed_bytes -= self._handed.popleft()[1]
             self._changed.notify_all()
 
+    def bytes_held(self) -> int:
+        """What counts against the limit at this moment."""
+        with self._changed:
+            return self._waiting_bytes + self._handed_bytes
+
     def is_full(self) -> bool:
         """Whether reading ahead stands still, with nothing left to hand out."""
         with self._changed:

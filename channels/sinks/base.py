@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError
+from cdc.errors import CdcError, SinkForeign
 from cdc.position import Position
 
 if TYPE_CHECKING:
@@ -70,6 +70,19 @@ class Finding:
     fatal: bool = True
 
 
+def foreign(mark: CheckpointMark) -> SinkForeign:
+    """What a claim says when another incarnation's mark is at the sink."""
+    return SinkForeign(
+        f"Another run of a job {mark.job} has claimed this sink.",
+        mend=f"Stop the other one (`cdc stop {mark.job}`, with its CDC_HOME) or rename this job. If the other one is "
+        "gone for good: `cdc start JOB.yaml --adopt`.",
+        incarnation=mark.incarnation,
+        fence=mark.fence,
+        checkpoint=mark.checkpoint,
+        position=mark.position,
+    )
+
+
 class PartWriter(Protocol):
     """Writes one part of a load; picklable, and called on an executor.
 
@@ -125,6 +138,15 @@ class Sink(Protocol):
     def part_writer(self, table: TargetTable) -> PartWriter:
         """What executors call for each part."""
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """A run is about to write ``targets``: of two runs of a job that know nothing of each other, one gets the sink.
+
+        ``mark`` is the last checkpoint that the run's own state holds as COMMITTED, with a sequence at the beginning of
+        the run's own. The claim holds until ``close``, and ``commit`` looks at it.
+        Calls: once in a run, before anything else of it. Harmless when repeated.
+        Raises: SinkForeign - another run of a job of that name has the sink, and is named; SinkUnavailable.
+        """
+
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """Load a Task's rows; one PreparedLoad per non-empty part, durable at the sink when this returns.
 
@@ -136,7 +158,8 @@ class Sink(Protocol):
         """Make all loads of a checkpoint visible, in order of channel, task and part.
 
         Returns when they are visible, or will be without us.
-        Raises: LoadLost (names the labels), CommitUnknown, SinkUnavailable, SinkBusy, SinkSetting.
+        Raises: LoadLost (names the labels), CommitUnknown, SinkUnavailable, SinkBusy, SinkSetting; SinkForeign -
+        another run has claimed the sink meanwhile.
         """
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:

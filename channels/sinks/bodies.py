@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from channels.sinks.base import TargetTable
-from channels.sinks.delta_files import check_nulls
+from channels.sinks.nulls import check_nulls
 
 MEMORY_BYTES = 64 << 20  # of a part's rows; what is beyond lies in a file until its load is settled
 FIELD_END, ROW_END, NULL = "\x01", "\x02", "\\N"

@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import pymysql
 
 from cdc.errors import SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
-from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable
+from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
 from channels.sinks.stream_load import Access
 
 CHECKPOINTS = "_cdc_checkpoints"
@@ -142,27 +142,60 @@ class FrontendSql:
         found = self.ask("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))
         return sorted({str(next(iter(row.values()))) for row in found})
 
+    def marks(self, databases: Iterable[str], job: str) -> list[CheckpointMark]:
+        """The newest mark of ``job`` in each of ``databases`` that has one; each has a ``_cdc_checkpoints``."""
+        found = []
+        for database in sorted(databases):
+            rows = self.ask(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,))
+            found += sorted((_mark(job, row) for row in rows), key=_age)[-1:]
+        return found
+
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """The newest mark of ``job`` in any database's ``_cdc_checkpoints``."""
-        marks = [
-            CheckpointMark(
-                job,
-                row["incarnation"],
-                int(row["fence"]),
-                int(row["checkpoint"]),
-                position_from_json(json.loads(row["first_position"])),
-                position_from_json(json.loads(row["position"])),
-                int(row["sequence"]),
-            )
-            for database in self.databases_with(CHECKPOINTS)
-            for row in self.ask(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,))
-        ]
-        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
+        return max(self.marks(self.databases_with(CHECKPOINTS), job), key=_age, default=None)
 
     def is_recorded(self, job: str, incarnation: str, checkpoint: int) -> bool:
         """Whether ``checkpoint`` or a newer one of that incarnation is in ``_cdc_checkpoints``."""
         mark = self.last_checkpoint(job)
         return mark is not None and mark.incarnation == incarnation and mark.checkpoint >= checkpoint
+
+
+def claim(
+    sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark, record: Callable[[str, CheckpointMark], None]
+) -> None:
+    """See ``Sink.claim``: by the rows of ``_cdc_checkpoints``, which are read back. Raises: SinkForeign."""
+    recorded, databases = set(sql.databases_with(CHECKPOINTS)), set(databases)
+    for database in sorted(databases):
+        known = next(iter(sql.marks({database} & recorded, mark.job)), None)
+        if known is not None and known.incarnation == mark.incarnation:
+            continue
+        if known is not None and known.sequence >= mark.sequence:
+            raise foreign(known)
+        record(database, mark)
+    check_claim(sql, databases, mark)
+
+
+def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> None:
+    """Raises: SinkForeign - another run has claimed one of ``databases`` since."""
+    for known in sql.marks(databases, mark.job):
+        if known.incarnation != mark.incarnation:
+            raise foreign(known)
+
+
+def _age(mark: CheckpointMark) -> tuple[int, int, int]:
+    return mark.sequence, mark.fence, mark.checkpoint
+
+
+def _mark(job: str, row: Mapping[str, Any]) -> CheckpointMark:
+    return CheckpointMark(
+        job,
+        row["incarnation"],
+        int(row["fence"]),
+        int(row["checkpoint"]),
+        position_from_json(json.loads(row["first_position"])),
+        position_from_json(json.loads(row["position"])),
+        int(row["sequence"]),
+    )
 
 
 def mark_row(mark: CheckpointMark) -> dict[str, str | int]:

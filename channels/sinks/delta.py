@@ -18,18 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import Field, PrimitiveType
-from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction
 
 from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
+from channels.sinks import delta_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
+from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COMMIT_TRIES = 5  # somebody else may write the table's log between our snapshot and our commit, rarely
-_READ_FEATURES = {"timestampNtz"}
-_WRITE_FEATURES = {"timestampNtz", "appendOnly", "invariants"}
 _METADATA = "cdc"
 _ABORTED_KEPT_S = 7 * 86400.0
 _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
@@ -65,7 +62,7 @@ class DeltaSink:
     ) -> None:
         """``retention_s``: how long files that a merge replaced stay for readers of older versions.
 
-        ``merge_memory_bytes``: what the keys of one load may take while merging (``sink.merge_memory``).
+        ``merge_memory_bytes``: what the keys of one load may take while merging (``memory.merge``).
         """
         self._root = Path(root).resolve()
         self._create_tables = create_tables
@@ -75,6 +72,7 @@ class DeltaSink:
         cores = threads or os.cpu_count() or 2
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
+        self._claim = Claim(self._root / STAGING)
         self._tables: dict[str, DeltaTable] = {}
         self._vacuumed: dict[str, float] = {}
         self._token: str | None = None
@@ -94,7 +92,7 @@ class DeltaSink:
             folder.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
                 str(folder),
-                _delta_schema(table),
+                delta_tables.delta_schema(table),
                 name=table.name,
                 description=table.comment or None,
                 configuration={
@@ -123,7 +121,7 @@ class DeltaSink:
                     "Set `sink.create_tables: true`, or create it: `cdc ddl` prints how.",
                 ),
             )
-        return tuple(_differences(found, table))
+        return tuple(delta_tables.differences(found, table))
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -131,23 +129,15 @@ class DeltaSink:
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
-        lines = []
-        for field, column in zip(_delta_schema(table).fields, table.columns, strict=True):
-            kind = field.type.type if isinstance(field.type, PrimitiveType) else "array<float>"
-            null = "" if field.nullable else " NOT NULL"
-            comment = f" COMMENT {_quoted(column.comment)}" if column.comment else ""
-            lines.append(f"  `{column.name}` {kind.upper()}{null}{comment}")
-        comment = f"\nCOMMENT {_quoted(table.comment)}" if table.comment else ""
-        database, _, name = table.name.partition(".")
-        return (
-            f"CREATE TABLE `{database}`.`{name}` (\n" + ",\n".join(lines) + f"\n)\nUSING delta{comment}\n"
-            f"LOCATION {_quoted(str(self._folder(table.name)))}\n"
-            f"TBLPROPERTIES ('cdc.key' = {_quoted(json.dumps(list(table.key)))});"
-        )
+        return delta_tables.create_table(table, self._folder(table.name))
 
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
         """See ``Sink``."""
         return StagedFileWriter(str(self._root), self._probe(), table)
+
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``: the folder is claimed as a whole."""
+        self._claim.take(mark)
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
@@ -155,6 +145,7 @@ class DeltaSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""
+        self._claim.check(checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)
@@ -219,6 +210,7 @@ class DeltaSink:
         """See ``Sink``."""
         self._table_threads.shutdown(wait=True)
         self._leaf_threads.shutdown(wait=True)
+        self._claim.release()
         if self._token is not None:
             (self._root / STAGING / self._token).unlink(missing_ok=True)
             self._token = None
@@ -256,14 +248,14 @@ class DeltaSink:
 
     def _merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: CheckpointMark) -> None:
         folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
-        schema = _arrow_schema(found)
+        schema = delta_tables.arrow_schema(found)
         started = time.monotonic()
         try:
             load = Load([self._root / one.detail["file"] for one in loads], key)
             if load.key_bytes > self._merge_memory_bytes:
                 raise SinkSetting(
                     f"The keys of one checkpoint take {load.key_bytes >> 20} MiB while merging.",
-                    mend="Raise `sink.merge_memory`, or lower `commit.max_rows` where transactions allow.",
+                    mend="Raise `memory.merge`, or lower `commit.max_rows` where transactions allow.",
                     table=table,
                 )
             name = f"part-{label_for(loads[0].name)}"
@@ -306,7 +298,7 @@ class DeltaSink:
             )
 
     def _compact(self, found: DeltaTable, table: TargetTable) -> None:
-        schema, folder = _arrow_schema(found), self._folder(table.name)
+        schema, folder = delta_tables.arrow_schema(found), self._folder(table.name)
         try:
             actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
             if not actions:
@@ -438,73 +430,3 @@ def _mark_from_json(data: Mapping[str, Any]) -> CheckpointMark:
         position_from_json(data["position"]),
         data["sequence"],
     )
-
-
-def _arrow_schema(table: DeltaTable) -> pa.Schema:
-    schema = pa.schema(table.schema().to_arrow())
-    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
-
-
-def _delta_schema(table: TargetTable) -> DeltaSchema:
-    fields = []
-    for column in table.columns:
-        kind = DeltaSchema.from_arrow(pa.schema([pa.field(column.name, column.arrow)])).fields[0].type
-        metadata = {"comment": column.comment} if column.comment else {}
-        fields.append(Field(column.name, kind, nullable=column.nullable, metadata=metadata))
-    return DeltaSchema(fields)
-
-
-def _differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
-    protocol, metadata = found.protocol(), found.metadata()
-    alien = (set(protocol.reader_features or ()) - _READ_FEATURES) | (
-        set(protocol.writer_features or ()) - _WRITE_FEATURES
-    )
-    if alien:
-        yield Finding(
-            f"The table uses Delta features that this sink does not write: {', '.join(sorted(alien))}.",
-            "Load into a table of its own, or drop the features from the table.",
-        )
-    if metadata.partition_columns:
-        yield Finding(
-            f"The table is partitioned by {', '.join(metadata.partition_columns)}.",
-            "Load into an unpartitioned table; this sink keeps files apart by key.",
-        )
-    key = json.loads(metadata.configuration.get("cdc.key", "null"))
-    if key is None or [name.casefold() for name in key] != [name.casefold() for name in table.key]:
-        has = f"has the key ({', '.join(key)})" if key else "was not made by this program"
-        yield Finding(
-            f"The table {has}, and the mapping wants ({', '.join(table.key)}).",
-            "Choose another target, or remove the table and load it anew.",
-        )
-    fields = {field.name: field for field in found.schema().fields}
-    wanted = {field.name: field for field in _delta_schema(table).fields}
-    for name, field in wanted.items():
-        if name not in fields:
-            yield Finding(
-                f"The table lacks column {name}.",
-                f"Add it (ALTER TABLE ... ADD COLUMN {name}), or leave it out by `columns:`.",
-            )
-        elif fields[name].type != field.type:
-            yield Finding(
-                f"Column {name} is {fields[name].type.type} in the table, and the mapping gives {field.type.type}.",
-                "Cast it in `columns:`, or load the table anew.",
-            )
-        elif field.nullable and not fields[name].nullable:
-            yield Finding(
-                f"Column {name} is NOT NULL in the table, and the mapping may give NULL.",
-                "Use coalesce in `columns:`, or drop NOT NULL from the table.",
-            )
-    for name in fields.keys() - wanted.keys():
-        yield Finding(
-            f"The table has column {name}, which the mapping does not give.",
-            "It stays NULL for new rows; add it to `columns:` to fill it.",
-            fatal=not fields[name].nullable,
-        )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

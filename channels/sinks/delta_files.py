@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadRejected, SinkSetting, SinkUnavailable
+from cdc.errors import CdcError, SinkSetting, SinkUnavailable
 from cdc.schema import DELETED
 from channels.label import label_for, label_prefix
 from channels.sinks.base import TargetTable
+from channels.sinks.nulls import check_nulls
 
 STAGING = "_cdc_staging"
 _ROW_GROUP = 1 << 17  # rows; what a merge holds of a file at a time
@@ -162,30 +163,6 @@ class StagedFileWriter:
         size = path.stat().st_size
         detail = {"file": str(path.relative_to(self.root)), "size": size, "deletes": delete_count}
         return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes, detail)
-
-
-def check_nulls(target: TargetTable, rows: pa.Table) -> None:
-    """Raises: LoadRejected - a NULL where the target has none; names table, column and the first keys."""
-    for column in target.columns:
-        is_key = column.name in target.key
-        if (column.nullable and not is_key) or not rows.column(column.name).null_count:
-            continue
-        bad = pc.is_null(rows.column(column.name))
-        if not is_key:
-            bad = pc.and_not(bad, rows.column(DELETED))
-        found = rows.filter(bad)
-        if not found.num_rows:
-            continue
-        keys = found.select(list(target.key)).slice(0, 5).to_pylist()
-        what = "key column" if is_key else "column"
-        raise LoadRejected(
-            f"NULL for {what} {column.name}, which the target holds to be NOT NULL ({found.num_rows} rows).",
-            mend="Mend the rows at the source (zero dates come as NULL), or map the column to an expression that is "
-            "never NULL; then `cdc resume`.",
-            table=target.name,
-            column=column.name,
-            keys=keys,
-        )
 
 
 def now_ms() -> int:

@@ -21,7 +21,17 @@ from cdc.errors import LoadLost, SinkError, TargetMismatch
 from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import CHECKPOINTS, FrontendSql, SqlError, mark_row, partition_findings, quoted, target
+from channels.sinks.cluster import (
+    CHECKPOINTS,
+    FrontendSql,
+    SqlError,
+    check_claim,
+    claim,
+    mark_row,
+    partition_findings,
+    quoted,
+    target,
+)
 from channels.sinks.doris_client import DORIS, DorisHttp
 from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
 from channels.sinks.stream_load import Access, Unreachable, waits
@@ -83,6 +93,7 @@ class DorisSink:
         self._visible_timeout_s = visible_timeout_s
         self._threads = ThreadPoolExecutor(commit_threads, "doris-commit")
         self._with_checkpoints: set[str] = set()
+        self._claimed: set[str] = set()  # databases
 
     # ---- tables
 
@@ -164,12 +175,22 @@ class DorisSink:
         self._http.backends()  # executors get the list, and need not ask the FE for every part
         return DorisPartWriter(self._http, table, self._settings)
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``: by the row of ``_cdc_checkpoints``, which is read back, and looked at by each commit."""
+        there = set(self._databases())
+        wanted = {target.partition(".")[0] for target in targets}
+        self._claimed = wanted if self._create_tables else wanted & there
+        for database in sorted(self._claimed - there):
+            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
+        claim(self._sql, self._claimed, mark, self._record)
+
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         return loads_of(write_parts(frame, name, table.key, self.part_writer(table), self._parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Channels commit side by side; within one, Tasks and parts commit in order."""
+        check_claim(self._sql, self._claimed, checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)

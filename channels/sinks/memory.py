@@ -13,8 +13,8 @@ from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import LoadLost, TargetMismatch
 from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
-from channels.sinks.delta_files import check_nulls
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, foreign
+from channels.sinks.nulls import check_nulls
 from spark.newest import newest_rows
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class MemorySink:
         self._staged: dict[LoadName, pa.Table] = {}
         self._states: dict[LoadName, LoadState] = {}
         self._marks: dict[str, CheckpointMark] = {}
+        self._claims: dict[str, CheckpointMark] = {}
         self._lock = threading.Lock()
 
     def rows(self, table: str) -> pa.Table:
@@ -85,9 +86,20 @@ class MemorySink:
         load = self.part_writer(table)(name, iter(frame.toArrow().to_batches()))
         return (load,) if load is not None else ()
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``."""
+        with self._lock:
+            known = self._claims.get(mark.job)
+            if known is not None and known.incarnation != mark.incarnation and known.sequence >= mark.sequence:
+                raise foreign(known)
+            self._claims[mark.job] = mark
+
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``."""
         with self._lock:
+            claimed = self._claims.get(checkpoint.job)
+            if claimed is not None and claimed.incarnation != checkpoint.incarnation:
+                raise foreign(claimed)
             due = [load for load in sorted(loads, key=lambda load: load.name) if not self._is_committed(load)]
             lost = [label_for(load.name) for load in due if load.name not in self._staged]
             if lost:

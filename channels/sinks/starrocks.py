@@ -25,7 +25,17 @@ from cdc.errors import CdcError, LoadLost, SinkError, SinkSetting, TargetMismatc
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import CHECKPOINTS, FrontendSql, SqlError, mark_row, partition_findings, quoted, target
+from channels.sinks.cluster import (
+    CHECKPOINTS,
+    FrontendSql,
+    SqlError,
+    check_claim,
+    claim,
+    mark_row,
+    partition_findings,
+    quoted,
+    target,
+)
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, NotSent, StarrocksHttp, Transaction
 from channels.sinks.starrocks_load import (
     LoadSettings,
@@ -97,6 +107,7 @@ class StarrocksSink:
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._with_checkpoints: set[str] = set()
         self._recorded: dict[tuple[str, str], int] = {}  # database and job: newest sequence written by us
+        self._claimed: set[str] = set()  # databases
         self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
 
@@ -227,6 +238,15 @@ class StarrocksSink:
         is_multi = self._is_multi()
         return StarrocksPartWriter(self._http, table, self._settings, is_multi, dict(self._losses))
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``: by the rows of ``_cdc_checkpoints``, which are read back, and looked at by each commit."""
+        there = {str(next(iter(row.values()))) for row in self._sql.ask("SHOW DATABASES")}
+        wanted = {target.partition(".")[0] for target in targets}
+        self._claimed = wanted if self._create_tables else wanted & there
+        for database in sorted(self._claimed - there):
+            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
+        claim(self._sql, self._claimed, mark, self._record)
+
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         parts = 1 if self._is_multi() else self._parts  # a transaction takes one load of a table at a time
@@ -234,6 +254,7 @@ class StarrocksSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Loads say themselves whether they share a transaction."""
+        check_claim(self._sql, self._claimed, checkpoint)
         if any("transaction" in load.detail for load in loads):
             self._commit_shared(loads, checkpoint)
             return

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import LoadLost, LoadRejected, SinkUnavailable, TargetMismatch
+from cdc.errors import LoadLost, LoadRejected, SinkForeign, SinkUnavailable, TargetMismatch
 from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE
 from channels.sinks.base import CheckpointMark, LoadState, Sink, TargetColumn, TargetTable
@@ -289,6 +289,38 @@ def test_last_checkpoint_is_the_newest_committed_one(subject: Subject) -> None:
     assert subject.sink.last_checkpoint("shop") == mark(4)
     assert subject.sink.last_checkpoint("other") == mark(1, job="other")
     assert subject.sink.last_checkpoint("sho") is None
+
+
+def test_of_two_runs_that_know_nothing_of_each_other_one_gets_the_sink(subject: Subject) -> None:
+    subject.sink.claim(mark(0), ["ods.orders"])
+    subject.sink.claim(mark(0), ["ods.orders"])
+    other = subject.restart()
+    with pytest.raises(SinkForeign, match="0badcafe") as refused:
+        other.claim(mark(0, incarnation="deadbeef"), ["ods.orders", "ods.items"])
+    assert "cdc stop shop" in refused.value.mend
+    if other is not subject.sink:
+        other.close()
+    load = subject.prepare(name(), (1, "one"))
+    subject.sink.commit([load], mark())
+    assert subject.texts() == {1: "one"}
+
+
+def test_a_later_run_of_the_same_job_claims_again_and_one_that_adopts_takes_over(subject: Subject) -> None:
+    subject.sink.claim(mark(0), ["ods.orders"])
+    subject.sink.commit([subject.prepare(name(), (1, "one"))], mark())
+    subject.sink.close()
+    subject.sink = subject.restart()
+    subject.sink.claim(mark(1, fence=2), ["ods.orders"])
+    subject.sink.commit([subject.prepare(name(2, fence=2), (2, "two"))], mark(2, fence=2))
+    subject.sink.close()
+    subject.sink = subject.restart()
+    adopting = mark(9, fence=3, incarnation="deadbeef")
+    subject.sink.claim(adopting, ["ods.orders"])
+    load = subject.prepare(name(10, fence=3, incarnation="deadbeef"), (3, "three"))
+    subject.sink.commit([load], mark(10, fence=3, incarnation="deadbeef"))
+    assert subject.texts() == {1: "one", 2: "two", 3: "three"}
+    with pytest.raises(SinkForeign):
+        subject.sink.commit([load], mark(3, fence=2))
 
 
 def test_a_checkpoint_that_changes_no_row_is_recorded(subject: Subject) -> None:

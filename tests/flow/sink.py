@@ -89,6 +89,9 @@ class FileSink:
     def prepare(self, frame, name, table):
         raise NotImplementedError("frames are Spark's; these tests do without")
 
+    def claim(self, mark, targets):
+        pass
+
     def commit(self, loads, checkpoint):
         lost = [label_for(load.name) for load in loads if self.state(load) in (LoadState.UNKNOWN, LoadState.ABORTED)]
         if lost:

@@ -77,7 +77,15 @@ class SourceReceiver:
     """Implements Receiver. Packs ``per_batch`` transactions into a Batch, cuts larger ones into ``piece_rows``."""
 
     def __init__(
-        self, source: Source, selection: Selection, *, per_batch=3, piece_rows=4, endless=False, window=1 << 30
+        self,
+        source: Source,
+        selection: Selection,
+        *,
+        per_batch=3,
+        piece_rows=4,
+        endless=False,
+        window=1 << 30,
+        idle_s=0.005,
     ):
         self.source = source
         self.selection = selection
@@ -85,6 +93,7 @@ class SourceReceiver:
         self.piece_rows = piece_rows
         self.endless = endless
         self.window = window
+        self.idle_s = idle_s
         self.acked = None
         self.held_bytes = 0
         self.calls = []
@@ -110,7 +119,7 @@ class SourceReceiver:
         if self._index in self.source.stops:
             raise self.source.stops[self._index]
         if self._index >= len(self.source.transactions):
-            time.sleep(min(timeout_s, 0.005))
+            time.sleep(min(timeout_s, self.idle_s))
             return None
         return self._handed(self._next())
 
@@ -199,8 +208,14 @@ class SourceReceiver:
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0
 
+    def window_bytes(self):
+        return self.held_bytes
+
     def at_end(self):
         return self._pieces is None and self._index >= len(self.source.transactions)
+
+    def trouble(self):
+        return None
 
     def finished(self):
         return not self.endless and self.at_end()

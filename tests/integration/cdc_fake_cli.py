@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cdc.cli
 import cdc.inspection
+import cdc.starting
 
 
 def driver_command(job_file: Path, options: list[str]) -> list[str]:
@@ -14,6 +15,6 @@ def driver_command(job_file: Path, options: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    cdc.cli.driver_command = driver_command
+    cdc.starting.driver_command = driver_command
     cdc.inspection.check_source_of = lambda config, incarnation: ()
     cdc.cli.main()

@@ -154,7 +154,7 @@ def test_what_dead_runs_staged_is_deleted_and_other_jobs_kept(tmp_path: Path, si
 def test_a_load_whose_keys_outgrow_the_memory_names_the_setting(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path, merge_memory_bytes=100)
     sink.ensure_table(TABLE)
-    with pytest.raises(SinkSetting, match=r"sink\.merge_memory"):
+    with pytest.raises(SinkSetting, match=r"memory\.merge"):
         commit(sink, 1, range(1000))
 
 

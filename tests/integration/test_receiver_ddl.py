@@ -151,19 +151,28 @@ def test_dropping_everything_pauses(server, database):
     assert error.where["tables"] == "doomed.t"
 
 
-def test_rows_written_as_statements_pause(server, database):
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [("binlog_format = 'STATEMENT'", "statements"), ("binlog_row_image = 'MINIMAL'", "FULL")],
+    ids=["statement", "minimal"],
+)
+def test_a_session_that_writes_less_than_whole_rows_pauses_there(server, database, setting, told):
     start = position(server)
     receiver = receiver_of(server, Mapped(database))
     receiver.open(start, (), 0)
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO orders VALUES (1, 1, 'row', 1)")
-        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("SHOW BINARY LOG STATUS" if server.binaries.kind == "mysql" else "SHOW MASTER STATUS")
+        before = cursor.fetchone()[:2]
+        cursor.execute(f"SET SESSION {setting}")
         cursor.execute("UPDATE orders SET price = 2")
     taken = Taker(receiver)
-    with pytest.raises(UnsupportedImage, match="statements"):
+    with pytest.raises(UnsupportedImage, match=told) as refused:
         taken.take(lambda _: False)
     receiver.close()
     assert taken.values() == [1]
+    assert (taken.batches[-1].last.file, taken.batches[-1].last.offset) == before
+    assert "binlog_" in refused.value.mend
 
 
 def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server, database):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
+import cdc.receiver.binlog
 from cdc.binlog.connection import Tls
 from cdc.binlog.server import Server
 from cdc.errors import PositionLost, SourceBlocked, SourceRewound, SourceUnavailable, WrongServer
 from cdc.local_servers import LocalServer, obtain
+from cdc.preflight import check_source
 from cdc.receiver.binlog import BinlogReceiver
 from tests.receiving import Line, Mapped, Taker, endpoint, identity, position, receiver_of, until
 
@@ -383,3 +387,81 @@ def test_an_xa_transaction_left_open_pauses_by_name(mysql, database):
     finally:
         mysql.execute("XA COMMIT 'left'")
         receiver.close()
+
+
+@pytest.fixture
+def undecided(server, orders):
+    """Prepares an XA transaction that changes a table; decides it where the test does not."""
+    prepared = []
+
+    def prepare(xid, table):
+        prepared.append(xid)
+        server.execute(
+            f"XA START '{xid}'", f"INSERT INTO {table} VALUES (1, 'xa')", f"XA END '{xid}'", f"XA PREPARE '{xid}'"
+        )
+
+    yield prepare
+    for xid in prepared:
+        with suppress(Exception):
+            server.execute(f"XA ROLLBACK '{xid}'")
+
+
+def test_an_xa_transaction_prepared_before_the_start_pauses_at_its_commit(server, orders, undecided):
+    undecided("early", f"{orders}.orders")
+    found = check_source(endpoint(server), identity(), Mapped(orders), [])
+    assert any("6561726c79" in one.problem and not one.fatal for one in found), found
+    start = position(server)
+    insert(server, orders, 10, 1)
+    server.execute("XA COMMIT 'early'")
+    insert(server, orders, 20, 1)
+    receiver = receiver_of(server, Mapped(orders))
+    receiver.open(start, (), 0)
+    taken = Taker(receiver).take_rows(1)
+    with pytest.raises(SourceBlocked, match=rf"6561726c79.* its rows of {orders}\.orders lie behind") as blocked:
+        until(lambda: receiver.get(0.2), 30)
+    receiver.close()
+    assert taken.values() == [10] and taken.batches[-1].last.reached(blocked.value.where["position"])
+    agreed = receiver_of(server, Mapped(orders), accept_gap=True)
+    agreed.open(taken.batches[-1].last, (), 0)
+    assert Taker(agreed).take_rows(1).values() == [20]
+    agreed.close()
+
+
+def test_an_xa_transaction_of_other_tables_passes_though_it_was_prepared_before_the_start(server, orders, undecided):
+    server.execute(f"CREATE TABLE {orders}.other (id INT PRIMARY KEY, note VARCHAR(10))")
+    undecided("elsewhere", f"{orders}.other")
+    server.execute("FLUSH BINARY LOGS")
+    start = position(server)
+    server.execute("XA COMMIT 'elsewhere'")
+    insert(server, orders, 20, 1)
+    receiver = receiver_of(server, Mapped(orders, "orders"))
+    receiver.open(start, (), 0)
+    assert Taker(receiver).take_rows(1).values() == [20]
+    receiver.close()
+
+
+def test_nobody_waits_for_a_decoder_that_compiles(mysql, database, monkeypatch):
+    compiling, compiled = threading.Event(), threading.Event()
+
+    def warm_up():
+        compiling.set()
+        assert compiled.wait(60)
+
+    monkeypatch.setattr(cdc.receiver.binlog, "warm_up", warm_up)
+    monkeypatch.setattr(cdc.receiver.binlog, "nothing_compiled", lambda: True)
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY, note VARCHAR(1000))")
+    start = position(mysql)
+    insert(mysql, database, 0, 3)
+    receiver = receiver_of(mysql, Mapped(database))
+    receiver.open(start, (), 0)
+    assert compiling.wait(10) and receiver.get(0.1) is None
+    assert "compiled" in receiver.trouble().message
+    began = time.monotonic()
+    receiver.rollback(start)
+    receiver.close()
+    receiver.open(start, (), 0)
+    assert time.monotonic() - began < 5
+    compiled.set()
+    assert_each_once(Taker(receiver).take_rows(3), 3)
+    assert receiver.trouble() is None
+    receiver.close()

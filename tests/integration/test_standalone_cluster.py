@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyspark
 import pytest
@@ -102,13 +103,29 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
         )
         assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
 
+        assert _kill_executors() >= 1
+        loads = [load for future in runner.submit(_tasks(channels, 2)) for load in future.result()]
+        assert len(loads) == 4, "another executor takes over"
+
         next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()
-        for future in runner.submit(_tasks(channels, 2)):
+        for future in runner.submit(_tasks(channels, 3)):
             with pytest.raises(SinkSetting, match="does not see"):
                 future.result()
     finally:
         runner.close()
         sink.close()
+
+
+def _kill_executors() -> int:
+    """Kill every executor that this test's workers have started; the number of them."""
+    found = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    ]
+    for process in found:
+        process.kill()
+    return len(found)
 
 
 def _tasks(channels: list[Channel], checkpoint: int) -> list:  # type: ignore[type-arg]

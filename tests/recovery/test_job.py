@@ -13,6 +13,7 @@ import pytest
 import cdc.commit
 import cdc.consumer
 import cdc.job
+import cdc.wishes
 from cdc.assembly import Assembly
 from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
@@ -136,7 +137,7 @@ class Running:
 def kill_like(job):
     """End it as a signal does; signals themselves only reach main threads."""
     job.job._signal = signal.SIGTERM
-    job.job._note(cdc.job.Wish.END)
+    job.job._note(cdc.wishes.Wish.END)
     return job.ended()
 
 
@@ -420,3 +421,70 @@ def test_a_signal_makes_it_pending_and_the_next_start_goes_on(bench, number, cod
     job.until_caught_up(bench.source)
     job.stop()
     assert bench.rows() == bench.expected()
+
+
+HANGING = """
+import sys, pathlib, time
+import cdc.job
+import cdc.wishes
+from tests.recovery.test_job import Bench
+from cdc.checkpoint_sqlite import SqliteStore
+from cdc.config import load_config
+cdc.job.END_GRACE_S = cdc.job.PAUSE_GRACE_S = 1.5
+class Hangs:
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def commit(self, loads, checkpoint):
+        print("hangs", flush=True)
+        time.sleep(600)
+bench = Bench(pathlib.Path(sys.argv[1]))
+bench.wrap_sink = Hangs
+job = cdc.job.Job(
+    bench.file, SqliteStore(bench.folder / "home"), load=load_config, assemble=bench.assemble
+)
+import threading
+if sys.argv[2] == "pause":
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause()), daemon=True).start()
+elif sys.argv[2] == "stop":
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_stop()), daemon=True).start()
+sys.exit(job.run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "state"), [("signal", 143, "PENDING"), ("pause", 1, "PAUSED"), ("stop", 0, "CANCELLED")]
+)
+def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_start(bench, asked, code, state):
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(bench.folder), asked],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "hangs\n"
+        began = time.monotonic()
+        if asked == "signal":
+            child.send_signal(signal.SIGTERM)
+        else:
+            child.stdin.write("now\n")
+            child.stdin.flush()
+        assert child.wait(30) == code
+        assert time.monotonic() - began < 15
+    store = SqliteStore(bench.folder / "home")
+    record, (prepared,) = store.job("shop"), store_unfinished(store)
+    assert (record.state.value, prepared) == (state, "PREPARED")
+    assert "did not end within" in record.reason
+    store.close()
+    if state != "CANCELLED":
+        again = bench.job(resume=Resume() if state == "PAUSED" else None)
+        again.until_caught_up(bench.source)
+        again.stop()
+        assert bench.rows() == bench.expected()
+
+
+def store_unfinished(store):
+    rows = store._all("SELECT state FROM checkpoints WHERE state = 'PREPARED'")
+    return [state for (state,) in rows]

@@ -7,7 +7,7 @@ import pytest
 
 import cdc.commit
 import cdc.consumer
-from cdc.errors import LoadLost, SourceRewound
+from cdc.errors import CheckpointError, LoadLost, SourceRewound
 from cdc.parts import Limits
 from tests.flow.faults import KINDS, SEAMS, Fault, Script, put_in
 from tests.flow.harness import Harness
@@ -216,3 +216,21 @@ def test_a_lost_load_whose_range_is_gone_pauses_with_table_and_range(make):
         harness.once()
     assert {"first", "last", "tables"} <= set(lost.value.where)
     assert [one.state.value for one in harness.store.unfinished()] == ["PREPARED"]
+
+
+def test_a_load_that_is_made_again_holds_no_row_behind_its_range(tmp_path, make):
+    """Batches are packed anew when a range is read again, and the last one may reach beyond it."""
+    source = Source.random(5, transactions=40)
+    fault = Fault("commit", "kill_with_next_open", 2)
+    assert killed(run_in_process(tmp_path, source, (fault,), limits=TASKS_AT_ONCE, per_batch=1))
+    harness = make(source, per_batch=7)
+    (prepared, _) = harness.store.unfinished()
+    harness.sink.lose(prepared.loads[0])
+    script = put_in(harness, Script(Fault("save COMMITTED", "reject", 1)))
+    with pytest.raises(CheckpointError):
+        harness.once()
+    assert script.done
+    behind = {row.op for transaction in source.transactions[prepared.last.offset :] for row in transaction}
+    assert not behind & set(harness.sink.log())
+    harness.until_finished()
+    harness.verify()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
 
-from cdc.render import age, count, list_view, seconds, size, status_view
+from cdc.render import age, count, finding_view, list_view, seconds, size, status_view
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, SinkStatus, SourceStatus
+from channels.sinks.base import Finding
 
 NOW = datetime(2026, 1, 1, 0, 1, 0, tzinfo=UTC)
 STATUS = JobStatus(
@@ -103,3 +105,21 @@ def test_a_list_has_a_line_per_job() -> None:
     lines = shown(list_view([STATUS, STATUS], NOW)).splitlines()
     assert len(lines) == 3
     assert "TRUNCATE of [shop].orders" in lines[1]
+
+
+def test_findings_come_with_their_mend_and_names_are_no_markup() -> None:
+    console = Console(file=io.StringIO(), width=140, color_system=None)
+    finding_view([Finding("[red]orders has no key.", "Add one."), Finding("Keys cascade.", "Mind.", False)], console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.splitlines() == [
+        "refused [red]orders has no key.",
+        "  mend: Add one.",
+        "warning Keys cascade.",
+        "  mend: Mind.",
+    ]
+
+
+def test_the_window_is_shown_while_a_driver_runs() -> None:
+    status = replace(STATUS, state="RUNNING", window_bytes=3 << 20, window_limit_bytes=256 << 20)
+    assert "3.0 MiB of 256 MiB in memory" in shown(status_view(status))
+    assert "in memory" not in shown(status_view(STATUS))

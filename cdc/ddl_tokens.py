@@ -1,0 +1,130 @@
+"""Tokens of a statement, and a walk over them, for those who read DDL.
+
+They come from sqlglot's MySQL tokenizer; comments that the server executes are code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlglot.dialects.mysql import MySQL
+
+# Comments that the server executes are code; the other alternatives keep quotes and plain comments from hiding them.
+_EXECUTED = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|--\s[^\n]*|\#[^\n]*|/\*M?!\d*(.*?)\*/|/\*.*?\*/""",
+    re.S,
+)
+
+
+class _Tokenizer(MySQL.Tokenizer):
+    COMMANDS: ClassVar[set[Any]] = set()  # RENAME and SHOW are read like everything else
+
+
+class _AnsiTokenizer(_Tokenizer):
+    QUOTES: ClassVar[list[Any]] = ["'"]
+    IDENTIFIERS: ClassVar[list[Any]] = ["`", '"']
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word, a sign, a name or a value."""
+
+    text: str
+    word: str  # upper case where it is an unquoted word or a sign; "" for quoted names and values
+    name: bool  # it can be an identifier
+
+
+class Unreadable(Exception):
+    """The statement does not follow the grammar known here."""
+
+
+class Cursor:
+    """Walks over tokens."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = tokens
+        self.at = 0
+
+    def word(self, ahead: int = 0) -> str:
+        """The word that comes next, or ``ahead`` of it; "" at the end and for names and values."""
+        index = self.at + ahead
+        return self.tokens[index].word if index < len(self.tokens) else ""
+
+    def take(self, *words: str) -> bool:
+        """Step over ``words`` if they come next, in order."""
+        if all(self.word(index) == word for index, word in enumerate(words)):
+            self.at += len(words)
+            return True
+        return False
+
+    def take_any(self, words: frozenset[str]) -> str:
+        """Step over one of ``words`` and give it; "" if none of them comes next."""
+        word = self.word()
+        if word and word in words:
+            self.at += 1
+            return word
+        return ""
+
+    def name(self) -> str:
+        """Step over an identifier. Raises: Unreadable - none comes next."""
+        if self.at >= len(self.tokens) or not self.tokens[self.at].name:
+            raise Unreadable
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def if_exists(self) -> bool:
+        """Step over IF EXISTS or IF NOT EXISTS."""
+        return self.take("IF", "EXISTS") or self.take("IF", "NOT", "EXISTS")
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.tokens)
+
+    def rest(self) -> Sequence[Token]:
+        """What is left."""
+        return self.tokens[self.at :]
+
+
+def tokens_of(sql: str, ansi_quotes: bool) -> list[Token]:
+    """The tokens of a statement. Raises: sqlglot.errors.SqlglotError - it cannot be read."""
+    code = _EXECUTED.sub(lambda match: f" {match[1]} " if match[1] is not None else match[0], sql)
+    tokenizer = _AnsiTokenizer() if ansi_quotes else _Tokenizer()
+    found: list[Token] = []
+    end = -1
+    for token in tokenizer.tokenize(code):
+        kind = token.token_type.name
+        if kind == "SEMICOLON":
+            continue
+        if kind == "IDENTIFIER":
+            found.append(Token(token.text, "", True))
+        elif kind.endswith("STRING"):
+            found.append(Token(token.text, "", False))
+        elif (
+            found
+            and token.start == end + 1
+            and found[-1].word[:1].isdigit()
+            and (token.text[:1].isalpha() or token.text[:1] in "_$")
+        ):
+            # an unquoted name may begin with digits: 2024_orders comes as a number and a word
+            text = found.pop().text + token.text
+            found.append(Token(text, text.upper(), True))
+        else:
+            for text in token.text.split():  # some keywords come in pairs, "ORDER BY"
+                found.append(Token(text, text.upper(), text[:1].isalnum() or text[:1] in "_$" or ord(text[0]) > 127))
+        end = token.end
+    return found
+
+
+def specifications(tokens: Sequence[Token]) -> Iterator[Cursor]:
+    """Split at commas outside brackets."""
+    depth, start = 0, 0
+    for index, token in enumerate(tokens):
+        depth += (token.word == "(") - (token.word == ")")
+        if token.word == "," and depth == 0:
+            yield Cursor(tokens[start:index])
+            start = index + 1
+    yield Cursor(tokens[start:])

@@ -1,0 +1,107 @@
+"""Delta tables as a mapping wants them: schema, CREATE TABLE, and every way in which a table does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Schema as DeltaSchema
+
+from channels.sinks.base import Finding, TargetTable
+
+_READ_FEATURES = {"timestampNtz"}
+_WRITE_FEATURES = {"timestampNtz", "appendOnly", "invariants"}
+
+
+def create_table(table: TargetTable, folder: Path) -> str:
+    """The statement, Spark SQL, for a table at ``folder``."""
+    lines = []
+    for field, column in zip(delta_schema(table).fields, table.columns, strict=True):
+        kind = field.type.type if isinstance(field.type, PrimitiveType) else "array<float>"
+        null = "" if field.nullable else " NOT NULL"
+        comment = f" COMMENT {_quoted(column.comment)}" if column.comment else ""
+        lines.append(f"  `{column.name}` {kind.upper()}{null}{comment}")
+    comment = f"\nCOMMENT {_quoted(table.comment)}" if table.comment else ""
+    database, _, name = table.name.partition(".")
+    return (
+        f"CREATE TABLE `{database}`.`{name}` (\n" + ",\n".join(lines) + f"\n)\nUSING delta{comment}\n"
+        f"LOCATION {_quoted(str(folder))}\n"
+        f"TBLPROPERTIES ('cdc.key' = {_quoted(json.dumps(list(table.key)))});"
+    )
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The columns as Arrow has them."""
+    schema = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def delta_schema(table: TargetTable) -> DeltaSchema:
+    """The columns as Delta has them."""
+    fields = []
+    for column in table.columns:
+        kind = DeltaSchema.from_arrow(pa.schema([pa.field(column.name, column.arrow)])).fields[0].type
+        metadata = {"comment": column.comment} if column.comment else {}
+        fields.append(Field(column.name, kind, nullable=column.nullable, metadata=metadata))
+    return DeltaSchema(fields)
+
+
+def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
+    """Every way in which ``found`` does not fit ``table``."""
+    protocol, metadata = found.protocol(), found.metadata()
+    alien = (set(protocol.reader_features or ()) - _READ_FEATURES) | (
+        set(protocol.writer_features or ()) - _WRITE_FEATURES
+    )
+    if alien:
+        yield Finding(
+            f"The table uses Delta features that this sink does not write: {', '.join(sorted(alien))}.",
+            "Load into a table of its own, or drop the features from the table.",
+        )
+    if metadata.partition_columns:
+        yield Finding(
+            f"The table is partitioned by {', '.join(metadata.partition_columns)}.",
+            "Load into an unpartitioned table; this sink keeps files apart by key.",
+        )
+    key = json.loads(metadata.configuration.get("cdc.key", "null"))
+    if key is None or [name.casefold() for name in key] != [name.casefold() for name in table.key]:
+        has = f"has the key ({', '.join(key)})" if key else "was not made by this program"
+        yield Finding(
+            f"The table {has}, and the mapping wants ({', '.join(table.key)}).",
+            "Choose another target, or remove the table and load it anew.",
+        )
+    fields = {field.name: field for field in found.schema().fields}
+    wanted = {field.name: field for field in delta_schema(table).fields}
+    for name, field in wanted.items():
+        if name not in fields:
+            yield Finding(
+                f"The table lacks column {name}.",
+                f"Add it (ALTER TABLE ... ADD COLUMN {name}), or leave it out by `columns:`.",
+            )
+        elif fields[name].type != field.type:
+            yield Finding(
+                f"Column {name} is {fields[name].type.type} in the table, and the mapping gives {field.type.type}.",
+                "Cast it in `columns:`, or load the table anew.",
+            )
+        elif field.nullable and not fields[name].nullable:
+            yield Finding(
+                f"Column {name} is NOT NULL in the table, and the mapping may give NULL.",
+                "Use coalesce in `columns:`, or drop NOT NULL from the table.",
+            )
+    for name in fields.keys() - wanted.keys():
+        yield Finding(
+            f"The table has column {name}, which the mapping does not give.",
+            "It stays NULL for new rows; add it to `columns:` to fill it.",
+            fatal=not fields[name].nullable,
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,119 @@
+"""Consumer, checkpoint store and recovery as a state machine: crashes, refusals and losses at any step, in any order.
+
+``make stress`` makes millions of steps of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from cdc.consumer import Ended
+from cdc.errors import Answer, SchemaChanged, decide
+from tests.flow.model import KINDS, Crash, World
+
+TABLES = ("shop.orders", "shop.items")
+ROWS = st.lists(st.tuples(st.sampled_from(TABLES), st.integers(0, 5), st.booleans()), max_size=7)
+SCHEDULES = st.dictionaries(st.integers(1, 120), st.sampled_from(KINDS), max_size=6)
+
+steps_made = 0
+
+
+class Flow(RuleBasedStateMachine):
+    """A source that is written to, a sink, a state file, and processes that come and go."""
+
+    @initialize(seed=st.integers(0, 1 << 32))
+    def begin(self, seed):
+        self.world = World(seed)
+
+    @rule(transactions=st.lists(ROWS, min_size=1, max_size=8))
+    def write(self, transactions):
+        for rows in transactions:
+            self.world.source.write(*rows)
+
+    @rule(schedule=SCHEDULES)
+    def run_with_faults(self, schedule):
+        self.went(self.world.run(schedule))
+
+    @rule(schedule=SCHEDULES, at=st.integers(0, 30), inside=st.booleans())
+    def run_into_a_statement(self, schedule, at, inside):
+        source = self.world.source
+        stop = SchemaChanged("DDL.", mend="Resume.")
+        if inside and at < len(source.transactions):
+            source.stops_inside = {at: stop}
+        else:
+            source.stops = {at: stop}
+        self.went(self.world.run(schedule), SchemaChanged)
+        source.stops, source.stops_inside = {}, {}
+
+    @rule(schedule=SCHEDULES, step=st.integers(20, 200))
+    def run_until_it_is_told_to_stop(self, schedule, step):
+        self.went(self.world.run({**schedule, step: "stop"}, endless=True))
+
+    @rule()
+    def executors_of_dead_runs_write(self):
+        self.world.write_late()
+
+    @rule()
+    def the_sink_forgets(self):
+        self.world.sink.lose(self.world.draw)
+
+    @precondition(lambda self: self.world.sink.mark is not None)
+    @rule()
+    def the_state_is_lost_and_adopted(self):
+        self.world.lose_state()
+        outcome = self.world.run(adopting=True)
+        assert outcome is Ended.FINISHED, outcome
+
+    @invariant()
+    def what_is_visible_is_what_was_committed(self):
+        self.world.check()
+
+    def went(self, outcome, *expected):
+        passes = isinstance(outcome, (Ended, Crash, *expected)) or decide(outcome) not in (Answer.PAUSE, Answer.EXIT)
+        assert passes, outcome
+
+    def teardown(self):
+        global steps_made
+        if not hasattr(self, "world"):
+            return
+        for _ in range(3):
+            outcome = self.world.run()
+            if outcome is Ended.FINISHED:
+                break
+        assert outcome is Ended.FINISHED, outcome
+        self.world.check_whole()
+        steps_made += self.world.steps
+
+
+def machine(examples, steps):
+    checks = list(HealthCheck)
+    run_state_machine_as_test(
+        Flow,
+        settings=settings(
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=checks, database=None
+        ),
+    )
+
+
+def test_thousands_of_steps_lose_nothing_and_double_nothing():
+    machine(150, 25)
+    print(f"{steps_made} steps")
+    assert steps_made > 10_000
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+def test_millions_of_steps_lose_nothing_and_double_nothing():
+    while steps_made < 3_000_000:
+        machine(1000, 40)
+        print(f"{steps_made} steps")

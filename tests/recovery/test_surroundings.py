@@ -1,0 +1,297 @@
+"""A real job, from MySQL through Spark into Delta, whose surroundings fail one after the other.
+
+Each test makes something fail while rows are written, looks at what the job says of it, mends it, and compares every row.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cdc.demo import proof
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer, free_port, obtain
+from tests.conftest import unavailable
+from tests.receiving import Line
+
+pytestmark = pytest.mark.timeout(600)
+JOB = """\
+name: shop
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: latest{more}}}
+sink: {{type: delta, path: {warehouse}}}
+channels: [{{source: shop.*, target: ods.*}}]
+commit: {{interval: 500ms}}
+status: {{port: {status}}}
+"""
+
+
+class Shop:
+    """A source that can be written to, and a job on it."""
+
+    def __init__(self, folder: Path, server: LocalServer, line: Line) -> None:
+        self.folder, self.server, self.line = folder, server, line
+        self.home, self.warehouse = folder / "home", folder / "warehouse"
+        self.rows = 0
+        self.job = self.another("home")
+
+    def another(self, home: str, more: str = "") -> JobProcess:
+        """A job of the same name on the same sink, with a home of its own."""
+        port = free_port()
+        file = self.folder / f"{home}.yaml"
+        file.write_text(JOB.format(port=self.line.port, status=port, warehouse=self.warehouse, more=more))
+        return JobProcess(file, home=self.folder / home, port=port)
+
+    def write(self, count: int = 20, size: int = 50) -> None:
+        """Inserts, an update, a delete and a changed key, over two tables in one transaction."""
+        first, self.rows = self.rows, self.rows + count
+        values = ", ".join(f"({key}, REPEAT('{key % 10}', {size}))" for key in range(first, self.rows))
+        self.server.execute(
+            "BEGIN",
+            f"INSERT INTO shop.orders VALUES {values}",
+            f"INSERT INTO shop.items VALUES {values}",
+            f"UPDATE shop.orders SET note = 'changed' WHERE id = {first}",
+            f"DELETE FROM shop.items WHERE id = {first + 1}",
+            f"UPDATE shop.items SET id = -{first + 2} WHERE id = {first + 2}",
+            "COMMIT",
+        )
+
+    def says(self, state: str, *words: str, resume: str | None = None, timeout_s: float = 90) -> dict[str, Any]:
+        """Wait until the status has ``state`` and every one of ``words`` in its reason or mend."""
+
+        def fits(status: dict[str, Any]) -> bool:
+            told = f"{status['reason']} {status['mend']}"
+            return status["state"] == state and status["resume"] == resume and all(word in told for word in words)
+
+        return self.job.wait_for(f"{state}: {', '.join(words)}", fits, timeout_s)
+
+    def agrees(self) -> None:
+        """Source equals target, row for row, once the job has caught up."""
+        self.write()
+        connection = self.server.connect()
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOG STATUS")
+            end = cursor.fetchone()[:2]
+        self.job.wait_for(
+            f"caught up with {end}",
+            lambda one: one["state"] == "RUNNING" and (one["position"]["file"], one["position"]["offset"]) >= end,
+            150,
+        )
+        for table in ("orders", "items"):
+            found = proof.compare(self.server, f"shop.{table}", self.warehouse / "ods" / table, ("id",))
+            assert found.rows > 0 and not found.differences, found
+
+    def position(self) -> tuple[str, int]:
+        status = self.job.status()
+        assert status is not None
+        return status["position"]["file"], status["position"]["offset"]
+
+
+@contextmanager
+def mounted(*words: str, at: Path) -> Iterator[None]:
+    done = subprocess.run(["mount", *words, str(at)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        unavailable(f"this user may not mount: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """What this user may not write, root neither."""
+    with mounted("--bind", str(folder), at=folder):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        yield
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """A file system without a free byte."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while file.write(b"\0" * size) == size:
+                    pass
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp("shop")
+    home, warehouse = folder / "home", folder / "warehouse"
+    home.mkdir()
+    warehouse.mkdir()
+    with (
+        mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", at=home),
+        mounted("-t", "tmpfs", "-o", "size=64m", "tmpfs", at=warehouse),
+        LocalServer.start(obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL",)) as server,
+        Line(server.port) as line,
+    ):
+        server.create_user("cdc", "secret")
+        server.execute("CREATE DATABASE shop")
+        for table in ("orders", "items"):
+            server.execute(f"CREATE TABLE shop.{table} (id INT PRIMARY KEY, note VARCHAR(2000) NOT NULL)")
+        shop = Shop(folder, server, line)
+        with shop.job:
+            shop.job.start()
+            shop.job.wait_for(
+                "running, with its decoder compiled",
+                lambda status: status["state"] == "RUNNING" and status["reason"] is None,
+                400,
+            )
+            yield shop
+
+
+def test_a_second_home_on_the_same_empty_sink_is_refused_and_the_first_one_goes_on(shop: Shop) -> None:
+    with shop.another("other") as second:
+        second.start()
+        assert second.wait(120) == 3, "the server id, which is made of the job's name, is taken"
+        assert "is taken by another reader: cdc-shop-" in second.log.read_text()
+    with shop.another("third", ", server_id: 4711") as second:
+        second.start()
+        refused = second.wait_for("refused", lambda status: status["state"] == "PAUSED", 120)
+        assert refused["resume"] == "manual"
+        assert "Another process writes job shop into this sink" in refused["reason"]
+        assert str(shop.job.pid) in refused["reason"] and str(shop.home) in refused["reason"]
+        assert "cdc stop shop" in refused["mend"]
+        shop.agrees()
+
+
+def test_lines_that_are_cut_and_bits_that_turn(shop: Shop) -> None:
+    shop.line.cut_after(700_000)
+    shop.line.flip_after(1_500_000)
+    shop.line.cut_all()  # so that bytes are counted from here
+    for _ in range(4):
+        shop.write(1000, size=900)
+    shop.agrees()
+    assert (shop.line.cuts, shop.line.flips) == (1, 1)
+
+
+def test_mysql_restarts(shop: Shop) -> None:
+    shop.write()
+    shop.server.kill()
+    deadline = time.monotonic() + 60
+    while "connecting again" not in shop.job.log.read_text().rpartition("committed")[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    shop.server.restart()
+    shop.agrees()
+
+
+def test_a_full_disk_at_the_tables(shop: Shop) -> None:
+    before = shop.position()
+    with full(shop.warehouse):
+        shop.write(200, size=900)
+        shop.says("PAUSED", "The disk of the Delta tables is full", "Free space", resume="automatic")
+        assert shop.position() == before
+    shop.agrees()
+
+
+@pytest.mark.parametrize("folder", ["_cdc_staging", "ods/orders"])
+def test_a_folder_that_cannot_be_written(shop: Shop, folder: str) -> None:
+    before = shop.position()
+    with read_only(shop.warehouse / folder):
+        shop.write()
+        shop.says("PAUSED", "cannot be written", "write permission", resume="automatic")
+        assert shop.position() == before
+    shop.agrees()
+
+
+def test_a_full_disk_at_the_state_file(shop: Shop) -> None:
+    with full(shop.home):
+        shop.write()
+        shop.says("PAUSED", "The disk of the state file is full", resume="automatic")
+    shop.agrees()
+
+
+def test_a_state_file_that_another_process_locks(shop: Shop) -> None:
+    other = sqlite3.connect(shop.home / "state.db", isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        shop.write()
+        shop.says("PAUSED", "The state file stays locked", "fuser", resume="automatic")
+    finally:
+        other.close()
+    shop.agrees()
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()[:4])
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.parametrize("what", ["java", "pyspark.daemon"])
+def test_the_jvm_or_its_python_workers_die(shop: Shop, what: str) -> None:
+    pid = shop.job.pid
+    found = [child for child in psutil.Process(pid).children(recursive=True) if what in _command(child)]
+    assert found
+    shop.write()
+    for child in found:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    shop.agrees()
+    assert shop.job.pid == pid, "the driver itself lives on"
+
+
+def test_a_kill_while_the_disk_is_full(shop: Shop) -> None:
+    with full(shop.warehouse):
+        shop.write(200, size=900)
+        shop.says("PAUSED", "is full", resume="automatic")
+        shop.job.kill()
+    shop.job.start()
+    shop.agrees()
+
+
+def test_an_old_copy_of_the_state_put_back(shop: Shop) -> None:
+    old = shop.folder / "copy.db"
+    with sqlite3.connect(shop.home / "state.db") as live, sqlite3.connect(old) as copy:
+        live.backup(copy)
+    shop.write()
+    shop.agrees()
+    for name in ("state.db-wal", "state.db-shm"):
+        (shop.home / name).unlink(missing_ok=True)
+    shutil.copy(old, shop.home / "new.db")
+    os.replace(shop.home / "new.db", shop.home / "state.db")
+    shop.write()
+    assert shop.job.wait(60) == 1
+    assert "The state file was taken away or replaced under the running job" in shop.job.log.read_text()
+    shop.job.start()
+    assert shop.job.wait(120) == 1
+    assert "ahead of the state" in shop.job.log.read_text() and "--adopt" in shop.job.log.read_text()
+    shop.job.start("--adopt")
+    shop.agrees()
+
+
+def test_a_home_that_cannot_be_written_says_so(shop: Shop) -> None:
+    home = shop.folder / "locked"
+    home.mkdir()
+    with shop.another("locked") as job, read_only(home):
+        job.log = shop.folder / "locked.log"
+        job.start()
+        assert job.wait(120) == 1
+    told = job.log.read_text()
+    assert "cannot be used" in told or "cannot be written" in told, told
+    assert "Give it" in told
+
+
+def test_nothing_of_it_took_the_first_job_down(shop: Shop) -> None:
+    began = time.monotonic()
+    assert shop.job.stop() == 143
+    assert time.monotonic() - began < 30
