@@ -39,7 +39,7 @@ canal: setup ## Everything about Canal, against a real Canal server (Maven fetch
 	$(PYTEST) tests -m "canal and not stress"
 
 recovery: setup ## Every seam, every fault, with restarts
-	$(PYTEST) tests/recovery
+	$(PYTEST) tests/recovery -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

@@ -32,7 +32,7 @@ from cdc.receiver.start import resolve_start
 from cdc.receiver.tables import Resumption
 from cdc.status import Resume
 from channels.mapping import ExpressionTypes, Mapping, Routes, SparkExpressionTypes
-from channels.sinks import delta, doris
+from channels.sinks import delta, doris, starrocks
 from channels.sinks.base import Sink
 from channels.task import RunIdentity, SparkTaskRunner, TaskRunner
 from spark.session import SessionHolder
@@ -99,7 +99,16 @@ def _sink(config: Config) -> Sink:
             create_tables=sink.create_tables,
             tables=sink.tables.model_dump(),
         )
-    raise _not_yet("sink", sink.type, "delta or doris")
+    return starrocks.StarrocksSink(
+        [str(address) for address in sink.fe],
+        username=sink.username,
+        password=sink.password.get_secret_value(),
+        databases=[channel.target.partition(".")[0] for channel in config.channels],
+        sql_port=sink.sql_port,
+        multi_table=sink.multi_table,
+        create_tables=sink.create_tables,
+        tables=sink.tables.model_dump(),
+    )
 
 
 def _source(

@@ -13,7 +13,7 @@ from cdc.binlog.server import Server
 from cdc.canal_checks import canal_findings, ring_findings, source_findings
 from cdc.config import BinlogFilesSource, BinlogSource, CanalSource, Config
 from cdc.errors import CdcError, ConfigError
-from cdc.preflight import check_files, check_read_for_us, check_source, run_checks
+from cdc.preflight import check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
 
@@ -33,8 +33,7 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
             schemas = _schemas(endpoint, parts)
         except CdcError:
             return findings  # the server cannot be asked, which is a finding already
-        checks = (partial(_described, schema, parts) for schema in schemas)
-        return tuple(dict.fromkeys([*findings, *run_checks(checks)]))
+        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
 
 
 def check_source_of(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
@@ -110,8 +109,15 @@ def _schemas(endpoint: Endpoint, parts: Assembly) -> list[TableSchema]:
     return [schema for _, schema in sorted(schemas.items())]
 
 
-def _described(schema: TableSchema, parts: Assembly) -> tuple[Finding, ...]:
-    return parts.sink.describe(_target(schema, parts))
+def _target_findings(schemas: list[TableSchema], parts: Assembly) -> list[Finding]:
+    """What keeps a mapping from its table, and what the sink says of the others."""
+    targets, found = [], []
+    for schema in schemas:
+        try:
+            targets.append(_target(schema, parts))
+        except CdcError as error:
+            found.append(finding_of(error))
+    return [*found, *run_checks([partial(parts.sink.check, targets)])]
 
 
 def _target(schema: TableSchema, parts: Assembly) -> TargetTable:

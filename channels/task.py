@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from spark.writers import Outcome, PackedLoad, write_frames, write_packed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from channels.mapping import Mapping
+    from channels.mapping import Mapping as TableMapping
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Task:
 
     name: LoadName  # of its first part
     target: TargetTable
-    mapping: Mapping
+    mapping: TableMapping
     schema: TableSchema
     rows: tuple[pa.RecordBatch, ...] = field(repr=False)  # as in Changes, in source order
     row_count: int
@@ -104,6 +105,7 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[Any]] = set()
+        self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}  # by channel: see _before
 
     def warm_up(self) -> None:
         """See ``TaskRunner``: session and Python workers."""
@@ -112,11 +114,14 @@ class SparkTaskRunner:
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
         futures: dict[LoadName, Future[tuple[PreparedLoad, ...]]] = {task.name: Future() for task in tasks}
+        in_order = self._sink.tasks_in_order
         with self._lock:
             number = self._round
             self._open.update(futures.values())
-        for group in _jobs(tasks):
-            self._threads.submit(self._run, group, [futures[task.name] for task in group], number)
+        for wave in _waves(tasks) if in_order else [tasks]:
+            for group in _jobs(wave):
+                before = self._before(group, futures) if in_order else []
+                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
 
     def submit_reading(self, reading: Reading) -> Future[TurnOutcome]:
@@ -147,6 +152,18 @@ class SparkTaskRunner:
         else:
             future.set_result(outcome)
 
+    def _before(
+        self, group: Sequence[Task], futures: Mapping[LoadName, Future[tuple[PreparedLoad, ...]]]
+    ) -> list[Future[tuple[PreparedLoad, ...]]]:
+        """What has to be loaded before ``group``: of each channel the Task before, in the same checkpoint."""
+        before = []
+        for task in group:
+            known = self._newest.get(task.name.channel)
+            if known is not None and known[0] == replace(task.name, task=known[0].task) < task.name:
+                before.append(known[1])
+            self._newest[task.name.channel] = task.name, futures[task.name]
+        return before
+
     def cancel(self) -> None:
         """See ``TaskRunner``."""
         with self._lock:
@@ -166,14 +183,23 @@ class SparkTaskRunner:
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._sessions.close()
 
-    def _run(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
+    def _run(
+        self,
+        tasks: list[Task],
+        futures: list[Future[tuple[PreparedLoad, ...]]],
+        number: int,
+        before: list[Future[tuple[PreparedLoad, ...]]],
+    ) -> None:
+        # waits for what was handed over before, so a thread has it; a Task whose forerunner failed fails too
+        failed = [error for future in before if (error := future.exception()) is not None]
         with self._lock:
             if self._round != number:
                 return  # given up before it began
             for future in futures:
                 future.set_running_or_notify_cancel()
+        outcomes: list[Outcome]
         try:
-            outcomes: list[Outcome] = self._written(tasks, number)
+            outcomes = self._written(tasks, number) if not failed else [_as_sink_error(failed[0])] * len(tasks)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
             outcomes = [_as_sink_error(error)] * len(tasks)
         with self._lock:
@@ -187,12 +213,12 @@ class SparkTaskRunner:
                 future.set_result((outcome,) if outcome is not None else ())
 
     def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
-        """Write ``tasks``; once more with a new session where the JVM dies meanwhile: a repeat is harmless."""
+        """Write ``tasks``; once more with a new session where the JVM dies and a repeat is harmless."""
         write = self._write_packed if tasks[0].copies is not None else self._write_typed
         try:
             return write(tasks)
         except Exception:
-            if self._round != number or self._sessions.alive():
+            if self._round != number or self._sessions.alive() or self._sink.tasks_in_order:
                 raise
             logger.warning("Spark's JVM died under %d tasks; they are written again", len(tasks))
             return write(tasks)
@@ -220,6 +246,18 @@ class SparkTaskRunner:
         return mapped_frame(frame, task.mapping.expressions(task.schema), schema, kept, task.mapping.filter)
 
 
+def _waves(tasks: Sequence[Task]) -> list[list[Task]]:
+    """``tasks`` in their order, no channel twice in a wave."""
+    waves: list[list[Task]] = []
+    count: Counter[str] = Counter()
+    for task in tasks:
+        if count[task.name.channel] == len(waves):
+            waves.append([])
+        waves[count[task.name.channel]].append(task)
+        count[task.name.channel] += 1
+    return waves
+
+
 def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     """What is written by one Spark job: a large Task alone, small ones of a kind together."""
     jobs: list[list[Task]] = []
@@ -238,7 +276,7 @@ def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     return jobs
 
 
-def _as_sink_error(error: Exception) -> CdcError:
+def _as_sink_error(error: BaseException) -> CdcError:
     if isinstance(error, CdcError):
         return error
     lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import SinkForeign
+from cdc.errors import CdcError, SinkForeign
 from cdc.position import Position
 
 if TYPE_CHECKING:
@@ -96,8 +96,26 @@ class PartWriter(Protocol):
         """
 
 
+def loads_of(outcomes: Iterable[PreparedLoad | CdcError | None]) -> tuple[PreparedLoad, ...]:
+    """The loads among what writers of a Task's parts have said. Raises: the first error among it."""
+    loads = []
+    for outcome in outcomes:
+        if isinstance(outcome, CdcError):
+            raise outcome
+        if outcome is not None:
+            loads.append(outcome)
+    return tuple(loads)
+
+
 class Sink(Protocol):
     """A target with Unique-key tables."""
+
+    @property
+    def tasks_in_order(self) -> bool:
+        """Whether Tasks of a channel have to be loaded one after the other, in their order, and each of them once.
+
+        Else they are loaded side by side, and a repeat is harmless. Raises: SinkUnavailable, SinkSetting.
+        """
 
     def ensure_table(self, table: TargetTable) -> None:
         """Create ``table`` if it is missing and the job may create tables.
@@ -107,6 +125,12 @@ class Sink(Protocol):
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """Every way in which the existing table does not fit; empty when it fits."""
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """Everything about the target and ``tables`` that would keep a job from running, without changing any.
+
+        Never: raises for what a person can mend; each is a Finding. A table that the job may create is none.
+        """
 
     def ddl(self, table: TargetTable) -> str:
         """The statement that creates ``table``, for people to read and run."""

@@ -24,12 +24,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from channels.sinks.base import TargetTable
+from channels.sinks.nulls import check_nulls
+
+MEMORY_BYTES = 64 << 20  # of a part's rows; what is beyond lies in a file until its load is settled
 FIELD_END, ROW_END, NULL = "\x01", "\x02", "\\N"
 _PIECE_ROWS = 1 << 15  # rows encoded at a time: a few MiB, which stay in a core's cache
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
 _CONTROLS = {bytes([code]): json.dumps(chr(code))[1:-1] for code in range(32)}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLAIN_FROM = 6  # Arrow prints decimals with more digits behind the point in scientific form where they are small
+
+
+def checked(table: TargetTable, rows: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """``columns`` of ``rows``. Raises: LoadRejected - a NULL where ``table`` has none, with its keys."""
+    for batch in rows:
+        if batch.num_rows:
+            check_nulls(table, pa.Table.from_batches([batch]))
+            yield batch.select(columns)
 
 
 class Rows:

@@ -25,11 +25,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
+from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
 from channels.sinks import delta_tables
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
 from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
@@ -49,6 +49,8 @@ _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie
 
 class DeltaSink:
     """See ``channels.sinks.base.Sink``. One process writes at a time; anyone may read."""
+
+    tasks_in_order = False  # what is staged is merged in order
 
     def __init__(
         self,
@@ -123,6 +125,10 @@ class DeltaSink:
             )
         return tuple(delta_tables.differences(found, table))
 
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        return tuple(finding for table in tables for finding in self.describe(table))
+
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
         return delta_tables.create_table(table, self._folder(table.name))
@@ -137,11 +143,7 @@ class DeltaSink:
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
-        outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
-        for outcome in outcomes:
-            if isinstance(outcome, CdcError):
-                raise outcome
-        return tuple(outcome for outcome in outcomes if isinstance(outcome, PreparedLoad))
+        return loads_of(write_parts(frame, name, table.key, self.part_writer(table), self._parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""

@@ -9,7 +9,6 @@ Source: Doris manual, "Stream Load" and "Transaction"; ``stream_load_2pc.cpp``, 
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import re
 import time
@@ -18,14 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadLost, SinkError, SinkUnavailable, TargetMismatch
-from cdc.position import position_from_json
+from cdc.errors import LoadLost, SinkError, TargetMismatch
 from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, foreign
-from channels.sinks.doris_client import DorisHttp, DorisSql, SqlError, unavailable
+from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
+from channels.sinks.cluster import (
+    CHECKPOINTS,
+    FrontendSql,
+    SqlError,
+    check_claim,
+    claim,
+    mark_row,
+    partition_findings,
+    quoted,
+    target,
+)
+from channels.sinks.doris_client import DORIS, DorisHttp
 from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
-from channels.sinks.doris_tables import CHECKPOINTS, quoted
 from channels.sinks.stream_load import Access, Unreachable, waits
 from spark.writers import write_parts
 
@@ -49,6 +57,8 @@ _ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and
 
 class DorisSink:
     """See ``channels.sinks.base.Sink``."""
+
+    tasks_in_order = False  # the sequence decides, and loads commit in order
 
     def __init__(
         self,
@@ -78,7 +88,7 @@ class DorisSink:
         access = Access(
             tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s
         )  # fmt: skip
-        self._http, self._sql = DorisHttp(access), DorisSql(access, sql_port)
+        self._http, self._sql = DorisHttp(access), FrontendSql(access, sql_port, DORIS)
         self._settings = LoadSettings(two_phase_commit, compression, tries=tries, pause_s=pause_s)
         self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
         self._visible_timeout_s = visible_timeout_s
@@ -110,9 +120,9 @@ class DorisSink:
             )
         found = [*doris_tables.findings(table, *shown)]
         if "PARTITION BY" in shown[1].upper():
-            partitions = self._rows(f"SHOW PARTITIONS FROM {_target(table)}")
+            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
             today = datetime.datetime.now(datetime.UTC).date()
-            found += doris_tables.partition_findings(table, shown[1], partitions, today)
+            found += partition_findings(table, shown[1], partitions, today)
         return tuple(found)
 
     def ddl(self, table: TargetTable) -> str:
@@ -120,10 +130,7 @@ class DorisSink:
         return doris_tables.create_table(table, self._options) + ";"
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
-        """Everything about the cluster and ``tables`` that would keep a job from running, without changing any.
-
-        Never: raises for what a person can mend; each is a Finding.
-        """
+        """See ``Sink``."""
         try:
             self._sql.rows("SELECT 1")
             self._http.ask_backends()
@@ -150,19 +157,14 @@ class DorisSink:
 
     def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
         """DESC, hidden columns too, and SHOW CREATE TABLE; None when there is no such table."""
-        database, _, name = table.name.partition(".")
-        there = self._rows(
-            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            (database, name),
-        )
-        if not there:
+        if not self._sql.has_table(table.name):
             return None
-        self._rows("SET show_hidden_columns = true")
+        self._sql.ask("SET show_hidden_columns = true")
         try:
-            columns = self._rows(f"DESC {_target(table)}")
+            columns = self._sql.ask(f"DESC {target(table)}")
         finally:
-            self._rows("SET show_hidden_columns = false")
-        return columns, str(self._rows(f"SHOW CREATE TABLE {_target(table)}")[0]["Create Table"])
+            self._sql.ask("SET show_hidden_columns = false")
+        return columns, str(self._sql.ask(f"SHOW CREATE TABLE {target(table)}")[0]["Create Table"])
 
     def _replication(self) -> int:
         return min(3, self._http.ask_backends())
@@ -176,36 +178,20 @@ class DorisSink:
 
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
         """See ``Sink``: by the row of ``_cdc_checkpoints``, which is read back, and looked at by each commit."""
-        there, recorded = set(self._databases()), self._recorded()
+        there = set(self._databases())
         wanted = {target.partition(".")[0] for target in targets}
         self._claimed = wanted if self._create_tables else wanted & there
-        for database in sorted(self._claimed):
-            known = next(iter(self._marks({database} & recorded, mark.job)), None)
-            if known is not None and known.incarnation == mark.incarnation:
-                continue
-            if known is not None and known.sequence >= mark.sequence:
-                raise foreign(known)
-            if database not in there:
-                self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
-            self._record(database, mark)
-        self._check_claim(mark)
-
-    def _check_claim(self, mark: CheckpointMark) -> None:
-        for known in self._marks(self._claimed, mark.job):
-            if known.incarnation != mark.incarnation:
-                raise foreign(known)
+        for database in sorted(self._claimed - there):
+            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
+        claim(self._sql, self._claimed, mark, self._record)
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
-        outcomes = write_parts(frame, name, table.key, self.part_writer(table), self._parts)
-        for outcome in outcomes:
-            if isinstance(outcome, CdcError):
-                raise outcome
-        return tuple(outcome for outcome in outcomes if isinstance(outcome, PreparedLoad))
+        return loads_of(write_parts(frame, name, table.key, self.part_writer(table), self._parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Channels commit side by side; within one, Tasks and parts commit in order."""
-        self._check_claim(checkpoint)
+        check_claim(self._sql, self._claimed, checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)
@@ -251,7 +237,7 @@ class DorisSink:
             if state != "PRECOMMITTED":
                 return False
             raise_refused(answer.message, dict, self._http.access.username, where)
-        raise unavailable(reason, **where)
+        raise DORIS.unavailable(reason, **where)
 
     def _await_visible(self, load: PreparedLoad) -> None:
         """Wait for the newest load of a table; versions follow the order of commits, so the others are visible too."""
@@ -279,7 +265,7 @@ class DorisSink:
                 for number, label in found:
                     self._abort_load(database, number, label)
             else:
-                raise unavailable("prepared loads do not go away", database=database, labels=prefix)
+                raise DORIS.unavailable("prepared loads do not go away", database=database, labels=prefix)
 
     def _unfinished(self, database: str, prefix: str) -> Iterator[tuple[int, str]]:
         for status in ("PREPARE", "PRECOMMITTED"):
@@ -305,11 +291,12 @@ class DorisSink:
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
         found = _STATES.get(self._label_state(load), LoadState.UNKNOWN)
-        if found is LoadState.UNKNOWN:
-            mark = self.last_checkpoint(load.name.job)
-            if mark and mark.incarnation == load.name.incarnation and mark.checkpoint >= load.name.checkpoint:
-                return LoadState.COMMITTED  # the label was cleaned, our own record was not
-        return found
+        if found is not LoadState.UNKNOWN:
+            return found
+        # a label is cleaned one day, our own record is not
+        name = load.name
+        known = self._sql.is_recorded(name.job, name.incarnation, name.checkpoint)
+        return LoadState.COMMITTED if known else LoadState.UNKNOWN
 
     def _label_state(self, load: PreparedLoad) -> str:
         return self._http.state(load.table.partition(".")[0], label_for(load.name))
@@ -318,57 +305,21 @@ class DorisSink:
 
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """See ``Sink``."""
-        marks = self._marks(self._recorded(), job)
-        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
-
-    def _recorded(self) -> set[str]:
-        """Databases with a table of checkpoints."""
-        tables = self._rows(
-            "SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (CHECKPOINTS,)
-        )  # fmt: skip
-        return {str(next(iter(row.values()))) for row in tables}
-
-    def _marks(self, databases: set[str], job: str) -> list[CheckpointMark]:
-        marks = []
-        for database in sorted(databases):
-            for row in self._rows(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,)):
-                marks.append(
-                    CheckpointMark(
-                        job,
-                        row["incarnation"],
-                        int(row["fence"]),
-                        int(row["checkpoint"]),
-                        position_from_json(json.loads(row["first_position"])),
-                        position_from_json(json.loads(row["position"])),
-                        int(row["sequence"]),
-                    )
-                )
-        return marks
+        return self._sql.last_checkpoint(job)
 
     def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
-        mark = self.last_checkpoint(checkpoint.job)
-        return (
-            mark is not None and mark.incarnation == checkpoint.incarnation and mark.checkpoint >= checkpoint.checkpoint
-        )
+        return self._sql.is_recorded(checkpoint.job, checkpoint.incarnation, checkpoint.checkpoint)
 
     def _record(self, database: str, mark: CheckpointMark) -> None:
         if database not in self._with_checkpoints:
             self._execute(doris_tables.create_checkpoints(database, self._replication()), f"{database}.{CHECKPOINTS}")
             self._with_checkpoints.add(database)
+        row = mark_row(mark)
         self._execute(
-            f"INSERT INTO {quoted(database)}.{quoted(CHECKPOINTS)} "
-            "(`job`, `sequence`, `incarnation`, `fence`, `checkpoint`, `first_position`, `position`) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            f"INSERT INTO {quoted(database)}.{quoted(CHECKPOINTS)} ({', '.join(map(quoted, row))}) "
+            f"VALUES ({', '.join(['%s'] * len(row))})",
             f"{database}.{CHECKPOINTS}",
-            (
-                mark.job,
-                mark.sequence,
-                mark.incarnation,
-                mark.fence,
-                mark.checkpoint,
-                json.dumps(mark.first.to_json()),
-                json.dumps(mark.position.to_json()),
-            ),
+            tuple(row.values()),
         )
 
     # ---- the rest
@@ -392,14 +343,8 @@ class DorisSink:
         self._sql.close()
 
     def _databases(self) -> list[str]:
-        names = (str(next(iter(row.values()))) for row in self._rows("SHOW DATABASES"))
+        names = (str(next(iter(row.values()))) for row in self._sql.ask("SHOW DATABASES"))
         return [name for name in names if name not in _SYSTEM]
-
-    def _rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
-        try:
-            return self._sql.rows(statement, values)
-        except SqlError as error:
-            raise _refused(error) from error
 
     def _execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> None:
         try:
@@ -412,11 +357,7 @@ class DorisSink:
                     mend="Mend sink.tables (replication, partition, properties), or create it yourself: `cdc ddl`.",
                     table=table,
                 ) from error
-            raise _refused(error, table=table) from error
-
-
-def _target(table: TargetTable) -> str:
-    return ".".join(quoted(part) for part in table.name.split(".", 1))
+            raise DORIS.refused(error, table=table) from error
 
 
 def _lost(labels: list[str]) -> LoadLost:
@@ -425,13 +366,4 @@ def _lost(labels: list[str]) -> LoadLost:
         mend="They are loaded again by themselves; raise stream_load_default_precommit_timeout_second on the FE "
         "if commits wait for longer than an hour.",
         labels=labels,
-    )
-
-
-def _refused(error: SqlError, **where: object) -> SinkUnavailable:
-    return SinkUnavailable(
-        f"Doris refuses a statement: {error}.",
-        mend="It is tried again; run it by hand to see more.",
-        statement=error.statement.split("VALUES")[0][:200],
-        **where,
     )

@@ -1,4 +1,4 @@
-"""What the Doris sink asks of FE and BE: hosts, loads, states, two-phase commit, SQL.
+"""What the Doris sink asks of FE and BE: hosts, loads, states, two-phase commit.
 
 Source: Doris, ``LoadAction.java``, ``GetStreamLoadState.java``, ``stream_load_2pc.cpp``, ``ShowTransactionStmt.java``.
 """
@@ -6,21 +6,21 @@ Source: Doris, ``LoadAction.java``, ``GetStreamLoadState.java``, ``stream_load_2
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import pymysql
-
-from cdc.errors import SinkUnavailable, TargetMismatch
+from cdc.errors import SinkUnavailable
+from channels.sinks.cluster import Product
 from channels.sinks.stream_load import Access, HttpClient, Reply, Unreachable, each_host, split_location
 
 _DENIED = ("Access denied", "Unauthorized", "NOT_AUTHORIZED", "no valid Basic authorization")
 _BACKENDS_KEPT_S = 10.0  # a list of this age may lack a new BE, or have one that is gone
-_AUTH_CODES = (1044, 1045, 1227)
+_WAIT = "It is tried again; see that FE and BE are up and reachable from driver and executors."
+
+DORIS = Product("Doris", "GRANT SELECT_PRIV, LOAD_PRIV, ALTER_PRIV, CREATE_PRIV ON <database>.* TO '{user}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,95 +139,17 @@ class DorisHttp:
         try:
             return each_host(self.access.fe, ask)
         except Unreachable as error:
-            raise unavailable(error, fe=", ".join(self.access.fe)) from error
+            raise DORIS.unavailable(error, fe=", ".join(self.access.fe)) from error
 
     def refuse_denied(self, *texts: object) -> None:
         """Raises: TargetMismatch - one of ``texts`` says that the credentials or privileges do not do."""
         for text in texts:
             if isinstance(text, str) and any(word in text for word in _DENIED):
-                raise denied(text, self.access.username)
+                raise DORIS.denied(text, self.access.username)
 
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
-
-
-class DorisSql:
-    """The FEs' SQL port, one connection, made again when it is lost. For the driver alone."""
-
-    def __init__(self, access: Access, port: int) -> None:
-        self._access, self._port = access, port
-        self._connection: pymysql.Connection[Any] | None = None
-        self._lock = threading.Lock()
-
-    def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
-        """Rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
-        with self._lock:
-            last: Exception | None = None
-            for host in (
-                *self._access.fe,
-                *self._access.fe,
-            ):  # a connection that the FE closed while idle is made again
-                try:
-                    connection = self._connected(host)
-                    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
-                        cursor.execute(statement, values)
-                        return list(cursor.fetchall())
-                except pymysql.MySQLError as error:
-                    code, text = error.args[0] if error.args else 0, str(error.args[-1] if error.args else error)
-                    if code in _AUTH_CODES:
-                        self._drop()
-                        raise denied(text, self._access.username) from error
-                    if not isinstance(error, pymysql.err.InterfaceError) and not 2000 <= int(code) < 3000:
-                        raise SqlError(text, statement) from error
-                    self._drop()
-                    last = error
-            raise unavailable(last, fe=", ".join(self._access.fe), sql_port=self._port) from last
-
-    def _connected(self, host: str) -> pymysql.Connection[Any]:
-        if self._connection is None:
-            name = host.rpartition(":")[0].strip("[]")
-            self._connection = pymysql.connect(
-                host=name, port=self._port, user=self._access.username, password=self._access.password, autocommit=True,
-                charset="utf8mb4", connect_timeout=int(self._access.connect_timeout_s) or 1, read_timeout=120,
-            )  # fmt: skip
-        return self._connection
-
-    def _drop(self) -> None:
-        if self._connection is not None and self._connection.open:
-            self._connection.close()
-        self._connection = None
-
-    def close(self) -> None:
-        """Close the connection. Harmless when repeated."""
-        with self._lock:
-            self._drop()
-
-
-class SqlError(Exception):
-    """The FE refused a statement; the caller says what that means."""
-
-    def __init__(self, text: str, statement: str) -> None:
-        super().__init__(text)
-        self.statement = statement
-
-
-_WAIT = "It is tried again; see that FE and BE are up and reachable from driver and executors."
-
-
-def unavailable(error: object, **where: object) -> SinkUnavailable:
-    """Doris cannot be reached for now."""
-    return SinkUnavailable(f"Doris does not answer: {error}.", mend=_WAIT, **where)
-
-
-def denied(text: str, username: str) -> TargetMismatch:
-    """User, password or privileges do not do."""
-    return TargetMismatch(
-        f"Doris refuses the user: {text.strip()}.",
-        mend="Check sink.username and sink.password; GRANT SELECT_PRIV, LOAD_PRIV, ALTER_PRIV, CREATE_PRIV ON "
-        f"<database>.* TO '{username}'.",
-        user=username,
-    )
 
 
 def transaction_number(message: str) -> int | None:

@@ -23,24 +23,16 @@ from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for
 from channels.sinks import bodies
 from channels.sinks.base import TargetTable
-from channels.sinks.doris_client import DorisHttp, transaction_number, unavailable
+from channels.sinks.cluster import fillers
+from channels.sinks.doris_client import DORIS, DorisHttp, transaction_number
 from channels.sinks.doris_types import doris_type
-from channels.sinks.nulls import check_nulls
 from channels.sinks.stream_load import Unreachable, waits
 
 DELETE_SIGN = "__DORIS_DELETE_SIGN__"
-_MEMORY_BYTES = 64 << 20  # of a part's rows; what is beyond lies in a file until the load is settled
 _TRIES = 6
 _BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a load of ours that nobody answers for may stay under way before it is cancelled
 _BAD_ROWS = 5  # shown of a refused load
-_FILLERS = {
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN"), "0"),
-    **dict.fromkeys(("VARCHAR", "STRING"), ""),
-    "JSON": "{}",
-    "DATE": "1970-01-01",
-    "DATETIME": "1970-01-01 00:00:00",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +57,13 @@ class DorisPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See PartWriter."""
         columns = [*(column.name for column in self.table.columns), DELETED, SEQUENCE]
-        kept = bodies.Rows(self._checked(rows, columns), limit_bytes=_MEMORY_BYTES)
+        kept = bodies.Rows(bodies.checked(self.table, rows, columns), limit_bytes=bodies.MEMORY_BYTES)
         try:
             if not kept.row_count:
                 return None
             return _Load(self, name, kept).settled()
         finally:
             kept.close()
-
-    def _checked(self, rows: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
-        for batch in rows:
-            if batch.num_rows:
-                check_nulls(self.table, pa.Table.from_batches([batch]))
-                yield batch.select(columns)
-
-
-def fillers(table: TargetTable) -> dict[str, str]:
-    """What deletes send where they carry no value: Doris refuses NULL in a NOT NULL column even of a row that goes."""
-    return {
-        column.name: _FILLERS.get(doris_type(column, key=False).base, "[]")
-        for column in table.columns
-        if not column.nullable and column.name not in table.key
-    }
 
 
 class _Load:
@@ -111,12 +88,12 @@ class _Load:
             try:
                 answer = self._http.load(host, self._path, self._headers(), self._body())
             except Unreachable as error:
-                last = unavailable(error, label=self.label, table=self._table.name)
+                last = DORIS.unavailable(error, label=self.label, table=self._table.name)
                 continue
             done, last = self._understood(answer)
             if done is not None:
                 return done
-        raise last or unavailable("no try was made", label=self.label, table=self._table.name)
+        raise last or DORIS.unavailable("no try was made", label=self.label, table=self._table.name)
 
     def _backends(self, *, fresh: bool) -> tuple[str, ...]:
         return self._http.backends(fresh=fresh, via=self._path)
@@ -143,7 +120,7 @@ class _Load:
         return [*(column.name for column in self._table.columns), DELETE_SIGN, SEQUENCE]
 
     def _body(self) -> Callable[[], Iterable[bytes]]:
-        instead = fillers(self._table)
+        instead = fillers(self._table, lambda column: doris_type(column, key=False).base)
         if self._rows.fits_csv:
             return lambda: bodies.csv_body(self._rows, self._settings.compression, instead)
         return lambda: bodies.json_body(self._rows, self._columns(), instead)
@@ -177,7 +154,7 @@ class _Load:
                 self._http.cancel(self._database, self.label)
             elif number is not None:
                 return self._prepared(number), None
-        return None, unavailable(f"an earlier try of the load is {state.lower()}", **self._where())
+        return None, DORIS.unavailable(f"an earlier try of the load is {state.lower()}", **self._where())
 
     def _failed(self, answer: Mapping[str, Any], message: str) -> tuple[None, CdcError | None]:
         """Fail proves nothing: the label says. What was done after all is found by the next try."""
@@ -185,11 +162,11 @@ class _Load:
         if state == "PREPARE":
             self._http.cancel(self._database, self.label)
         if state in ("PRECOMMITTED", "COMMITTED", "VISIBLE"):
-            return None, unavailable(
+            return None, DORIS.unavailable(
                 f"the load is {state.lower()}, though it was answered by: {message}", **self._where()
             )
         raise_refused(message, lambda: self._bad_rows(answer), self._http.access.username, self._where())
-        return None, unavailable(message, **self._where())
+        return None, DORIS.unavailable(message, **self._where())
 
     def _state_at_rest(self) -> str:
         """The label's state, once it is none that passes by itself, or patience has ended."""

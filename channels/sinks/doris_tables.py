@@ -5,23 +5,17 @@ Source: Doris manual, "CREATE TABLE" and "ALTER TABLE COLUMN"; ``CreateTableStmt
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
+from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, text
+from channels.sinks.column_types import ColumnType, parsed
 from channels.sinks.doris_load import DELETE_SIGN
-from channels.sinks.doris_types import DorisType, doris_type, parsed
+from channels.sinks.doris_types import doris_type
 
 SEQUENCE_COLUMN = "__DORIS_SEQUENCE_COL__"
-CHECKPOINTS = "_cdc_checkpoints"
-
-
-def ordered(table: TargetTable) -> list[TargetColumn]:
-    """Key columns first, in key order: Doris wants them so."""
-    columns = {column.name: column for column in table.columns}
-    return [columns[name] for name in table.key] + [column for column in table.columns if column.name not in table.key]
 
 
 def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
@@ -120,7 +114,7 @@ def _model(
             f'ALTER TABLE {target} ENABLE FEATURE "SEQUENCE_LOAD" WITH PROPERTIES '
             '("function_column.sequence_type" = "bigint")',
         )
-    elif not parsed(str(existing[SEQUENCE_COLUMN]["Type"])).holds(DorisType("BIGINT")):
+    elif not parsed(str(existing[SEQUENCE_COLUMN]["Type"])).holds(ColumnType("BIGINT")):
         yield Finding(f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", again)
 
 
@@ -150,35 +144,3 @@ def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[
 
 def _nullable(row: Mapping[str, Any]) -> bool:
     return str(row["Null"]).upper() != "NO"
-
-
-def partition_findings(
-    table: TargetTable, statement: str, partitions: Sequence[Mapping[str, Any]], today: datetime.date
-) -> Iterator[Finding]:
-    """A table partitioned by date whose last partition ends before ``today``: every new row would be refused.
-
-    ``partitions``: SHOW PARTITIONS.
-    """
-    made_by_itself = re.search(r'AUTO\s+PARTITION|"dynamic_partition\.enable"\s*=\s*"true"', statement, re.IGNORECASE)
-    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", statement, re.IGNORECASE):
-        return
-    ends = [re.findall(r"keys: \[(\d{4}-\d{2}-\d{2})", str(row["Range"]).rpartition("..")[2]) for row in partitions]
-    last = max((datetime.date.fromisoformat(found[0]) for found in ends if found), default=None)
-    if last is None or len([found for found in ends if found]) < len(ends) or last > today:
-        return  # not by date, or one without an end
-    target = ".".join(quoted(part) for part in table.name.split("."))
-    tomorrow = today + datetime.timedelta(days=1)
-    yield Finding(
-        f"{table.name}: the last partition ends at {last}, and rows of today have none",
-        f'ALTER TABLE {target} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
-    )
-
-
-def quoted(name: str) -> str:
-    """A name in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def text(value: str) -> str:
-    """A string in quotes."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -30,6 +30,8 @@ class _Table:
 class MemorySink:
     """See ``channels.sinks.base.Sink``. Its part writer works within this process alone."""
 
+    tasks_in_order = False  # loads commit in order
+
     def __init__(self, *, create_tables: bool = True) -> None:
         """Starts without tables."""
         self._create_tables = create_tables
@@ -63,6 +65,12 @@ class MemorySink:
         if shape != [(column.name, column.arrow) for column in known.target.columns] or table.key != known.target.key:
             return (Finding(f"Table {table.name} has other columns or another key.", "Choose another target."),)
         return ()
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        if self._create_tables:
+            tables = [table for table in tables if table.name in self._tables]
+        return tuple(finding for table in tables for finding in self.describe(table))
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``."""

@@ -101,7 +101,7 @@ class HttpClient:
         connection = self._take(host)
         try:
             self._connect(connection, timeout_s or self.access.answer_timeout_s)
-            self._send(connection, method, path, headers or {}, body)
+            is_sent = self._send(connection, method, path, headers or {}, body)
             response = connection.getresponse()
             reply = Reply(
                 response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
@@ -117,7 +117,7 @@ class HttpClient:
         finally:
             with self._lock:
                 self._busy[host] -= 1
-        if response.will_close:
+        if response.will_close or not is_sent:  # a server that still expects a body takes the next request for it
             connection.close()
         else:
             with self._lock:
@@ -172,7 +172,8 @@ class HttpClient:
         path: str,
         headers: Mapping[str, str],
         body: Callable[[], Iterable[bytes]] | None,
-    ) -> None:
+    ) -> bool:
+        """Whether the whole request went out."""
         connection.putrequest(method, path, skip_accept_encoding=True)
         connection.putheader("Authorization", self.access.authorization)
         for name, value in headers.items():
@@ -180,12 +181,12 @@ class HttpClient:
         if body is None:
             connection.putheader("Content-Length", "0")
             connection.endheaders()
-            return
+            return True
         connection.putheader("Transfer-Encoding", "chunked")
         connection.putheader("Expect", "100-continue")
         connection.endheaders()
         if not _asked_for(connection.sock):
-            return
+            return False
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # a server that has seen enough answers and closes: its answer is read all the same
             for piece in body():
@@ -193,6 +194,8 @@ class HttpClient:
                 connection.sock.sendall(piece)
                 connection.sock.sendall(b"\r\n")
             connection.sock.sendall(b"0\r\n\r\n")
+            return True
+        return False
 
 
 def split_location(location: str) -> tuple[str, str]:

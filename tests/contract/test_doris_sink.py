@@ -16,10 +16,12 @@ from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
 from channels.sinks import bodies
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
+from channels.sinks.column_types import parsed
 from channels.sinks.doris import DorisSink
-from channels.sinks.doris_types import doris_type, parsed
-from tests.servers.doris.cases import TABLE, USER, mark_of, name_of, rows_of, sink_on, stand_in, write
+from channels.sinks.doris_types import doris_type
+from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_cases import TABLE, USER, mark_of, name_of, rows_of, write
 
 MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
 REST = 'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1"%s)'

@@ -20,6 +20,9 @@ class ThreadRunner:
     def submit(self, tasks):
         assert all(task.mapping.columns is None and task.copies is not None for task in tasks)
         self.submitted += [task.name for task in tasks]
+        if self.sink.tasks_in_order and self.threads > 1:
+            self.threads = 1
+            self.cancel()
         return [self._pool.submit(self._prepare, task) for task in tasks]
 
     def _prepare(self, task):

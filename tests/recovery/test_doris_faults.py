@@ -12,8 +12,9 @@ from cdc.batch import PreparedLoad
 from cdc.errors import LoadLost, SinkBusy, SinkUnavailable
 from channels.sinks.base import LoadState
 from channels.sinks.doris import DorisSink
-from tests.servers.doris.cases import TABLE, committed_once, mark_of, name_of, rows_of, sink_on, stand_in, write
+from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_cases import TABLE, committed_once, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
 
 ROWS = ((1, "a", False, 1), (2, "b", False, 2))

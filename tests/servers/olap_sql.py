@@ -140,6 +140,8 @@ def _column(name: str, values: list[Any]) -> tuple[str, ColumnType]:
 class SqlStatements:
     """Statements that the stand-ins have in common, over one Storage. Subclasses add their own."""
 
+    dialect: ClassVar[type[Doris]] = Dialect
+
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
@@ -168,7 +170,7 @@ class SqlStatements:
         match re.split(r"\s+", sql, maxsplit=2)[0].upper():
             case "SHOW" | "DESC" | "DESCRIBE":
                 return self._show(sql, context)
-        tree = parse_one(sql, dialect=Dialect)
+        tree = parse_one(sql, dialect=self.dialect)
         match tree:
             case exp.Create(kind="DATABASE" | "SCHEMA"):
                 return self._create_database(tree)

@@ -17,7 +17,8 @@ import pyarrow as pa
 SIGN, SEQUENCE, VERSION, ORDER = "__DORIS_DELETE_SIGN__", "__DORIS_SEQUENCE_COL__", "__DORIS_VERSION_COL__", "__order"
 
 _INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
-_PLAIN = {"FLOAT": "REAL", "DOUBLE": "DOUBLE", "DATE": "DATE", "DATETIME": "TIMESTAMP", "BOOLEAN": "BOOLEAN"}
+_PLAIN = {"FLOAT": "REAL", "DOUBLE": "DOUBLE", "DATE": "DATE", "DATETIME": "TIMESTAMP", "BOOLEAN": "BOOLEAN",
+          "VARBINARY": "BLOB"}  # fmt: skip
 _ZONED = r"(Z|[+-]\d{2}:?\d{2})$"
 
 
@@ -233,6 +234,12 @@ class Storage:
             for rows in loads:
                 self._apply(table, rows)
 
+    def apply_together(self, loads: Iterable[tuple[StoredTable, list[pa.Table]]]) -> None:
+        """The same for several tables, at one moment."""
+        with self._lock:
+            for table, rows in loads:
+                self.apply(table, rows)
+
     def _apply(self, table: StoredTable, rows: pa.Table) -> None:
         names = ", ".join(f'"{column.name}"' for column in table.columns)
         columns = f'{names}, "{SIGN}", "{SEQUENCE}"'
@@ -274,6 +281,8 @@ def _cast(column: StoredColumn, zone_hours: float) -> str:
         return f"time_bucket(INTERVAL '{unit} microseconds', {moment} + INTERVAL '{unit // 2} microseconds')"
     if column.stored == "VARCHAR":
         return name
+    if column.stored == "BLOB":
+        return f"CASE WHEN regexp_full_match({name}, '([0-9A-Fa-f]{{2}})*') THEN unhex({name}) END"
     return f"TRY_CAST({name} AS {column.stored})"
 
 

@@ -19,8 +19,9 @@ from channels.sinks.doris import DorisSink
 from channels.task import RunIdentity, SparkTaskRunner
 from spark.frames import typed_frame
 from spark.session import SessionHolder
-from tests.servers.doris.cases import TABLE, committed_once, mark_of, name_of, rows_of, sink_on, stand_in
+from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_cases import TABLE, committed_once, mark_of, name_of, rows_of
 from tests.servers.olap_faults import Fault
 
 RUN = RunIdentity("shop", "0badcafe", 1)

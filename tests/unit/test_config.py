@@ -54,8 +54,10 @@ def test_a_small_file_gets_the_documented_defaults(tmp_path: Path) -> None:
     assert (config.status.host, config.status.port, config.status.token) == ("127.0.0.1", 8470, None)
 
 
-@pytest.mark.parametrize("name", ["shop.yaml", "files.yaml"])
+@pytest.mark.parametrize("name", ["shop.yaml", "files.yaml", "doris.yaml", "starrocks.yaml"])
 def test_the_examples_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sink in ("DORIS", "STARROCKS"):
+        monkeypatch.setenv(f"{sink}_PASSWORD", "pw")
     monkeypatch.setenv("CDC_PASSWORD", "x")
     load_config(Path(__file__).parents[2] / "examples" / name)
 

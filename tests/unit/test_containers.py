@@ -12,12 +12,13 @@ import yaml
 from cdc.config import CanalSource, load_config
 
 ROOT = Path(__file__).parents[2]
-PINNED = re.compile(r".+:v?\d+\.\d+(\.\d+)?[-\w.]*$")
+PINNED = re.compile(r".+:([a-z]+-|v)?\d+\.\d+(\.\d+)?[-\w.]*$")
 
 
 def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
-    assert {"mysql", "job", "canal", "job-canal"} <= services.keys()
+    names = {"mysql", "job", "canal", "job-canal", "starrocks", "job-starrocks", "doris-fe", "doris-be", "job-doris"}
+    assert names <= services.keys()
     for name, service in services.items():
         assert "build" in service or PINNED.match(service["image"]), name
         assert service["healthcheck"]["test"], name
@@ -36,7 +37,7 @@ def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
             assert (ROOT / "compose" / build / "Dockerfile").is_file()
 
 
-def test_the_jobs_fit_the_services_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_canal_job_fits_the_canal_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_PASSWORD", "secret")
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
     canal = services["canal"]["environment"]
@@ -44,7 +45,18 @@ def test_the_jobs_fit_the_services_beside_them(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(source, CanalSource)
     assert source.destination == canal["canal.destinations"] and source.servers == ("canal:11111",)
     assert source.buffer.entries == int(canal["canal.instance.memory.buffer.size"])
-    load_config(ROOT / "compose/job.yaml")
+
+
+@pytest.mark.parametrize("name", ["job", "job-starrocks", "job-doris"])
+def test_the_job_files_are_valid_and_name_services_that_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_PASSWORD", "pw")
+    config = load_config(ROOT / f"compose/{name}.yaml")
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    hosts = [str(address).partition(":")[0] for address in getattr(config.sink, "fe", ())]
+    assert {config.source.host, *hosts} <= services.keys()
+    for host in hosts:
+        assert set(services[host]["profiles"]) == set(services[name]["profiles"])
+        assert host in services[name]["depends_on"] or "doris-be" in services[name]["depends_on"]
 
 
 def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -> None:

@@ -1,110 +1,27 @@
-"""Values that tests of the Doris sink share: a table, its rows, a job's names, a sink on a stand-in."""
+"""A Doris sink on a stand-in or on a real cluster."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
-import pyarrow as pa
-import pymysql
-
-from cdc.batch import FENCE_STEP, LoadName, PreparedLoad
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE
-from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
 from channels.sinks.doris import DorisSink
 from tests.servers.doris.settings import DorisSettings
 from tests.servers.doris.stand_in import DorisStandIn
-
-USER = ("cdc", "s:ec@ret")
-TABLE = TargetTable(
-    "ods.orders",
-    (TargetColumn("id", pa.int64(), False, "bigint"), TargetColumn("name", pa.string(), True, "varchar(10)")),
-    ("id",),
-)
+from tests.servers.olap_cases import USER, RealCluster
 
 
 def stand_in(**settings: Any) -> DorisStandIn:
     return DorisStandIn(DorisSettings(users={"root": "", USER[0]: USER[1]}, **settings))
 
 
-class RealDoris:
-    """A cluster that CDC_TEST_DORIS names, ``http://user:password@fe:8030``, SQL at port 9030 or ?sql_port=N.
-
-    Its database ``ods`` is dropped first: labels go with it.
-    """
-
-    def __init__(self, address: str) -> None:
-        url = urlsplit(address)
-        self.user = (unquote(url.username or "root"), unquote(url.password or ""))
-        self.fe = [f"{url.hostname}:{url.port or 8030}"]
-        self.sql_port = int(parse_qs(url.query).get("sql_port", ["9030"])[0])
-        self._host = url.hostname or ""
-
-    def __enter__(self) -> RealDoris:
-        self.execute("DROP DATABASE IF EXISTS ods FORCE")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.execute("DROP DATABASE IF EXISTS ods FORCE")
-
-    def execute(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Names and rows."""
-        name, password = self.user
-        with pymysql.connect(host=self._host, port=self.sql_port, user=name, password=password) as connection:
-            cursor = connection.cursor()
-            cursor.execute(sql)
-            return [entry[0] for entry in cursor.description or ()], list(cursor.fetchall())
-
-
-def any_doris() -> DorisStandIn | RealDoris:
-    """The real cluster where the environment names one, else the stand-in."""
+def any_doris() -> DorisStandIn | RealCluster:
+    """The real cluster where CDC_TEST_DORIS names one, else the stand-in."""
     address = os.environ.get("CDC_TEST_DORIS")
-    return RealDoris(address) if address else stand_in()
+    return RealCluster(address) if address else stand_in()
 
 
-def sink_on(doris: DorisStandIn | RealDoris, **arguments: Any) -> DorisSink:
-    name, password = doris.user if isinstance(doris, RealDoris) else USER
+def sink_on(doris: DorisStandIn | RealCluster, **arguments: Any) -> DorisSink:
+    name, password = doris.user if isinstance(doris, RealCluster) else USER
     given = {"username": name, "password": password, "sql_port": doris.sql_port, "pause_s": 0.01, **arguments}
     return DorisSink(doris.fe, **given)
-
-
-def name_of(checkpoint: int = 1, task: int = 0, channel: str = TABLE.name, **changes: Any) -> LoadName:
-    return replace(LoadName("shop", "0a1b2c3d", 1, checkpoint, channel, task), **changes)
-
-
-def mark_of(checkpoint: int = 1, sequence: int | None = None) -> CheckpointMark:
-    sequence = FENCE_STEP + checkpoint * 1000 if sequence is None else sequence
-    first, last = (BinlogPosition("mysql-bin.000001", 4 + number) for number in (checkpoint - 1, checkpoint))
-    return CheckpointMark("shop", "0a1b2c3d", 1, checkpoint, first, last, sequence)
-
-
-def rows_of(*rows: tuple[int, str | None, bool, int]) -> pa.RecordBatch:
-    """Rows of TABLE: id, name, deleted, sequence."""
-    ids, names, deleted, sequences = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return pa.record_batch(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "name": pa.array(names, pa.string()),
-            DELETED: pa.array(deleted, pa.bool_()),
-            SEQUENCE: pa.array(sequences, pa.int64()),
-        }
-    )
-
-
-def write(
-    sink: DorisSink, *rows: tuple[int, str | None, bool, int], name: LoadName | None = None, table: TargetTable = TABLE
-) -> PreparedLoad:
-    load = sink.part_writer(table)(name or name_of(), iter([rows_of(*rows)]))
-    assert load is not None
-    return load
-
-
-def committed_once(doris: DorisStandIn, labels: Iterable[str]) -> None:
-    """Each label was made visible by one transaction, however many were begun."""
-    for label in labels:
-        visible = [each for each in doris.loads() if each["label"] == label and each["status"] == "VISIBLE"]
-        assert len(visible) == 1, (label, [each for each in doris.loads() if each["label"] == label])

@@ -1,0 +1,268 @@
+"""What Doris and StarRocks have in common beside Stream Load's HTTP: the SQL port, names and texts, their partitions.
+
+Both speak MySQL's protocol and share much of their SQL, for StarRocks began as Doris.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from cdc.errors import SinkUnavailable, TargetMismatch
+from cdc.position import position_from_json
+from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
+from channels.sinks.stream_load import Access
+
+CHECKPOINTS = "_cdc_checkpoints"
+
+_AUTH_CODES = (1044, 1045, 1227)
+_WAIT = "It is tried again; see that FE and BE are up and reachable from driver and executors."
+_FILLERS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN"), "0"),
+    **dict.fromkeys(("VARCHAR", "STRING", "VARBINARY"), ""),
+    "JSON": "{}",
+    "DATE": "1970-01-01",
+    "DATETIME": "1970-01-01 00:00:00",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What messages say of a cluster."""
+
+    name: str
+    grants: str  # what its user needs; {user} is put in
+
+    def unavailable(self, error: object, **where: object) -> SinkUnavailable:
+        """It cannot be reached for now."""
+        return SinkUnavailable(f"{self.name} does not answer: {error}.", mend=_WAIT, **where)
+
+    def denied(self, text: str, username: str) -> TargetMismatch:
+        """User, password or privileges do not do."""
+        return TargetMismatch(
+            f"{self.name} refuses the user: {text.strip()}.",
+            mend=f"Check sink.username and sink.password; {self.grants.format(user=username)}.",
+            user=username,
+        )
+
+    def refused(self, error: SqlError, **where: object) -> SinkUnavailable:
+        """A statement was refused, for a reason that may pass."""
+        return SinkUnavailable(
+            f"{self.name} refuses a statement: {error}.",
+            mend="It is tried again; run it by hand to see more.",
+            statement=error.statement.split("VALUES")[0][:200],
+            **where,
+        )
+
+
+class SqlError(Exception):
+    """The FE refused a statement; the caller says what that means."""
+
+    def __init__(self, text: str, statement: str) -> None:
+        super().__init__(text)
+        self.statement = statement
+
+
+class FrontendSql:
+    """The FEs' SQL port, one connection, made again when it is lost. For the driver alone."""
+
+    def __init__(self, access: Access, port: int, product: Product) -> None:
+        self._access, self._port, self._product = access, port, product
+        self._connection: pymysql.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        """Rows of a statement, by column. Raises: SinkUnavailable - also where it is refused; TargetMismatch."""
+        try:
+            return self.rows(statement, values)
+        except SqlError as error:
+            raise self._product.refused(error) from error
+
+    def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        """Rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
+        with self._lock:
+            last: Exception | None = None
+            for host in (*self._access.fe, *self._access.fe):  # one that the FE closed while idle is made again
+                try:
+                    connection = self._connected(host)
+                    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+                        cursor.execute(statement, values)
+                        return list(cursor.fetchall())
+                except pymysql.MySQLError as error:
+                    code, text = error.args[0] if error.args else 0, str(error.args[-1] if error.args else error)
+                    if code in _AUTH_CODES:
+                        self._drop()
+                        raise self._product.denied(text, self._access.username) from error
+                    if not isinstance(error, pymysql.err.InterfaceError) and not 2000 <= int(code) < 3000:
+                        raise SqlError(text, statement) from error
+                    self._drop()
+                    last = error
+            raise self._product.unavailable(last, fe=", ".join(self._access.fe), sql_port=self._port) from last
+
+    def _connected(self, host: str) -> pymysql.Connection[Any]:
+        if self._connection is None:
+            name = host.rpartition(":")[0].strip("[]")
+            self._connection = pymysql.connect(
+                host=name, port=self._port, user=self._access.username, password=self._access.password, autocommit=True,
+                charset="utf8mb4", connect_timeout=int(self._access.connect_timeout_s) or 1, read_timeout=120,
+            )  # fmt: skip
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None and self._connection.open:
+            self._connection.close()
+        self._connection = None
+
+    def close(self) -> None:
+        """Close the connection. Harmless when repeated."""
+        with self._lock:
+            self._drop()
+
+    # ---- the catalogue
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is a table ``database.table``."""
+        database, _, table = name.partition(".")
+        return bool(
+            self.ask(
+                "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (database, table),
+            )
+        )
+
+    def databases_with(self, table: str) -> list[str]:
+        """Databases that have a table of this name."""
+        found = self.ask("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))
+        return sorted({str(next(iter(row.values()))) for row in found})
+
+    def marks(self, databases: Iterable[str], job: str) -> list[CheckpointMark]:
+        """The newest mark of ``job`` in each of ``databases`` that has one; each has a ``_cdc_checkpoints``."""
+        found = []
+        for database in sorted(databases):
+            rows = self.ask(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,))
+            found += sorted((_mark(job, row) for row in rows), key=_age)[-1:]
+        return found
+
+    def last_checkpoint(self, job: str) -> CheckpointMark | None:
+        """The newest mark of ``job`` in any database's ``_cdc_checkpoints``."""
+        return max(self.marks(self.databases_with(CHECKPOINTS), job), key=_age, default=None)
+
+    def is_recorded(self, job: str, incarnation: str, checkpoint: int) -> bool:
+        """Whether ``checkpoint`` or a newer one of that incarnation is in ``_cdc_checkpoints``."""
+        mark = self.last_checkpoint(job)
+        return mark is not None and mark.incarnation == incarnation and mark.checkpoint >= checkpoint
+
+
+def claim(
+    sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark, record: Callable[[str, CheckpointMark], None]
+) -> None:
+    """See ``Sink.claim``: by the rows of ``_cdc_checkpoints``, which are read back. Raises: SinkForeign."""
+    recorded, databases = set(sql.databases_with(CHECKPOINTS)), set(databases)
+    for database in sorted(databases):
+        known = next(iter(sql.marks({database} & recorded, mark.job)), None)
+        if known is not None and known.incarnation == mark.incarnation:
+            continue
+        if known is not None and known.sequence >= mark.sequence:
+            raise foreign(known)
+        record(database, mark)
+    check_claim(sql, databases, mark)
+
+
+def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> None:
+    """Raises: SinkForeign - another run has claimed one of ``databases`` since."""
+    for known in sql.marks(databases, mark.job):
+        if known.incarnation != mark.incarnation:
+            raise foreign(known)
+
+
+def _age(mark: CheckpointMark) -> tuple[int, int, int]:
+    return mark.sequence, mark.fence, mark.checkpoint
+
+
+def _mark(job: str, row: Mapping[str, Any]) -> CheckpointMark:
+    return CheckpointMark(
+        job,
+        row["incarnation"],
+        int(row["fence"]),
+        int(row["checkpoint"]),
+        position_from_json(json.loads(row["first_position"])),
+        position_from_json(json.loads(row["position"])),
+        int(row["sequence"]),
+    )
+
+
+def mark_row(mark: CheckpointMark) -> dict[str, str | int]:
+    """The row of ``_cdc_checkpoints`` that says ``mark``."""
+    return {
+        "job": mark.job,
+        "sequence": mark.sequence,
+        "incarnation": mark.incarnation,
+        "fence": mark.fence,
+        "checkpoint": mark.checkpoint,
+        "first_position": json.dumps(mark.first.to_json()),
+        "position": json.dumps(mark.position.to_json()),
+    }
+
+
+# ---- tables
+
+
+def ordered(table: TargetTable) -> list[TargetColumn]:
+    """Key columns first, in key order: both want them so."""
+    columns = {column.name: column for column in table.columns}
+    return [columns[name] for name in table.key] + [column for column in table.columns if column.name not in table.key]
+
+
+def fillers(table: TargetTable, base: Callable[[TargetColumn], str]) -> dict[str, str]:
+    """What deletes send where they carry no value: NULL in a NOT NULL column is refused even of a row that goes.
+
+    ``base``: the name of a column's type in the target.
+    """
+    return {
+        column.name: _FILLERS.get(base(column), "[]")
+        for column in table.columns
+        if not column.nullable and column.name not in table.key
+    }
+
+
+def partition_findings(
+    table: TargetTable, statement: str, partitions: Sequence[Mapping[str, Any]], today: datetime.date
+) -> Iterator[Finding]:
+    """A table partitioned by date whose last partition ends before ``today``: every new row would be refused.
+
+    ``partitions``: SHOW PARTITIONS.
+    """
+    made_by_itself = re.search(r'AUTO\s+PARTITION|"dynamic_partition\.enable"\s*=\s*"true"', statement, re.IGNORECASE)
+    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", statement, re.IGNORECASE):
+        return
+    ends = [re.findall(r"keys: \[(\d{4}-\d{2}-\d{2})", str(row["Range"]).rpartition("..")[2]) for row in partitions]
+    last = max((datetime.date.fromisoformat(found[0]) for found in ends if found), default=None)
+    if last is None or len([found for found in ends if found]) < len(ends) or last > today:
+        return  # not by date, or one without an end
+    tomorrow = today + datetime.timedelta(days=1)
+    yield Finding(
+        f"{table.name}: the last partition ends at {last}, and rows of today have none",
+        f'ALTER TABLE {target(table)} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
+    )
+
+
+def target(table: TargetTable) -> str:
+    """The table's name in a statement."""
+    return ".".join(quoted(part) for part in table.name.split(".", 1))
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string in quotes."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,130 @@
+"""StarRocks tables as a mapping wants them: CREATE TABLE, and every way in which a table does not fit, with its mend.
+
+Source: StarRocks manual, "Primary Key table", "CREATE TABLE", "ALTER TABLE"; ``CreateTableAnalyzer.java``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from channels.sinks.base import Finding, TargetColumn, TargetTable
+from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, target, text
+from channels.sinks.starrocks_load import OPERATION
+from channels.sinks.starrocks_types import parsed, starrocks_type
+
+
+def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
+    """The statement. ``options``: buckets, replication, partition, properties; the table's own go before them."""
+    properties = {**(options.get("properties") or {}), **(table.options.get("properties") or {})}
+    options = {**options, **{name: value for name, value in table.options.items() if value is not None}}
+    columns = ",\n".join(f"  {_definition(table, column)}" for column in ordered(table))
+    keys = ", ".join(quoted(key) for key in table.key)
+    buckets = options.get("buckets") or "auto"
+    given = {
+        "enable_persistent_index": "true",
+        **({"replication_num": str(options["replication"])} if options.get("replication") else {}),
+        **{str(key): str(value) for key, value in properties.items()},
+    }
+    lines = [
+        f"CREATE TABLE IF NOT EXISTS {target(table)} (\n{columns}\n)",
+        "ENGINE = OLAP",
+        f"PRIMARY KEY ({keys})",
+        *([f"COMMENT {text(table.comment)}"] if table.comment else []),
+        *([str(options["partition"])] if options.get("partition") else []),
+        f"DISTRIBUTED BY HASH ({keys})" + ("" if buckets == "auto" else f" BUCKETS {buckets}"),
+        "PROPERTIES (\n" + ",\n".join(f'  "{key}" = "{value}"' for key, value in given.items()) + "\n)",
+    ]
+    return "\n".join(lines)
+
+
+def create_checkpoints(database: str, replication: int) -> str:
+    """The statement for the small table that keeps what was committed: of each run of a job the newest.
+
+    The run is part of the key: an older one that wakes up late cannot set back what a newer one has written.
+    """
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(database)}.{quoted(CHECKPOINTS)} (\n"
+        "  `job` VARCHAR(160) NOT NULL,\n  `fence` BIGINT NOT NULL,\n  `sequence` BIGINT NOT NULL,\n"
+        "  `incarnation` VARCHAR(16) NOT NULL,\n  `checkpoint` BIGINT NOT NULL,\n"
+        "  `first_position` VARCHAR(1048576) NOT NULL,\n  `position` VARCHAR(1048576) NOT NULL\n"
+        ")\nENGINE = OLAP\nPRIMARY KEY (`job`, `fence`)\n"
+        "COMMENT 'newest committed checkpoint of each run of a job; written by the jobs'\n"
+        "DISTRIBUTED BY HASH (`job`) BUCKETS 1\nPROPERTIES (\n"
+        f'  "enable_persistent_index" = "true",\n  "replication_num" = "{replication}"\n)'
+    )
+
+
+def _definition(table: TargetTable, column: TargetColumn) -> str:
+    kind = starrocks_type(column, key=column.name in table.key)
+    null = "NULL" if column.nullable and column.name not in table.key else "NOT NULL"
+    comment = f" COMMENT {text(column.comment)}" if column.comment else ""
+    return f"{quoted(column.name)} {kind} {null}{comment}"
+
+
+def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
+    """How the table that StarRocks has differs from ``table``. ``shown``: DESC."""
+    existing = {str(row["Field"]): row for row in shown}
+    yield from _model(table, statement)
+    for column in table.columns:
+        if column.name == OPERATION:
+            yield Finding(
+                f"{table.name}: {OPERATION} is StarRocks' own name for what becomes of a row",
+                f"Give the column another name under columns: of the channel: {{other: {OPERATION}}}",
+            )
+        yield from _column(table, column, existing.get(column.name))
+    wanted = {column.name for column in table.columns}
+    for name, row in existing.items():
+        if name in wanted or _nullable(row) or row["Default"] is not None:
+            continue
+        yield Finding(
+            f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
+            f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; "
+            "or give it a place under columns:",
+        )
+
+
+def _model(table: TargetTable, statement: str) -> Iterator[Finding]:
+    again = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
+    model = re.search(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", statement, re.IGNORECASE)
+    if model is None or model[1].upper() != "PRIMARY":
+        kind = model[1].upper() if model else "unknown"
+        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only PRIMARY KEY takes deletes", again)
+        return
+    key = tuple(part.strip().strip("`") for part in model[2].split(","))
+    if key != table.key:
+        yield Finding(
+            f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
+            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {again}",
+        )
+
+
+def _column(table: TargetTable, column: TargetColumn, row: Mapping[str, Any] | None) -> Iterator[Finding]:
+    key = column.name in table.key
+    wanted = starrocks_type(column, key=key)
+    if row is None:
+        yield Finding(
+            f"{table.name}: column {column.name} is missing",
+            f"ALTER TABLE {target(table)} ADD COLUMN {quoted(column.name)} {wanted} NULL",
+        )
+        return
+    there = parsed(str(row["Type"]))
+    null = "NULL" if _nullable(row) else "NOT NULL"
+    if not there.holds(wanted):
+        unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
+        mend = f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(column.name)} {wanted} {null}"
+        if key:
+            mend = "Keys cannot be modified. Make the table again: `cdc ddl JOB.yaml` prints the statement."
+        elif there.is_text and not wanted.is_text:
+            mend = f"Set columns: {{{column.name}: cast(... as string)}} to keep text, or make the table again."
+        yield Finding(f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}", mend)
+    if null == "NOT NULL" and column.nullable and not key:
+        yield Finding(
+            f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
+            f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
+        )
+
+
+def _nullable(row: Mapping[str, Any]) -> bool:
+    return str(row["Null"]).upper() != "NO"

@@ -1,0 +1,594 @@
+"""What only the StarRocks sink promises: modes, types, tables and their mends, every fault of a load and a commit."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdc.batch import PreparedLoad
+from cdc.errors import (
+    Answer,
+    CdcError,
+    LoadLost,
+    LoadRejected,
+    SinkBusy,
+    SinkSetting,
+    SinkUnavailable,
+    TargetMismatch,
+    decide,
+)
+from cdc.schema import DELETED, SEQUENCE
+from channels.sinks.base import LoadState, TargetColumn, TargetTable
+from channels.sinks.starrocks import StarrocksSink
+from channels.sinks.starrocks_types import parsed, starrocks_type
+from tests.servers.olap_cases import TABLE, USER, committed_once, mark_of, name_of, rows_of, write
+from tests.servers.olap_faults import Fault
+from tests.servers.starrocks.cases import MODES, sink_on, stand_in
+from tests.servers.starrocks.stand_in import StarrocksStandIn
+
+ROWS = ((1, "a", False, 1), (2, "b", False, 2))
+SEEN = [(1, "a"), (2, "b")]
+REST = 'DISTRIBUTED BY HASH(id) PROPERTIES ("replication_num" = "1")'
+COLUMNS = TargetTable(
+    "ods.kinds",
+    (
+        TargetColumn("id", pa.decimal128(20, 0), False, "bigint unsigned"),
+        TargetColumn("bytes", pa.binary(), False, "varbinary(40)"),
+        TargetColumn("doc", pa.string(), True, "json"),
+        TargetColumn("vector", pa.list_(pa.float32()), True, "vector(2)"),
+        TargetColumn("moment", pa.timestamp("us"), False, "datetime(6)"),
+        TargetColumn("text", pa.string(), False, "text", "with\ttab"),
+    ),
+    ("id",),
+)
+
+
+@pytest.fixture
+def starrocks() -> Iterator[StarrocksStandIn]:
+    with stand_in() as starrocks:
+        yield starrocks
+
+
+@pytest.fixture(params=MODES)
+def sink(request: pytest.FixtureRequest, starrocks: StarrocksStandIn) -> Iterator[StarrocksSink]:
+    sink = sink_on(starrocks, request.param)
+    sink.ensure_table(TABLE)
+    yield sink
+    sink.close()
+
+
+@pytest.fixture
+def single(starrocks: StarrocksStandIn) -> Iterator[StarrocksSink]:
+    sink = sink_on(starrocks, "single")
+    sink.ensure_table(TABLE)
+    yield sink
+    sink.close()
+
+
+@pytest.fixture
+def multi(starrocks: StarrocksStandIn) -> Iterator[StarrocksSink]:
+    sink = sink_on(starrocks, "multi")
+    sink.ensure_table(TABLE)
+    yield sink
+    sink.close()
+
+
+def labels(*loads: PreparedLoad) -> list[str]:
+    return [load.detail["label"] for load in loads]
+
+
+def again(step: Callable[[int], Any], times: int = 12) -> Any:
+    """What the job does: the same work once more, in a checkpoint of its own where loads were dropped."""
+    for number in range(times):
+        try:
+            return step(number)
+        except (SinkUnavailable, LoadLost):
+            continue
+    raise AssertionError(f"{times} tries were not enough")
+
+
+# ---- modes
+
+
+@pytest.mark.parametrize(
+    ("version", "databases", "wanted", "is_multi"),
+    [
+        ((4, 0, 0), ["ods"], "auto", True),
+        ((3, 5, 9), ["ods"], "auto", False),
+        ((4, 1, 0), ["ods", "crm"], "auto", False),
+        ((4, 1, 0), ["ods"], "off", False),
+    ],
+)
+def test_the_mode_follows_version_and_databases(
+    version: tuple[int, int, int], databases: list[str], wanted: str, is_multi: bool
+) -> None:
+    with stand_in(version=version) as starrocks:
+        sink = sink_on(starrocks, databases=databases, multi_table=wanted)
+        assert sink.tasks_in_order is is_multi
+        told = [finding for finding in sink.check([TABLE]) if "one by one" in finding.problem]
+        assert bool(told) is (not is_multi and wanted == "auto")
+        assert not any(finding.fatal for finding in told)
+        sink.close()
+
+
+def test_a_mode_that_cannot_be_is_refused() -> None:
+    with stand_in(version=(3, 3, 1)) as starrocks:
+        sink = sink_on(starrocks, "multi")
+        with pytest.raises(SinkSetting, match=r"3\.3\.1"):
+            sink.ensure_table(TABLE)
+        assert any(finding.fatal for finding in sink.check([TABLE]))
+        sink.close()
+
+
+def test_all_tables_of_a_checkpoint_and_its_mark_are_one_transaction(
+    starrocks: StarrocksStandIn, multi: StarrocksSink
+) -> None:
+    items = TargetTable("ods.items", TABLE.columns, TABLE.key)
+    multi.ensure_table(items)
+    loads = [
+        write(multi, *ROWS),
+        write(multi, *ROWS, name=name_of(channel="ods.items"), table=items),
+        write(multi, (2, "c", False, 3), name=name_of(task=1)),
+    ]
+    starrocks.transactions.hold_publish = True
+    multi._visible_timeout_s = 0.1
+    multi.commit(loads, mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == starrocks.rows("SELECT * FROM ods.items") == []
+    assert multi.last_checkpoint("shop") is None
+    starrocks.transactions.publish()
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "a"), (2, "c")]
+    assert starrocks.rows("SELECT * FROM ods.items") == SEEN
+    assert multi.last_checkpoint("shop") == mark_of()
+    assert len(set(labels(*loads))) == 1
+    assert len(starrocks.loads()) == 1
+
+
+def test_a_transaction_that_was_lost_and_begun_anew_does_not_pass_for_whole(
+    starrocks: StarrocksStandIn, multi: StarrocksSink
+) -> None:
+    first = write(multi, *ROWS)
+    starrocks.restart_frontend()
+    second = write(multi, (3, "c", False, 3), name=name_of(task=1))
+    assert labels(first) == labels(second)
+    with pytest.raises(LoadLost) as caught:
+        multi.commit([first, second], mark_of())
+    assert len(caught.value.where["labels"]) == 2  # type: ignore[arg-type]
+    assert starrocks.rows("SELECT * FROM ods.orders") == []
+    loads = [write(multi, *ROWS), write(multi, (3, "c", False, 3), name=name_of(task=1))]
+    assert labels(loads[0]) != labels(first), "a late load of the lost one could join"
+    multi.commit(loads, mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == [*SEEN, (3, "c")]
+
+
+def test_single_loads_of_a_run_before_an_upgrade_are_committed_after_it(starrocks: StarrocksStandIn) -> None:
+    old, new = sink_on(starrocks, "single"), sink_on(starrocks, "multi")
+    old.ensure_table(TABLE)
+    load = write(old, *ROWS)
+    new.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    old.close()
+    new.close()
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize("place", ["begin", "load", "prepare"])
+@pytest.mark.parametrize(
+    "fault", [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.SLOW, Fault.ERROR_DONE, Fault.ERROR]
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_load_arrives_once_whatever_becomes_of_its_answers(
+    starrocks: StarrocksStandIn, sink: StarrocksSink, place: str, fault: Fault, times: int
+) -> None:
+    if sink.tasks_in_order and place == "prepare":
+        place = "load"  # there is no prepare in multi mode
+    starrocks.faults.order(place, fault, times=times, match="cdc-", text="quorum is lost")
+
+    def step(number: int) -> PreparedLoad:
+        load = write(sink, *ROWS, name=name_of(1 + number))
+        sink.commit([load], mark_of(1 + number))
+        return load
+
+    load = again(step)
+    assert starrocks.faults.struck
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    assert sink.state(load) is LoadState.COMMITTED
+    committed_once(starrocks, labels(load))
+    assert sum(each["status"] == "VISIBLE" for each in starrocks.loads()) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.SLOW, Fault.ERROR_DONE, Fault.ERROR,
+        Fault.PUBLISH_TIMEOUT,
+    ],
+)  # fmt: skip
+def test_a_commit_happens_once_whatever_becomes_of_its_answer(
+    starrocks: StarrocksStandIn, sink: StarrocksSink, fault: Fault
+) -> None:
+    starrocks.faults.order("commit", fault, times=2)
+    loads = [write(sink, *ROWS), write(sink, (2, "c", False, 3), name=name_of(task=1))]
+    again(lambda _: sink.commit(loads, mark_of()))
+    assert starrocks.faults.struck
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "a"), (2, "c")]
+    assert sink.last_checkpoint("shop") == mark_of()
+    committed_once(starrocks, set(labels(*loads)))
+
+
+def test_a_body_that_was_cut_never_ends_in_the_next_one(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    starrocks.faults.order("load", Fault.RESET, times=2)
+    load = write(single, *ROWS)
+    single.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    assert [each["status"] for each in starrocks.loads()] == ["ABORTED", "ABORTED", "VISIBLE"]
+
+
+def test_a_cut_share_takes_the_whole_transaction_with_it(starrocks: StarrocksStandIn, multi: StarrocksSink) -> None:
+    first = write(multi, *ROWS)
+    starrocks.faults.order("load", Fault.RESET)
+    with pytest.raises(SinkUnavailable):
+        write(multi, (3, "c", False, 3), name=name_of(task=1))
+    with pytest.raises(LoadLost):
+        multi.commit([first], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == []
+
+
+def test_what_lies_before_a_load_is_asked_again(starrocks: StarrocksStandIn, multi: StarrocksSink) -> None:
+    """No byte of the body has left while no frontend answers: the transaction is as it was."""
+    starrocks.faults.order("begin", Fault.DROP_ANSWER, times=2)
+    load = again(lambda number: write(multi, *ROWS, name=name_of(1 + number)))
+    multi.commit([load], mark_of(load.name.checkpoint))
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+@pytest.mark.parametrize("loss", ["expire", "forget"])
+def test_a_lost_load_is_named_and_loaded_again(starrocks: StarrocksStandIn, sink: StarrocksSink, loss: str) -> None:
+    loads = [write(sink, (number, "a", False, number), name=name_of(task=number)) for number in range(3)]
+    getattr(starrocks.transactions, loss)(labels(loads[1])[0])
+    if sink.tasks_in_order and loss == "forget":
+        starrocks.restart_frontend()
+    with pytest.raises(LoadLost) as caught:
+        sink.commit(loads, mark_of())
+    assert len(caught.value.where["labels"]) == (3 if sink.tasks_in_order else 1)  # type: ignore[arg-type]
+    assert sink.last_checkpoint("shop") is None
+    names = [name_of(task=number, attempt=1) for number in range(3)]
+    anew = [write(sink, (number, "a", False, 10 + number), name=name) for number, name in enumerate(names)]
+    sink.commit(anew, mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(0, "a"), (1, "a"), (2, "a")]
+    committed_once(starrocks, set(labels(*anew)))
+
+
+def test_a_label_forgotten_after_its_commit_is_no_lost_load(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    load = write(sink, *ROWS)
+    sink.commit([load], mark_of())
+    starrocks.transactions.forget()
+    starrocks.restart_frontend()
+    assert sink.state(load) is LoadState.COMMITTED
+    sink.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+def test_labels_run_over_by_others_are_no_lost_loads() -> None:
+    with stand_in(label_keep_max_num=1) as starrocks:
+        sink = sink_on(starrocks, "single")
+        sink.ensure_table(TABLE)
+        loads = [write(sink, (number, "a", False, number), name=name_of(task=number)) for number in range(4)]
+        sink.commit(loads, mark_of())
+        sink.commit(loads, mark_of())
+        assert len(starrocks.rows("SELECT * FROM ods.orders")) == 4
+        sink.close()
+
+
+def test_a_frontend_s_restart_between_prepare_and_commit_loses_nothing_that_is_prepared(
+    starrocks: StarrocksStandIn, single: StarrocksSink
+) -> None:
+    load = write(single, *ROWS)
+    starrocks.restart_frontend()
+    single.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+def test_a_backend_s_restart_under_an_open_transaction_costs_the_checkpoint(
+    starrocks: StarrocksStandIn, multi: StarrocksSink
+) -> None:
+    load = write(multi, *ROWS)
+    for number in range(2):
+        starrocks.restart_backend(number)
+    with pytest.raises(LoadLost):
+        multi.commit([load], mark_of())
+
+
+def test_a_dead_backend_is_passed_by(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.stop_backend(0)
+    loads = [write(sink, (number, "a", False, number), name=name_of(task=number)) for number in range(4)]
+    sink.commit(loads, mark_of())
+    assert starrocks.rows("SELECT count(*) FROM ods.orders") == [(4,)]
+
+
+def test_a_false_ok_is_not_believed() -> None:
+    with stand_in(version=(4, 0, 2), false_ok=True, unknown_before_commit=True) as starrocks:
+        sink = sink_on(starrocks)
+        sink.ensure_table(TABLE)
+        load = write(sink, *ROWS)
+        for number in range(2):
+            starrocks.restart_backend(number)
+        with pytest.raises(LoadLost):
+            sink.commit([load], mark_of())
+        assert sink.last_checkpoint("shop") is None
+        sink.close()
+
+
+def test_too_many_versions_ask_for_patience(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.faults.order("load", Fault.ERROR)
+    with pytest.raises(SinkBusy):
+        write(sink, *ROWS)
+    load = write(sink, *ROWS, name=name_of(2))
+    sink.commit([load], mark_of(2))
+    committed_once(starrocks, labels(load))
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.HTTP_500])
+def test_an_abort_takes_everything_of_its_checkpoint_and_nothing_else(
+    starrocks: StarrocksStandIn, sink: StarrocksSink, fault: Fault
+) -> None:
+    kept = [write(sink, *ROWS, name=name_of(1)), write(sink, *ROWS, name=name_of(21))]
+    gone = [write(sink, *ROWS, name=name_of(2, task)) for task in range(3)]
+    starrocks.faults.order("rollback", fault)
+    for _ in range(2):
+        again(lambda _: sink.abort("shop", "0a1b2c3d", 1, 2))
+    assert {sink.state(load) for load in gone} == {LoadState.ABORTED}
+    assert {sink.state(load) for load in kept} == {LoadState.PREPARED}
+
+
+def test_what_an_earlier_run_left_prepared_goes_with_the_first_commit(
+    starrocks: StarrocksStandIn, single: StarrocksSink
+) -> None:
+    left = write(single, *ROWS, name=name_of(7, fence=0))
+    load = write(single, *ROWS)
+    single.commit([load], mark_of())
+    assert single.state(left) is LoadState.ABORTED
+    assert single.state(load) is LoadState.COMMITTED
+
+
+def test_who_may_not_see_transactions_is_told_so(starrocks: StarrocksStandIn) -> None:
+    starrocks.settings.operators.discard(USER[0])
+    sink = sink_on(starrocks, "single")
+    sink.ensure_table(TABLE)
+    sink.abort("shop", "0a1b2c3d", 1, 1)
+    (finding,) = sink.check([TABLE])
+    assert "GRANT OPERATE" in finding.mend and not finding.fatal
+    sink.close()
+
+
+def test_a_commit_waits_for_publishing(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    load = write(sink, *ROWS)
+    starrocks.transactions.hold_publish = True
+    publisher = threading.Timer(0.3, starrocks.transactions.publish)
+    started = time.monotonic()
+    publisher.start()
+    sink.commit([load], mark_of())
+    publisher.join()
+    assert time.monotonic() - started >= 0.3
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+def test_an_older_run_cannot_set_the_record_back(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    sink.commit([write(sink, *ROWS)], mark_of(5, sequence=500))
+    old = mark_of(4, sequence=400)
+    sink.commit([write(sink, *ROWS, name=name_of(4, fence=0))], type(old)(**{**_fields(old), "fence": 0}))
+    assert sink.last_checkpoint("shop") == mark_of(5, sequence=500)
+
+
+def _fields(mark: Any) -> dict[str, Any]:
+    return {name: getattr(mark, name) for name in type(mark).__dataclass_fields__}
+
+
+# ---- rows and types
+
+
+def test_bytes_documents_and_vectors_are_converted_on_the_way_in(
+    starrocks: StarrocksStandIn, sink: StarrocksSink
+) -> None:
+    sink.ensure_table(COLUMNS)
+    moment = datetime.datetime(2024, 2, 29, 23, 59, 59, 1)
+    schema = pa.schema([(column.name, column.arrow) for column in COLUMNS.columns])
+    data = {
+        "id": [2**64 - 1, 7, 8], "bytes": [b"\x00\xff", b"", None], "doc": ['{"a": [1, "x"]}', None, None],
+        "vector": [[1.5, -2.0], None, None], "moment": [moment, moment, None], "text": ["a\tb\x01\\N\n", "\\N", None],
+    }  # fmt: skip
+    rows = pa.RecordBatch.from_pydict(data, schema)
+    rows = rows.append_column(DELETED, pa.array([False, False, True])).append_column(SEQUENCE, pa.array([1, 2, 3]))
+    load = sink.part_writer(COLUMNS)(name_of(channel="ods.kinds"), iter([rows]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    _, found = starrocks.execute("SELECT id, bytes, doc, vector, moment, text FROM ods.kinds ORDER BY id")
+    assert [bytes(row[1]) for row in found] == [b"", b"\x00\xff"]
+    assert json.loads(found[1][2]) == {"a": [1, "x"]}
+    assert list(found[1][3]) == [1.5, -2.0]
+    assert [(int(row[0]), row[4], row[5]) for row in found] == [
+        (7, moment, "\\N"), (2**64 - 1, moment, "a\tb\x01\\N\n")
+    ]  # fmt: skip
+
+
+def test_refused_rows_are_shown_and_made_again_after_the_mend(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+
+    def step() -> list[PreparedLoad]:
+        loads = [write(sink, (1, "ok", False, 1), (77, "too long", False, 2))]
+        return loads if sink.commit(loads, mark_of()) is None else []
+
+    with pytest.raises(LoadRejected) as caught:
+        step()
+    assert decide(caught.value) is Answer.PAUSE
+    assert "length of input is too long" in str(caught.value) and "77" in str(caught.value)
+    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(10) NULL")
+    load = write(sink, (1, "ok", False, 1), (77, "too long", False, 2), name=name_of(2))
+    sink.commit([load], mark_of(2))
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "ok"), (77, "too long")]
+
+
+def test_a_key_that_is_too_long_is_refused_by_name(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    table = TargetTable("ods.keyed", (TargetColumn("id", pa.string(), False, "varchar(200)"),), ("id",))
+    single.ensure_table(table)
+    rows = pa.record_batch({"id": ["x" * 129], DELETED: [False], SEQUENCE: [1]})
+    with pytest.raises(LoadRejected, match="primary_key_limit_size"):
+        single.part_writer(table)(name_of(channel="ods.keyed"), iter([rows]))
+
+
+def test_a_part_writer_travels(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    writer = pickle.loads(pickle.dumps(sink.part_writer(TABLE)))
+    load = writer(name_of(), iter([rows_of(*ROWS)]))
+    sink.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    assert USER[1] not in repr(writer)
+
+
+# ---- tables
+
+
+def test_a_table_is_created_as_it_is_printed(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    text = single.ddl(COLUMNS)
+    for line in ("`id` LARGEINT NOT NULL", "`bytes` VARBINARY NOT NULL", "`doc` JSON NULL", "PRIMARY KEY (`id`)",
+                 "`text` VARCHAR(1048576) NOT NULL COMMENT 'with\ttab'", "`vector` ARRAY<FLOAT> NULL"):  # fmt: skip
+        assert line in text
+    single.ensure_table(COLUMNS)
+    assert single.describe(COLUMNS) == ()
+    assert single.ddl(COLUMNS).count("BUCKETS") == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem", "mend"),
+    [
+        (f"CREATE TABLE ods.t (id BIGINT NOT NULL, name VARCHAR(40)) DUPLICATE KEY(id) {REST}", "DUPLICATE", "cdc ddl"),
+        (
+            f"CREATE TABLE ods.t (name VARCHAR(40) NOT NULL, id BIGINT) PRIMARY KEY(name) {REST}",
+            "key is (name)",
+            "key:",
+        ),
+        ("name VARCHAR(39)", "column name is VARCHAR(39)", "MODIFY COLUMN `name` VARCHAR(40) NULL"),
+        ("name VARCHAR(40) NOT NULL", "NOT NULL, and the source has NULL", "MODIFY COLUMN `name` varchar(40) NULL"),
+        ("other INT", "column name is missing", "ADD COLUMN `name` VARCHAR(40) NULL"),
+        ("name STRING, other INT NOT NULL", "other is NOT NULL without a default", "MODIFY COLUMN `other` int NULL"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named_with_its_mend(
+    starrocks: StarrocksStandIn, single: StarrocksSink, statement: str, problem: str, mend: str
+) -> None:
+    table = TargetTable("ods.t", TABLE.columns, TABLE.key)
+    if not statement.startswith("CREATE"):
+        statement = f"CREATE TABLE ods.t (id BIGINT NOT NULL, {statement}) PRIMARY KEY(id) {REST}"
+    starrocks.execute(statement)
+    findings = single.describe(table)
+    assert any(problem in finding.problem and mend in finding.mend for finding in findings), findings
+    with pytest.raises(TargetMismatch):
+        single.ensure_table(table)
+    for finding in findings:
+        if finding.mend.startswith("ALTER"):
+            starrocks.execute(finding.mend.partition(";")[0])
+    if "KEY" not in statement.partition(") ")[2] or "PRIMARY KEY(id)" in statement:
+        assert single.describe(table) == ()
+
+
+@pytest.mark.parametrize(
+    ("arrow", "source", "key", "expected"),
+    [
+        (pa.string(), "varchar(20)", False, "VARCHAR(80)"),
+        (pa.string(), "varchar(16383)", False, "VARCHAR(65532)"),
+        (pa.string(), "text", False, "VARCHAR(1048576)"),
+        (pa.string(), "time(6)", False, "VARCHAR(17)"),
+        (pa.decimal128(12, 2), "decimal(12,2)", True, "VARCHAR(14)"),
+        (pa.decimal128(20, 0), "bigint unsigned", True, "LARGEINT"),
+        (pa.binary(), "binary(16)", True, "VARCHAR(32)"),
+        (pa.binary(), "blob", False, "VARBINARY"),
+        (pa.timestamp("us"), "datetime(3)", False, "DATETIME"),
+        (pa.int64(), "bit(1)", False, "BOOLEAN"),
+    ],
+)
+def test_every_type_has_its_own(arrow: pa.DataType, source: str, key: bool, expected: str) -> None:
+    assert str(starrocks_type(TargetColumn("c", arrow, True, source), key=key)) == expected
+
+
+def test_string_is_not_endless() -> None:
+    assert not parsed("string").holds(parsed("varchar(1048576)"))
+    assert parsed("varchar(65533)").holds(parsed("string"))
+    with pytest.raises(TypeError, match="no DOUBLE as a key"):
+        starrocks_type(TargetColumn("c", pa.float64(), False, "double"), key=True)
+
+
+def test_a_column_called_like_the_operation_is_refused_by_name(single: StarrocksSink) -> None:
+    table = TargetTable("ods.t", (*TABLE.columns, TargetColumn("__op", pa.int8(), True, "tinyint")), TABLE.key)
+    with pytest.raises(TargetMismatch, match="reserved name"):
+        single.ensure_table(table)
+
+
+# ---- surroundings
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"password": "wrong"}, TargetMismatch, "sink.password"),
+        ({"sql_port": 1}, SinkUnavailable, "does not answer"),
+    ],
+)
+def test_check_says_what_is_wrong_with_the_cluster(
+    starrocks: StarrocksStandIn, change: dict[str, Any], error: type[CdcError], says: str
+) -> None:
+    sink = sink_on(starrocks, **change)
+    (finding,) = sink.check([TABLE])
+    assert says in f"{finding.problem} {finding.mend}"
+    with pytest.raises(error):
+        sink.ensure_table(TABLE)
+    sink.close()
+
+
+def test_no_backend_alive_is_said_and_tried_again(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    for number in range(2):
+        starrocks.stop_backend(number)
+    with pytest.raises(SinkUnavailable, match="alive"):
+        write(sink, *ROWS)
+    for number in range(2):
+        starrocks.start_backend(number)
+    assert sink.state(write(sink, *ROWS, name=name_of(2))) is LoadState.PREPARED
+
+
+def test_a_missing_privilege_names_the_grant(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.settings.denied.add((USER[0], "ods"))
+    with pytest.raises(TargetMismatch, match="GRANT SELECT, INSERT"):
+        write(sink, *ROWS)
+
+
+def test_a_dropped_table_is_named(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.execute("DROP TABLE ods.orders")
+    with pytest.raises(TargetMismatch, match="unknown table"):
+        write(sink, *ROWS)
+
+
+def test_too_many_running_transactions_ask_for_patience() -> None:
+    with stand_in(max_running_txn_num_per_db=1) as starrocks:
+        sink = sink_on(starrocks, "single", tries=1)
+        sink.ensure_table(TABLE)
+        write(sink, *ROWS)
+        with pytest.raises(SinkBusy) as caught:
+            write(sink, *ROWS, name=name_of(task=1))
+        assert caught.value.after_s > 0
+        assert any("running transactions" in finding.problem for finding in sink.check([TABLE]))
+        sink.close()
+
+
+def test_a_missing_table_that_is_not_ours_to_make(starrocks: StarrocksStandIn) -> None:
+    sink = sink_on(starrocks, create_tables=False)
+    with pytest.raises(TargetMismatch, match=r"no table ods\.orders"):
+        sink.ensure_table(TABLE)
+    assert True in [finding.fatal for finding in sink.check([TABLE])]
+    sink.close()

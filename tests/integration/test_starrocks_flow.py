@@ -1,0 +1,159 @@
+"""From a real MySQL into StarRocks: rows, whole transactions over two tables, and a job that is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer, free_port
+from tests.servers.olap_cases import USER
+from tests.servers.olap_faults import Fault
+from tests.servers.starrocks.cases import MODES, stand_in
+from tests.servers.starrocks.stand_in import StarrocksStandIn
+
+ACCOUNTS, BALANCE = 50, 100
+JOB = """\
+name: bank
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: bank, password: vault, tls: {{mode: required}},
+         start: {{file: {file}, offset: {offset}}}}}
+sink: {{type: starrocks, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}",
+       multi_table: {multi_table}}}
+channels: [{{source: "{database}.*", target: ods.*}}]
+commit: {{interval: 300ms}}
+status: {{port: {status}}}
+"""
+
+
+class Bank(threading.Thread):
+    """Moves money between two tables, a transaction each: their sum never changes."""
+
+    def __init__(self, server: LocalServer, database: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.server, self.database, self.draw, self.ended = server, database, random.Random(seed), threading.Event()
+        self.moved = 0
+
+    def run(self) -> None:
+        connection = self.server.connect(self.database)
+        with connection, connection.cursor() as cursor:
+            while not self.ended.wait(0.005):
+                amount, there, here = self.draw.randrange(1, 9), *self.draw.sample(("checking", "savings"), 2)
+                connection.begin()
+                for table, change in ((here, -amount), (there, amount)):
+                    cursor.execute(
+                        f"UPDATE {table} SET balance = balance + %s, note = %s WHERE id = %s",
+                        (change, f"move \t{self.moved}", self.draw.randrange(ACCOUNTS)),
+                    )
+                connection.commit()
+                self.moved += 1
+
+
+class Auditor(threading.Thread):
+    """Reads both tables in one query, all the time."""
+
+    def __init__(self, starrocks: StarrocksStandIn) -> None:
+        super().__init__(daemon=True)
+        self.starrocks, self.sums, self.looks, self.ended = starrocks, set[Any](), 0, threading.Event()
+
+    def run(self) -> None:
+        sql = "SELECT (SELECT sum(balance) FROM ods.checking) + (SELECT sum(balance) FROM ods.savings)"
+        while not self.ended.wait(0.003):
+            if ("ods", "savings") in self.starrocks.storage.tables and ("ods", "checking") in (
+                self.starrocks.storage.tables
+            ):
+                self.sums.add(self.starrocks.execute(sql)[1][0][0])
+                self.looks += 1
+
+
+@contextmanager
+def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
+    """Two tables in one transaction; the position before it."""
+    server.execute(
+        f"USE `{database}`",
+        *(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, balance BIGINT NOT NULL, note VARCHAR(40))"
+            for table in ("checking", "savings")
+        ),
+    )
+    server.create_user("bank", "vault")
+    connection = server.connect(database)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        row: Any = cursor.fetchone()
+        connection.begin()
+        for table in ("checking", "savings"):
+            rows = [(number, BALANCE) for number in range(ACCOUNTS)]
+            cursor.executemany(f"INSERT INTO {table} (id, balance) VALUES (%s, %s)", rows)
+        connection.commit()
+    yield str(row[0]), int(row[1])
+    server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
+
+
+def caught_up(server: LocalServer, job: JobProcess) -> None:
+    connection = server.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        end: Any = cursor.fetchone()
+
+    def is_behind(status: dict[str, Any]) -> bool:
+        position = status["position"]
+        return bool(position) and (position["file"], position["offset"]) >= end[:2] and status["lag_seconds"] == 0
+
+    job.wait_for(f"caught up with {end[:2]}", is_behind, 280)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
+def test_source_and_target_agree_after_a_kill_with_faults_on(
+    mysql: LocalServer, database: str, tmp_path: Path, mode: str
+) -> None:
+    with bank(mysql, database) as (file, offset), stand_in(version=(4, 1, 0)) as starrocks:
+        port = free_port()
+        job_file = tmp_path / "job.yaml"
+        job_file.write_text(
+            JOB.format(
+                port=mysql.port, file=file, offset=offset, fe=starrocks.fe[0], sql_port=starrocks.sql_port,
+                user=USER[0], password=USER[1], multi_table=MODES[mode], database=database, status=port,
+            )
+        )  # fmt: skip
+        for place, fault in (("load", Fault.DROP_ANSWER), ("commit", Fault.DROP_ANSWER), ("commit", Fault.ERROR_DONE)):
+            starrocks.faults.order(place, fault, times=3, chance=0.2)
+        writer, auditor = Bank(mysql, database, 5), Auditor(starrocks)
+        writer.start()
+        auditor.start()
+        with JobProcess(job_file, home=tmp_path / "state", port=port) as job:
+            job.start()
+            deadline = time.monotonic() + 280
+            while sum(load["status"] == "VISIBLE" for load in starrocks.loads()) < 4:
+                assert time.monotonic() < deadline, "nothing arrives"
+                time.sleep(0.05)
+            job.kill()
+            job.start()
+            deadline = time.monotonic() + 280
+            begun = len(starrocks.loads())
+            while len(starrocks.loads()) < begun + 6:
+                assert time.monotonic() < deadline, "nothing arrives after the kill"
+                time.sleep(0.05)
+            writer.ended.set()
+            writer.join()
+            caught_up(mysql, job)
+            auditor.ended.set()
+            auditor.join()
+            assert job.stop() in (0, 130, 143)
+        for table in ("checking", "savings"):
+            sql = f"SELECT id, balance, note FROM {table}"
+            connection = mysql.connect(database)
+            with connection, connection.cursor() as cursor:
+                cursor.execute(sql)
+                expected = sorted(cursor.fetchall())
+            assert starrocks.rows(sql.replace("FROM ", "FROM ods.")) == sorted(expected, key=repr)
+        assert writer.moved > 100 and auditor.looks > 100
+        if mode == "multi":
+            assert auditor.sums <= {None, 2 * ACCOUNTS * BALANCE}, "a reader saw half a transaction"

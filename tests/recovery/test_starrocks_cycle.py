@@ -1,0 +1,301 @@
+"""The commit cycle over the StarRocks sink, in both modes: every seam, StarRocks' own faults, kills, lost loads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdc.commit
+import cdc.consumer
+from cdc.parts import Limits
+from channels.sinks.base import TargetTable
+from channels.sinks.starrocks import StarrocksSink
+from tests.flow.faults import KINDS, SEAMS, Script, put_in
+from tests.flow.faults import Fault as SeamFault
+from tests.flow.harness import JOB, Harness
+from tests.flow.process import killed
+from tests.flow.source import Source, schema_of
+from tests.servers.olap_cases import USER
+from tests.servers.olap_faults import Fault
+from tests.servers.starrocks.cases import MODES, sink_on, stand_in
+from tests.servers.starrocks.stand_in import StarrocksStandIn
+
+AT_THE_DOORS = {
+    "begin": [Fault.DROP_ANSWER, Fault.HTTP_500],
+    "load": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE],
+    "prepare": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE, Fault.ERROR],
+    "commit": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE, Fault.ERROR, Fault.PUBLISH_TIMEOUT],
+    "rollback": [Fault.DROP_ANSWER, Fault.HTTP_500],
+    "state": [Fault.DROP_ANSWER, Fault.HTTP_500],
+}
+TASKS_AT_ONCE = Limits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=60, max_rows=6, task_bytes=1)
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+# single mode goes the same road as Doris' two phases; what is its own is at these seams
+_SINGLE = ("prepare", "save PREPARED", "commit")
+SEAMS_AND_MODES = [
+    pytest.param(seam, mode, marks=() if mode == "multi" or seam in _SINGLE else pytest.mark.matrix)
+    for seam in SEAMS
+    for mode in MODES
+]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+
+
+class StarrocksHarness(Harness):
+    """A job into a stand-in, here or in another process."""
+
+    def __init__(self, folder: Path, source: Source, sink: StarrocksSink, **options: Any):
+        super().__init__(folder, source, **options)
+        self.sink.close()
+        self.sink = sink
+        for table in ("orders", "items"):
+            self.sink.ensure_table(self.target(table))
+
+    def target(self, table: str) -> TargetTable:
+        return self.routes.mapping_for("shop", table).target_table(schema_of(f"shop.{table}"))
+
+    def verify_on(self, starrocks: StarrocksStandIn) -> None:
+        expected = self.source.state()
+        for table in ("orders", "items"):
+            rows = dict(starrocks.execute(f"SELECT id, op FROM ods.{table}")[1])
+            assert rows == expected.get(f"shop.{table}", {})
+        visible = [load["label"] for load in starrocks.loads() if load["status"] == "VISIBLE"]
+        assert len(visible) == len(set(visible)), "a label was committed twice"
+        assert self.store.unfinished() == ()
+        committed, mark = self.store.last_committed(JOB), self.sink.last_checkpoint(JOB)
+        assert mark is not None
+        assert (mark.incarnation, mark.checkpoint <= committed.id) == (self.run.incarnation, True)
+
+
+def harness_on(folder: Path, source: Source, starrocks: StarrocksStandIn, mode: str, **options: Any) -> Any:
+    return StarrocksHarness(folder, source, sink_on(starrocks, mode, tries=3), **options)
+
+
+@pytest.mark.parametrize(("seam", "mode"), SEAMS_AND_MODES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("kill")])
+def test_a_fault_at_a_seam_loses_nothing_and_doubles_nothing(tmp_path: Path, mode: str, seam: str, kind: str) -> None:
+    from tests.recovery.test_seams import with_rewinds
+
+    source = with_rewinds(Source.random(7, transactions=16), 5, 11)
+    with stand_in() as starrocks:
+        harness = harness_on(tmp_path, source, starrocks, mode, limits=TASKS_AT_ONCE)
+        script = put_in(harness, Script(SeamFault(seam, kind, 2)))
+        if kind == "hang":
+            run = harness.in_background()
+            assert script.hanging.wait(10)
+            harness.consumer.stop()
+            time.sleep(0.02)
+            script.released.set()
+            run.join(15)
+            assert not run.is_alive()
+            harness.sequence = harness.consumer.sequence
+        harness.until_finished()
+        assert script.done == [(seam, kind)]
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+@both_modes
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_job_gets_through_starrocks_faults(tmp_path: Path, mode: str, seed: int) -> None:
+    source = Source.random(seed, transactions=40)
+    with stand_in() as starrocks:
+        harness = harness_on(tmp_path, source, starrocks, mode)
+        starrocks.faults = type(starrocks.faults)(seed)
+        for place, faults in AT_THE_DOORS.items():
+            for fault in faults:
+                starrocks.faults.order(place, fault, times=10**6, chance=0.02)
+        harness.until_finished(runs=100)
+        assert len(starrocks.faults.struck) > 5
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+@both_modes
+@pytest.mark.parametrize("loss", ["expire", "forget", "restart"])
+def test_a_job_loads_again_what_starrocks_lost(tmp_path: Path, mode: str, loss: str) -> None:
+    source = Source.random(3, transactions=30)
+    with stand_in() as starrocks:
+        harness = harness_on(tmp_path, source, starrocks, mode)
+        commit, seen, lost = harness.sink.commit, set(), []
+
+        def lose_then_commit(loads: Any, checkpoint: Any) -> None:
+            seen.add(checkpoint.checkpoint)
+            if len(seen) in (2, 4) and len(seen) not in lost:
+                lost.append(len(seen))
+                if loss == "restart":
+                    starrocks.restart_frontend()
+                    starrocks.restart_backend(0)
+                    starrocks.restart_backend(1)
+                else:
+                    getattr(starrocks.transactions, loss)(loads[0].detail["label"])
+            commit(loads, checkpoint)
+
+        harness.sink.commit = lose_then_commit
+        harness.until_finished()
+        assert lost == [2, 4]
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+def test_what_an_old_version_answers_wrongly_is_asked_for(tmp_path: Path) -> None:
+    """Versions that answer OK to a commit that failed, and know nothing of a transaction before its commit."""
+    source = Source.random(5, transactions=30)
+    with stand_in(false_ok=True, unknown_before_commit=True, version=(4, 0, 2)) as starrocks:
+        harness = harness_on(tmp_path, source, starrocks, "multi")
+        commit, broken = harness.sink.commit, []
+
+        def break_then_commit(loads: Any, checkpoint: Any) -> None:
+            if checkpoint.checkpoint >= 3 and not broken:
+                broken.append(4)
+                starrocks.restart_backend(0)
+                starrocks.restart_backend(1)
+            commit(loads, checkpoint)
+
+        harness.sink.commit = break_then_commit
+        harness.until_finished()
+        assert broken
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+# kills: the job runs in a process of its own, StarRocks lives on in this one
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+def _run(folder: Path, source: Source, fe: list[str], sql_port: int, mode: str, faults: Any) -> None:
+    cdc.commit.FIRST_DELAY_S = 0.01
+    sink = StarrocksSink(
+        fe, username=USER[0], password=USER[1], databases=["ods"], sql_port=sql_port, multi_table=MODES[mode],
+        tries=3, pause_s=0.01,
+    )  # fmt: skip
+    harness = StarrocksHarness(folder, source, sink, limits=TASKS_AT_ONCE, piece_rows=3)
+    put_in(harness, Script(*faults))
+    harness.until_finished()
+    harness.close()
+
+
+def run_in_process(folder: Path, source: Source, starrocks: StarrocksStandIn, mode: str, *faults: SeamFault) -> int:
+    _CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults", "channels.sinks.starrocks"])
+    given = (folder, source, starrocks.fe, starrocks.sql_port, mode, faults)
+    process = _CONTEXT.Process(target=_run, args=given)
+    process.start()
+    process.join(90)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError("the run did not end")
+    return process.exitcode or 0
+
+
+@pytest.mark.parametrize(("seam", "mode"), [each for each in SEAMS_AND_MODES if each.values[0] != "rollback"])
+@pytest.mark.parametrize("kind", ["kill", "kill_after"])
+def test_sigkill_at_a_seam(tmp_path: Path, mode: str, seam: str, kind: str) -> None:
+    source = Source.random(2, transactions=16)
+    with stand_in() as starrocks:
+        assert killed(run_in_process(tmp_path, source, starrocks, mode, SeamFault(seam, kind, 2)))
+        assert run_in_process(tmp_path, source, starrocks, mode) == 0
+        harness = harness_on(tmp_path, source, starrocks, mode)
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+@both_modes
+@pytest.mark.parametrize("number", [1, 4])
+def test_sigkill_with_one_checkpoint_prepared_and_the_next_one_open(tmp_path: Path, mode: str, number: int) -> None:
+    source = Source.random(number, transactions=40)
+    with stand_in() as starrocks:
+        fault = SeamFault("commit", "kill_with_next_open", number)
+        assert run_in_process(tmp_path, source, starrocks, mode, fault) == -signal.SIGKILL
+        assert run_in_process(tmp_path, source, starrocks, mode) == 0
+        harness = harness_on(tmp_path, source, starrocks, mode)
+        harness.verify_on(starrocks)
+        harness.close()
+
+
+def many_kills(folder: Path, mode: str, *, kills: int, transactions: int, seed: int) -> int:
+    """SIGKILL at random seams, StarRocks' faults beside them; how many there were."""
+    draw, source, done = random.Random(seed), Source.random(seed, transactions=transactions), 0
+    with stand_in() as starrocks:
+        starrocks.faults = type(starrocks.faults)(seed)
+        for place, faults in AT_THE_DOORS.items():
+            for fault in faults:
+                starrocks.faults.order(place, fault, times=10**6, chance=0.01)
+        while done < kills:
+            seam = draw.choice([seam for seam in SEAMS if seam != "rollback"])
+            fault = SeamFault(seam, draw.choice(["kill", "kill_after"]), draw.randrange(1, 9))
+            if not killed(run_in_process(folder, source, starrocks, mode, fault)):
+                break  # the source was finished
+            done += 1
+        starrocks.faults.clear()
+        assert run_in_process(folder, source, starrocks, mode) == 0
+        harness = harness_on(folder, source, starrocks, mode)
+        harness.verify_on(starrocks)
+        harness.close()
+    return done
+
+
+@both_modes
+def test_kills_in_a_row_with_faults_on(tmp_path: Path, mode: str) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    assert many_kills(tmp_path, mode, kills=5, transactions=100, seed=seed) > 3
+
+
+@pytest.mark.stress  # minutes: make stress
+@pytest.mark.timeout(3600)
+@both_modes
+def test_a_hundred_kills_with_faults_on(tmp_path: Path, mode: str) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    assert many_kills(tmp_path, mode, kills=100, transactions=4000, seed=seed) == 100
+
+
+# whole transactions at one moment
+
+
+@both_modes
+def test_a_reader_of_two_tables_sees_half_a_transaction_in_single_mode_alone(tmp_path: Path, mode: str) -> None:
+    """Each transaction changes as many rows of one table as of the other."""
+    source = Source()
+    for number in range(60):
+        rows = [("shop.orders", number), ("shop.items", number)]
+        old = (
+            [("shop.items", number - 9, True), ("shop.orders", number - 9, True)]
+            if number % 3 == 0 < number - 9
+            else []
+        )
+        source.write(*rows, *old)
+    with stand_in() as starrocks:
+        harness = harness_on(tmp_path, source, starrocks, mode, limits=TASKS_AT_ONCE)
+        starrocks.faults.order("load", Fault.SLOW, times=10**6, chance=0.3, seconds=0.02)
+        starrocks.faults.order("commit", Fault.SLOW, times=10**6, chance=0.5, seconds=0.03)
+        seen, ended = set(), threading.Event()
+
+        def watch() -> None:
+            sql = "SELECT (SELECT count(*) FROM ods.orders), (SELECT count(*) FROM ods.items)"
+            while not ended.is_set():
+                seen.add(tuple(starrocks.execute(sql)[1][0]))
+                time.sleep(0.002)
+
+        reader = threading.Thread(target=watch)
+        reader.start()
+        harness.until_finished()
+        ended.set()
+        reader.join()
+        assert len(seen) > 5, "too little was seen for a proof"
+        assert all(orders == items for orders, items in seen) is (mode == "multi"), seen
+        harness.verify_on(starrocks)
+        harness.close()

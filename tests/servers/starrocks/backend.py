@@ -1,0 +1,299 @@
+"""The BE of the stand-in: single-table transactions in its memory, and bodies of multi-table ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.servers.olap_faults import Fault, Order
+from tests.servers.olap_http import BadBody, ConnectionCut, Handler, Server
+from tests.servers.starrocks.bodies import Plan, forwarded
+from tests.servers.starrocks.frontend import Answered, struck_before
+from tests.servers.starrocks.transactions import LabelUsed, Refused, Transaction
+
+if TYPE_CHECKING:
+    from tests.servers.starrocks.stand_in import StarrocksStandIn
+
+_MULTI = "Multi-statement transaction requests can only be sent to FE nodes, not BE nodes"
+
+
+@dataclass(slots=True)
+class Context:
+    """What a BE knows of a single-table transaction, until it is prepared or the BE is gone."""
+
+    transaction: Transaction
+    plan: Plan | None = None  # of its first load
+    bodies: list[bytes] = field(default_factory=list)
+    rest: bytes = b""  # of a body that was cut; the next one is taken for its end
+    byte_count: int = 0
+    is_busy: bool = False
+
+
+class Backend(Server):
+    """One BE."""
+
+    def __init__(self, cluster: StarrocksStandIn, number: int, *, port: int = 0, generation: int = 0) -> None:
+        self.cluster, self.number, self.generation = cluster, number, generation
+        self.alive = True
+        self.contexts: dict[str, Context] = {}
+        self.error_logs: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        super().__init__(port)
+
+    def answer(self, request: Handler) -> None:
+        """Route one request."""
+        match request.command, request.segments:
+            case "POST" | "PUT", ["api", "transaction", operation]:
+                self._transaction(request, operation)
+            case "GET", ["api", "_load_error_log"]:
+                found = self.error_logs.get(request.query.get("file", ""))
+                request.reply(found or b"No such file", 200 if found else 404, {"Content-Type": "text/plain"})
+            case _:
+                request.reply(b"Not Found", 404, {"Content-Type": "text/plain"})
+
+    def _transaction(self, request: Handler, operation: str) -> None:
+        label, database = request.headers.get("label", ""), request.headers.get("db", "")
+        table = request.headers.get("table", "")
+        try:
+            if (request.command == "PUT") is not (operation == "load"):
+                raise Refused(f"unsupport transaction operation {operation}", "INVALID_ARGUMENT")
+            if not label:
+                raise Refused("empty label", "INVALID_ARGUMENT")
+            if request.headers.get("transaction_type") == "multi":
+                if operation != "load":
+                    raise Refused(_MULTI, "INVALID_ARGUMENT")
+                return self._multi_load(request, database, table, label)
+            work = {"begin": self._begin, "load": self._load, "prepare": self._prepare, "commit": self._commit,
+                    "rollback": self._rollback}  # fmt: skip
+            work[operation](request, database, table, label)
+        except Answered:
+            return
+        except LabelUsed as error:
+            self._reply(request, "LABEL_ALREADY_EXISTS", str(error), database, table, ExistingJobStatus=error.job)
+        except Refused as error:
+            self._reply(request, error.status, str(error), database, table)
+
+    def _reply(
+        self, request: Handler, status: str, message: str = "", database: str = "", table: str = "", **more: Any
+    ) -> None:
+        request.reply({"Status": status, "Message": message, "Db": database, "Table": table, **more})
+
+    # ---- single-table transactions
+
+    def _context(self, label: str, word: str = "Transaction") -> Context:
+        context = self.contexts.get(label)
+        if context is None:
+            raise Refused(f"{word} with label {label} not exists", "TXN_NOT_EXISTS")
+        return context
+
+    def _begin(self, request: Handler, database: str, table: str, label: str) -> None:
+        order = struck_before(self.cluster, request, "begin", label)
+        if label in self.contexts:
+            return self._reply(request, "LABEL_ALREADY_EXISTS", "", database, table, ExistingJobStatus="")
+        if (database, table) not in self.cluster.storage.tables:
+            raise Refused(f'unknown table "{database}.{table}"')
+        timeout_s = float(request.headers.get("timeout", "600"))
+        transaction = self.cluster.transactions.begin(
+            database, table, label, timeout_s=timeout_s, backend=self.number
+        )  # fmt: skip
+        self.contexts[label] = Context(transaction)
+        if order is not None and order.fault is Fault.DROP_ANSWER:
+            request.cut()
+        self._reply(
+            request, "OK", "", database, table, Label=label, TxnId=transaction.id, BeginTxnTimeMs=1
+        )  # fmt: skip
+
+    def _taken(self, context: Context, label: str) -> None:
+        with self._lock:
+            if context.is_busy:
+                raise Refused("Transaction is in processing", "TXN_IN_PROCESSING")
+            context.is_busy = True
+
+    def _load(self, request: Handler, database: str, table: str, label: str) -> None:
+        context = self._context(label)
+        transaction = context.transaction
+        for asked, known, what in ((database, transaction.database, "database"), (table, transaction.table, "table")):
+            if asked != known:
+                text = f"Request {what} {asked} not equal transaction {what} {known}"
+                raise Refused(text, "INVALID_ARGUMENT")
+        self._taken(context, label)
+        try:
+            order = struck_before_load(self.cluster, request, label)
+            headers = forwarded(request.headers)
+            if context.plan is None:
+                context.plan = Plan(headers, self.cluster.storage.tables[database, table])
+            elif context.plan.headers != headers:
+                raise Refused("load request not equal last.", "INTERNAL_ERROR")
+            if order is not None and order.fault is Fault.ERROR:
+                raise Refused(order.text or "tablet writer write failed: too many versions", "SERVICE_UNAVAILABLE")
+            body = read(request, self.cluster, order, context)
+            context.byte_count += len(body)
+            is_bounded = context.plan.format == "json" and headers.get("ignore_json_size") != "true"
+            if is_bounded and context.byte_count > self.cluster.settings.batch_bytes:
+                raise Refused(
+                    "The size of this batch exceed the max size [104857600]  of json type data", "INTERNAL_ERROR"
+                )
+            if order is not None and order.fault is Fault.SLOW:
+                time.sleep(order.seconds)
+            if not self.alive:
+                request.cut()
+            context.bodies.append(body)
+            if order is not None and order.fault is Fault.DROP_ANSWER:
+                request.cut()
+            if order is not None and order.fault is Fault.ERROR_DONE:
+                raise Refused("call frontend service failed, THRIFT_EAGAIN (timed out)", "INTERNAL_ERROR")
+        except Refused as error:
+            self._drop(label, context, str(error))
+            raise
+        finally:
+            context.is_busy = False
+        self._reply(
+            request, "OK", "", database, table, Label=label, TxnId=transaction.id, LoadBytes=len(body),
+            StreamLoadPlanTimeMs=1, ReceivedDataTimeMs=1,
+        )  # fmt: skip
+
+    def _drop(self, label: str, context: Context, reason: str) -> None:
+        self.contexts.pop(label, None)
+        try:
+            self.cluster.transactions.abort(context.transaction, reason)
+        except Refused:
+            return
+
+    def _flushed(self, database: str, label: str, context: Context) -> tuple[dict[str, Any], int]:
+        """All rows parsed, checked and on their tablets. Raises: Refused - the transaction is rolled back."""
+        settings, plan, transaction = self.cluster.settings, context.plan, context.transaction
+        try:
+            if plan is None:
+                raise Refused(f"transaction {transaction.id} hasn't send any data yet", "INTERNAL_ERROR")
+            life_s = settings.prepared_timeout_s
+            counts: dict[str, Any] = {}
+            if settings.null and transaction.table != "_cdc_checkpoints":
+                self.cluster.transactions.prepare(transaction, [], 0, life_s)
+                return counts, 0
+            if context.rest:
+                context.bodies.append(context.rest)
+            checked = plan.check(context.bodies, self.cluster.storage, settings)
+            bad = len(checked.bad)
+            if not checked.total:
+                raise Refused("No rows were imported from upstream", "INTERNAL_ERROR")
+            if bad > plan.max_filter_ratio * checked.total:
+                name = f"error_log_{transaction.id}"
+                self.error_logs[name] = "\n".join(filter(None, checked.bad)).encode()
+                raise Filtered(f"http://127.0.0.1:{self.port}/api/_load_error_log?file={name}")
+            rows = [(plan.table, [checked.rows])] if checked.rows is not None else []
+            self.cluster.transactions.prepare(transaction, rows, checked.total - bad, life_s)
+            counts = {
+                "NumberTotalRows": checked.total, "NumberLoadedRows": checked.total - bad, "NumberFilteredRows": bad,
+                "NumberUnselectedRows": 0,
+            }  # fmt: skip
+            return counts, checked.total
+        except Refused as error:
+            self._drop(label, context, str(error))
+            raise
+
+    def _prepare(self, request: Handler, database: str, table: str, label: str) -> None:
+        context = self._context(label, "transaction")
+        if database != context.transaction.database:
+            text = f"request db {database} transaction db {context.transaction.database} not match"
+            raise Refused(text, "INVALID_ARGUMENT")
+        life = request.headers.get("prepared_timeout", "1")
+        if self.cluster.settings.has_prepared_timeout and not (life.isdecimal() and int(life) > 0):
+            raise Refused(f"Invalid prepared_timeout: {life}", "INVALID_ARGUMENT")
+        self._taken(context, label)
+        try:
+            order = struck_before(self.cluster, request, "prepare", label)
+            counts, _ = self._flushed(database, label, context)
+            self.contexts.pop(label, None)
+        except Filtered as error:
+            return self._reply(
+                request, "INTERNAL_ERROR", "too many filtered rows", database, table, ErrorURL=str(error)
+            )  # fmt: skip
+        except ConnectionCut:
+            raise
+        finally:
+            context.is_busy = False
+        match order.fault if order else None:
+            case Fault.DROP_ANSWER:
+                request.cut()
+            case Fault.ERROR_DONE:
+                raise Refused("call frontend service failed, THRIFT_EAGAIN (timed out)", "INTERNAL_ERROR")
+        self._reply(request, "OK", "", database, table, Label=label, TxnId=context.transaction.id, **counts)
+
+    def _commit(self, request: Handler, database: str, table: str, label: str) -> None:
+        """In one phase."""
+        context = self._context(label, "transaction")
+        self._flushed(database, label, context)
+        self.contexts.pop(label, None)
+        self.cluster.transactions.commit(context.transaction)
+        self._reply(request, "OK", "", database, table, Label=label, TxnId=context.transaction.id)
+
+    def _rollback(self, request: Handler, database: str, table: str, label: str) -> None:
+        """Does not wait for what the label is busy with."""
+        context = self._context(label, "transaction")
+        order = struck_before(self.cluster, request, "rollback", label)
+        self._drop(label, context, "User Aborted")
+        if order is not None and order.fault is Fault.DROP_ANSWER:
+            request.cut()
+        self._reply(request, "OK", "", database, table)
+
+    # ---- multi-table transactions
+
+    def _multi_load(self, request: Handler, database: str, table: str, label: str) -> None:
+        task, share = self.cluster.multi.share(label, database, table, forwarded(request.headers))
+        with self._lock:
+            if share.is_busy:
+                raise Refused("Transaction is in processing", "TXN_IN_PROCESSING")
+            share.is_busy = True
+        try:
+            order = struck_before_load(self.cluster, request, label)
+            if order is not None and order.fault is Fault.ERROR:
+                raise Refused(order.text or "tablet writer write failed: too many versions", "SERVICE_UNAVAILABLE")
+            body = read(request, self.cluster, order, share)
+            if order is not None and order.fault is Fault.SLOW:
+                time.sleep(order.seconds)
+            share.bodies.append(body)
+            if order is not None and order.fault is Fault.DROP_ANSWER:
+                request.cut()
+            if order is not None and order.fault is Fault.ERROR_DONE:
+                raise Refused("call frontend service failed, THRIFT_EAGAIN (timed out)", "INTERNAL_ERROR")
+        except Refused as error:
+            self.cluster.multi.abort(task, str(error))
+            raise
+        finally:
+            share.is_busy = False
+        self._reply(
+            request, "OK", "", database, table, Label=label, TxnId=task.transaction.id, LoadBytes=len(body),
+            StreamLoadPlanTimeMs=1, ReceivedDataTimeMs=1,
+        )  # fmt: skip
+
+
+class Filtered(Refused):
+    """Too many rows were refused; the message is the address of their log."""
+
+
+def struck_before_load(cluster: StarrocksStandIn, request: Handler, label: str) -> Order | None:
+    """As struck_before, but a reset strikes in mid-body and an error once the headers are read."""
+    order = cluster.faults.take("load", label)
+    if order is not None and order.fault is Fault.HTTP_500:
+        request.reply(b"Internal Server Error", 500, {"Content-Type": "text/plain"})
+        raise Answered
+    return order
+
+
+def read(request: Handler, cluster: StarrocksStandIn, order: Order | None, into: Any) -> bytes:
+    """The body; its length is checked by nobody. Of one that was cut, what came stays, and the next one follows it."""
+    pieces = [into.rest]
+    into.rest = b""
+    try:
+        for piece in request.body():
+            if not cluster.settings.null or request.headers.get("table") == "_cdc_checkpoints":
+                pieces.append(piece)
+            if order is not None and order.fault is Fault.RESET:
+                into.rest = b"".join(pieces)[: max(1, len(piece) // 2)]
+                request.cut()
+    except (BadBody, OSError, ValueError):
+        into.rest = b"".join(pieces)
+        request.cut()
+    return b"".join(pieces)

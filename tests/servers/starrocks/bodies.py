@@ -1,0 +1,115 @@
+"""Bodies of the transaction interface to checked rows: the headers of a table's first load say how to read all."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from tests.servers.olap_rows import csv_fields, json_fields, separator
+from tests.servers.olap_storage import SIGN, Checked, Storage, StoredTable
+from tests.servers.starrocks.settings import StarrocksSettings
+from tests.servers.starrocks.transactions import Refused
+
+OPERATION = "__op"
+FORWARDED = (
+    "format", "columns", "where", "column_separator", "row_delimiter", "partitions", "strict_mode", "timezone",
+    "jsonpaths", "json_root", "strip_outer_array", "ignore_json_size", "partial_update", "merge_condition",
+    "max_filter_ratio", "compression",
+)  # fmt: skip
+_MADE = re.compile(
+    r"`?(\w+)`?\s*=\s*(to_binary|parse_json|cast)\(\s*`?(\w+)`?\s*(?:,\s*'hex'\s*|as\s+[\w<>]+)?\)", re.I
+)
+_OPERATIONS = {None: "0", "0": "0", "upsert": "0", "1": "1", "delete": "1"}
+
+
+class Plan:
+    """What headers ask for, checked against the table before a byte of the body is read."""
+
+    def __init__(self, headers: dict[str, str], table: StoredTable) -> None:
+        self.table, self.headers = table, headers
+        self.format = headers.get("format", "csv").lower()
+        if self.format not in ("csv", "json"):
+            raise Refused(f"unknown data format, format={headers['format']}", "INTERNAL_ERROR")
+        self.column_separator = separator(headers.get("column_separator"), "\t")
+        self.row_delimiter = separator(headers.get("row_delimiter"), "\n")
+        self.strip_array = headers.get("strip_outer_array") == "true"
+        self.strict = headers.get("strict_mode") == "true"
+        self.max_filter_ratio = float(headers.get("max_filter_ratio", "0"))
+        self.fields, self.made = self._columns(headers.get("columns", ""))
+        self._check()
+
+    def _columns(self, listed: str) -> tuple[list[str], dict[str, str]]:
+        fields, made = [], {}
+        for part in filter(None, re.split(r",(?![^(]*\))", listed)):
+            if "=" in part:
+                found = _MADE.fullmatch(part.strip())
+                if found is None:
+                    raise Refused(f"expression beyond the stand-in: {part}", "INTERNAL_ERROR")
+                made[found[1]] = found[3]
+            else:
+                fields.append(part.strip().strip("`"))
+        if not fields:
+            fields = [column.name for column in self.table.columns] + [OPERATION] * (self.format == "json")
+        return fields, made
+
+    def _check(self) -> None:
+        if self.table.model != "PRIMARY" and OPERATION in self.fields:
+            raise Refused(f"__op is not supported: table {self.table.name} is not primary key table")
+        names = {column.name for column in self.table.columns}
+        unknown = [name for name in (*self.fields, *self.made) if name not in {*names, OPERATION, *self.made.values()}]
+        if unknown:
+            raise Refused(f"Column '{unknown[0]}' cannot be resolved")
+
+    def check(self, bodies: list[bytes], storage: Storage, settings: StarrocksSettings) -> Checked:
+        """Parse and check all bodies, in the order in which they came."""
+        tables, bad = [], []
+        for body in bodies:
+            if self.format == "json":
+                fields, wrong = json_fields(
+                    body, self.fields, by_line=not self.strip_array, strip_array=self.strip_array, through_double=False
+                )
+            else:
+                if not body.endswith(self.row_delimiter.encode()):
+                    raise Refused("CSV body does not end with the row delimiter", "INTERNAL_ERROR")
+                fields, wrong = csv_fields(body, self.fields, self.column_separator, self.row_delimiter)
+            tables.append(fields)
+            bad += wrong
+        fields = self._in_table(pa.concat_tables(tables))
+        bad += self._long_keys(fields, settings.key_bytes)
+        checked = storage.check(self.table, fields, strict=self.strict, zone_hours=0)
+        return Checked(checked.rows, checked.total + len(bad), (*bad, *checked.bad))
+
+    def _in_table(self, fields: pa.Table) -> pa.Table:
+        """Columns of the table, conversions made, what becomes of a row as a sign."""
+        columns: dict[str, Any] = {}
+        for column in self.table.columns:
+            source = self.made.get(column.name, column.name)
+            if source not in fields.column_names:
+                continue
+            values = fields[source]
+            if column.name not in self.made and self.format == "json":
+                if column.base == "VARBINARY":
+                    raise Refused(f"Not support load JSON into VARBINARY column {column.name}", "INTERNAL_ERROR")
+                if column.base == "JSON":  # a text becomes a JSON string, whatever stands in it
+                    values = pa.chunked_array([[None if v is None else json.dumps(v) for v in values.to_pylist()]])
+            columns[column.name] = values
+        if OPERATION in fields.column_names:
+            signs = [_OPERATIONS[value] for value in fields[OPERATION].to_pylist()]
+            columns[SIGN] = pa.array(signs, pa.string())
+        return pa.table(columns)
+
+    def _long_keys(self, fields: pa.Table, limit: int) -> list[str]:
+        keys = zip(*(fields[name].to_pylist() for name in self.table.key), strict=True)
+        return [
+            "Reason: primary key size exceed the limit."
+            for key in keys
+            if sum(len(part.encode()) if isinstance(part, str) else 0 for part in key) > limit
+        ]
+
+
+def forwarded(headers: Any) -> dict[str, str]:
+    """What of a request's headers takes part in a plan."""
+    return {name: headers[name] for name in FORWARDED if headers.get(name) is not None}

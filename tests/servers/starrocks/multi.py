@@ -1,0 +1,151 @@
+"""Multi-table transactions: the FE holds them in memory, and commits all of their tables at one moment."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.servers.starrocks.bodies import Plan
+from tests.servers.starrocks.transactions import Refused, Status, Transaction
+
+if TYPE_CHECKING:
+    from tests.servers.starrocks.stand_in import StarrocksStandIn
+
+
+@dataclass(slots=True)
+class Share:
+    """What was loaded for one table."""
+
+    plan: Plan
+    backend: int
+    generation: int  # of that backend, when it began
+    bodies: list[bytes] = field(default_factory=list)
+    rest: bytes = b""  # of a body that was cut; the next one is taken for its end
+    is_busy: bool = False
+
+
+@dataclass(slots=True)
+class Task:
+    transaction: Transaction
+    state: str = "BEGIN"
+    reason: str = ""
+    shares: dict[str, Share] = field(default_factory=dict)
+
+
+class MultiTasks:
+    """All of them, by label alone."""
+
+    def __init__(self, cluster: StarrocksStandIn) -> None:
+        self._cluster = cluster
+        self._tasks: dict[str, Task] = {}
+        self._lock = threading.RLock()
+
+    def begin(self, database: str, label: str, timeout_s: float) -> Task | None:
+        """The task that is there already, if any. Raises: Refused."""
+        with self._lock:
+            task = self._tasks.get(label)
+            if task is not None and task.state in ("BEGIN", "COMMITING"):
+                return task
+            transaction = self._cluster.transactions.begin(database, "", label, timeout_s=timeout_s, multi=True)
+            self._tasks[label] = Task(transaction)
+            return None
+
+    def share(self, label: str, database: str, table: str, headers: dict[str, str]) -> tuple[Task, Share]:
+        """What the next load of ``table`` goes to. Raises: Refused."""
+        with self._lock:
+            task = self._open(label)
+            if database != task.transaction.database:
+                text = f"Request database {database} not equal transaction database {task.transaction.database}"
+                self.abort(task, text)
+                raise Refused(text)
+            if table not in task.shares:
+                found = self._cluster.storage.tables.get((database, table))
+                if found is None:
+                    self.abort(task, f"unknown table {table}")
+                    raise Refused(f'unknown table "{database}.{table}"')
+                backend = self._cluster.next_backend()
+                if backend is None:
+                    raise Refused("no alive backend")
+                try:
+                    plan = Plan(headers, found)
+                except Refused as error:
+                    self.abort(task, str(error))
+                    raise
+                task.shares[table] = Share(plan, backend.number, backend.generation)
+                task.transaction.shown = not self._cluster.settings.unknown_before_commit
+            return task, task.shares[table]
+
+    def _open(self, label: str) -> Task:
+        self._cluster.transactions.clean()
+        task = self._tasks.get(label)
+        if task is None:
+            raise Refused(f"stream load task {label} does not exist")
+        if task.state == "BEGIN" and task.transaction.status is Status.ABORTED:
+            task.state, task.reason = "CANCELLED", task.transaction.reason  # its time was over
+        if task.state == "CANCELLED":
+            raise Refused(f"stream load task {label} has already been cancelled: {task.reason}")
+        if task.state == "COMMITED":
+            raise Refused(f"stream load task {label} has already been commited")
+        return task
+
+    def abort(self, task: Task, reason: str) -> None:
+        with self._lock:
+            if task.state == "BEGIN":
+                task.state, task.reason, task.shares = "CANCELLED", reason, {}
+                self._cluster.transactions.abort(task.transaction, reason)
+
+    def commit(self, label: str) -> tuple[Transaction, bool]:
+        """The transaction, and whether it was committed before. Raises: Refused."""
+        with self._lock:
+            task = self._tasks.get(label)
+            if task is not None and task.state == "COMMITED":
+                return task.transaction, True
+            task = self._open(label)
+            try:
+                self._commit(task)
+            except Refused as error:
+                self.abort(task, str(error))
+                raise
+            task.state, task.shares = "COMMITED", {}
+            return task.transaction, False
+
+    def _commit(self, task: Task) -> None:
+        cluster, rows, count = self._cluster, [], 0
+        for table, share in task.shares.items():
+            if cluster.backends[share.backend].generation != share.generation:
+                raise Refused(f"load of {table} was lost with its backend")
+            if cluster.settings.null and table != "_cdc_checkpoints":
+                continue
+            if not share.bodies:
+                raise Refused("No rows were imported from upstream")
+            checked = share.plan.check(share.bodies, cluster.storage, cluster.settings)
+            bad = len(checked.bad)
+            if bad > share.plan.max_filter_ratio * checked.total:
+                raise Refused(f"too many filtered rows, table {table}: {next(filter(None, checked.bad), '')[:500]}")
+            if checked.rows is None:
+                raise Refused("No rows were imported from upstream")
+            rows.append((share.plan.table, [checked.rows]))
+            count += checked.total - bad
+        cluster.transactions.prepare(task.transaction, rows, count, 60)
+        cluster.transactions.commit(task.transaction)
+
+    def rollback(self, label: str) -> bool:
+        """Whether it was rolled back before. Raises: Refused."""
+        with self._lock:
+            task = self._tasks.get(label)
+            if task is None:
+                raise Refused(f"stream load task {label} does not exist")
+            if task.state == "COMMITED":
+                raise Refused(f"Can not abort {task.transaction.status.value} transaction {task.transaction.id}, "
+                              f"label is {label}")  # fmt: skip
+            done = task.state == "CANCELLED"
+            self.abort(task, "User Aborted")
+            return done
+
+    def restart(self) -> None:
+        """An FE restart cancels all of them."""
+        with self._lock:
+            for task in self._tasks.values():
+                if task.state == "BEGIN":
+                    task.state, task.reason, task.shares = "CANCELLED", "cancelled after restart", {}

@@ -1,0 +1,39 @@
+"""What differs between StarRocks versions, and what a test may set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class StarrocksSettings:
+    """One cluster."""
+
+    version: tuple[int, int, int] = (4, 1, 0)
+    users: dict[str, str] = field(default_factory=lambda: {"root": ""})
+    denied: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without INSERT
+    operators: set[str] = field(default_factory=lambda: {"root", "cdc"})  # users with OPERATE
+    backends: int = 2
+    followers: int = 0  # FEs beside the leader
+    null: bool = False  # BEs read bodies and throw them away: for benchmarks
+    max_running_txn_num_per_db: int = 1000
+    label_keep_max_second: float = 3 * 86400
+    label_keep_max_num: int = 1000
+    prepared_timeout_s: float = 86400
+    batch_bytes: int = 100 << 20  # of all JSON bodies of a transaction, where ignore_json_size is not said
+    key_bytes: int = 128
+    string_limit: int = 1 << 20
+    false_ok: bool = False  # a multi-table commit that fails is answered OK, as before 2026
+    unknown_before_commit: bool = False  # get_load_state does not know a multi-table transaction until its commit
+
+    @property
+    def has_multi(self) -> bool:
+        return self.version >= (4, 0, 0)
+
+    @property
+    def has_prepared_timeout(self) -> bool:
+        return self.version >= (3, 5, 4)
+
+    @property
+    def name(self) -> str:
+        return ".".join(map(str, self.version)) + "-0a1b2c3"
