@@ -76,7 +76,7 @@ def test_full_tables_and_what_is_written_meanwhile(
             "both tables consistent",
             lambda status: (
                 len(status["channels"]) == 2
-                and all(channel["snapshot"]["consistent"] for channel in status["channels"])
+                and all((channel["snapshot"] or {}).get("consistent") for channel in status["channels"])
                 and (status["position"]["file"], status["position"]["offset"]) >= end
                 and status["lag_seconds"] == 0
             ),
