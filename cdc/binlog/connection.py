@@ -98,6 +98,10 @@ class ReaderIdentity:
         name = f"cdc-{job}-{incarnation}"[:60]
         return cls(server_id or derived, str(uuid.uuid5(_IDENTITIES, f"{job}/{incarnation}")), name)
 
+    def same_job(self, name: str) -> bool:
+        """Whether ``name`` is that of this job's reader, in whichever incarnation."""
+        return name.rpartition("-")[0] == self.name.rpartition("-")[0]
+
 
 def connect(endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection[Any]:
     """Log in, with autocommit and utf8mb4. Raises: SourceUnavailable."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import glob
 import io
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from cdc.binlog.connection import HEARTBEAT_S, BinlogStream, Endpoint, ReaderIdentity
+from cdc.binlog.connection import HEARTBEAT_S, SILENT_HEARTBEATS, BinlogStream, Endpoint, ReaderIdentity
 from cdc.binlog.decoder import BinlogDecoder
-from cdc.binlog.server import Server
+from cdc.binlog.server import Reader, Server
 from cdc.errors import PositionLost, SourceBlocked, SourceUnavailable
 from cdc.position import BinlogPosition
 from cdc.receiver.start import FIRST_EVENT, Continuation, continuation
@@ -90,16 +91,29 @@ class ServerFeed:
 
 
 def check_readers(server: Server, identity: ReaderIdentity) -> None:
-    """Raises: SourceBlocked - another reader is registered under our server id."""
-    for reader in server.readers():
-        ours = reader.uuid == identity.uuid if reader.uuid else reader.host == identity.name
-        if reader.server_id == identity.server_id and not ours:
+    """Nobody else reads under our server id. Raises: SourceBlocked - another reader is registered under it.
+
+    A server lists a reader that died until a heartbeat cannot be sent to it. If the one in the way is the same job of
+    another incarnation (`--adopt` makes a new one), it gets the time for that.
+    """
+    deadline = time.monotonic() + HEARTBEAT_S * SILENT_HEARTBEATS
+    while (reader := _in_the_way(server, identity)) is not None:
+        if not identity.same_job(reader.host) or time.monotonic() >= deadline:
             raise SourceBlocked(
                 f"Server id {identity.server_id} is taken by another reader: {reader.host or 'a nameless one'}"
                 f"{', uuid ' + reader.uuid if reader.uuid else ''}.",
                 mend="Stop that reader (SHOW REPLICAS lists it), or set another `source.server_id`.",
                 server=server.endpoint,
             )
+        time.sleep(0.2)
+
+
+def _in_the_way(server: Server, identity: ReaderIdentity) -> Reader | None:
+    for reader in server.readers():
+        ours = reader.uuid == identity.uuid if reader.uuid else reader.host == identity.name
+        if reader.server_id == identity.server_id and not ours:
+            return reader
+    return None
 
 
 def binlog_files(pattern: str) -> tuple[Path, ...]:

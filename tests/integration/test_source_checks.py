@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.binlog.connection import Endpoint
-from cdc.errors import TargetMismatch
+from cdc.binlog.connection import Endpoint, ReaderIdentity
+from cdc.binlog.server import Server
+from cdc.errors import SourceBlocked, TargetMismatch
 from cdc.local_servers import LocalServer, free_port, obtain
 from cdc.preflight import check_files, check_source, run_checks
+from cdc.receiver.feeds import check_readers
 from tests.receiving import Mapped, endpoint, identity, position, receiver_of
 
 
@@ -101,6 +103,18 @@ def test_a_taken_server_id_is_found(mysql, database):
     found = check_source(endpoint(mysql), identity("shop", taken), Keyed(database), [])
     reader.close()
     assert any("is taken by another reader: cdc-other" in problem for problem in problems(found, True))
+
+
+def test_the_jobs_reader_of_an_earlier_incarnation_gets_the_time_to_be_noticed_as_dead(mysql, database):
+    reader = receiver_of(mysql, Mapped(database), name="dead")
+    reader.open(position(mysql), (), 0)
+    heir = ReaderIdentity.of("dead", "5eed5eed", "127.0.0.1")
+    with Server(endpoint(mysql)) as server:
+        with pytest.raises(SourceBlocked, match="is taken by another reader: cdc-dead-0badcafe"):
+            check_readers(server, heir)  # it lives, and goes on living
+        reader.close()
+        assert heir.server_id in {listed.server_id for listed in server.readers()}, "closed, and still listed"
+        check_readers(server, heir)
 
 
 def test_files_that_are_not_there(tmp_path):

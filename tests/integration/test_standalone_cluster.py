@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -118,11 +119,11 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
 
 def _kill_executors() -> int:
     """Kill every executor that this test's workers have started; the number of them."""
-    found = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # launchers come and go meanwhile
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
     for process in found:
         process.kill()
     return len(found)
