@@ -67,7 +67,7 @@ class Script:
             return work()
         if kind == "hang":
             self.hanging.set()
-            assert self.released.wait(20)
+            assert self.released.wait(60)
             raise error_at(seam, "hung and failed")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

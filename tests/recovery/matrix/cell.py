@@ -32,9 +32,9 @@ from tests.recovery.matrix.sources import Given, Servers
 from tests.recovery.matrix.targets import TARGETS, Seen, Target
 
 # a Task for every few rows, and a cycle for every few Tasks
-LIMITS = Limits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, max_rows=6, task_bytes=1)
+LIMITS = Limits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, max_rows=9, task_bytes=100)
 REWINDS = (3, 4, 5)  # Batches until the source rewinds, again and again: what makes the Consumer call `rollback`
-TIMEOUT_S = 60
+TIMEOUT_S = 120  # of a run that takes a second where nothing else is at work
 _HANG_S = 0.05  # a job that hangs is asked to stop, and hangs on for so long
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -98,19 +98,21 @@ def _run(cell: Cell, number: int, folder: Path, given: Given, target: Target) ->
 def compare(given: Given, target: Target, seen: Seen) -> None:
     """Source equals target row for row; nothing is left behind, and nothing came twice or in another order."""
     model = given.model
-    assert seen.rows == {name.partition(".")[2]: rows for name, rows in model.state().items()}
+    expected = {name.partition(".")[2]: rows for name, rows in model.state().items()}
+    assert seen.rows == expected, f"target {seen.rows}, source {expected}"
     changes = [
         (row.table.partition(".")[2], row.key, row.op, row.deleted) for each in model.transactions for row in each
     ]
     place = {change: index for index, change in enumerate(changes)}
-    assert not set(seen.shown) - set(changes), "something became visible that the source never had"
-    assert not seen.committed_twice
-    assert not seen.left
+    assert not (strange := set(seen.shown) - set(changes)), f"the source never had what was seen: {strange}"
+    assert not seen.committed_twice, f"committed twice: {seen.committed_twice}"
+    assert not seen.left, f"still prepared: {seen.left}"
     if target.shows_once:
-        assert len(seen.shown) == len(set(seen.shown)), "a change became visible twice"
+        repeated = [change for change, count in Counter(seen.shown).items() if count > 1]
+        assert not repeated, f"became visible twice: {repeated}"
         newest: dict[tuple[str, int], int] = {}
         for change in seen.shown:
-            assert newest.get(change[:2], -1) < place[change], "an older change came after a newer one of its key"
+            assert newest.get(change[:2], -1) < place[change], f"{change} came after a newer one of its key"
             newest[change[:2]] = place[change]
 
 
@@ -186,11 +188,11 @@ def _job(
 def _hang(harness: Harness, script: Script) -> None:
     """A run that hangs is stopped as a person would; what hangs fails in the end."""
     run = harness.in_background()
-    assert script.hanging.wait(30), "the fault never struck"
+    assert script.hanging.wait(TIMEOUT_S / 2), "the fault never struck"
     harness.consumer.stop()
     time.sleep(_HANG_S)
     script.released.set()
-    run.join(15)
+    run.join(TIMEOUT_S / 4)
     assert not run.is_alive(), "the run did not end"
     assert run.error is None or decide(run.error) is Answer.RETRY, run.error
     harness.sequence = harness.consumer.sequence

@@ -34,7 +34,7 @@ class Seen:
     """A target at rest."""
 
     rows: dict[str, dict[int, int]]  # table to key to op
-    shown: list[Change]  # what became visible, in that order
+    shown: list[Change]  # what became visible, in that order; of Delta without deletes, whose rows are just gone
     committed_twice: list[str]  # labels
     left: list[str]  # prepared, and neither committed nor aborted
 
@@ -81,7 +81,6 @@ def _versions(path: Path, table: str, shown: list[Change]) -> dict[int, int]:
     for version in range(DeltaTable(str(path)).version() + 1):
         found = DeltaTable(str(path), version=version).to_pyarrow_table(columns=["id", "op"])
         now = dict(zip(found.column("id").to_pylist(), found.column("op").to_pylist(), strict=True))
-        shown += [(table, key, op, True) for key, op in before.items() if key not in now]
         shown += [(table, key, op, False) for key, op in now.items() if before.get(key) != op]
         before = now
     return before
