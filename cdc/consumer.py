@@ -219,6 +219,8 @@ class Consumer:
 
     def _patience_s(self) -> float:
         """How long to wait for the source: not beyond the moment when the cycle should close."""
+        if self._committing is not None:
+            return _BUSY_POLL_S
         began = self._gathering.cycle.began
         if began is None:
             return _POLL_S
