@@ -57,7 +57,7 @@ def _servers(request, receivers):
 
 
 @pytest.mark.timeout(900)  # cells run beside each other, and a test may wait for those before its own
-@pytest.mark.parametrize("cell", map(_param, possible_cells()))
+@pytest.mark.parametrize("cell", [_param(cell) for cell in possible_cells()])
 def test_a_cell(lanes, cell):
     if cell not in lanes:
         unavailable("there is no Canal server")
