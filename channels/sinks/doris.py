@@ -30,6 +30,7 @@ from channels.sinks.cluster import (
     mark_row,
     partition_findings,
     quoted,
+    running_findings,
     target,
 )
 from channels.sinks.doris_client import DORIS, DorisHttp
@@ -52,7 +53,6 @@ _STATES = {
     "VISIBLE": LoadState.COMMITTED,
     "ABORTED": LoadState.ABORTED,
 }
-_ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and room for others
 
 
 class DorisSink:
@@ -136,24 +136,22 @@ class DorisSink:
             self._http.ask_backends()
         except SinkError as error:
             return (Finding(str(error), error.mend),)
-        found = [*self._limits()]
+        tables = list(tables)
+        found = [*running_findings(self._sql, DORIS, tables)] if self._settings.two_phase else []
         for table in tables:
-            missing = self._shown(table) is None
-            if not (missing and self._create_tables):
+            is_there = self._shown(table) is not None
+            if is_there or not self._create_tables:
                 found += self.describe(table)
+            if is_there:
+                found += self._may_load(table)
         return tuple(found)
 
-    def _limits(self) -> Iterator[Finding]:
+    def _may_load(self, table: TargetTable) -> Iterator[Finding]:
         try:
-            rows = self._sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
-        except (SqlError, TargetMismatch):
-            return  # only administrators may ask; a load that meets the limit waits and says so
-        if rows and int(rows[0]["Value"]) < _ENOUGH_RUNNING:
-            yield Finding(
-                f"Doris allows {rows[0]['Value']} running transactions in a database.",
-                f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * _ENOUGH_RUNNING}")',
-                fatal=False,
-            )
+            self._http.ask_to_load(table)
+        except SinkError as error:
+            mend = error.mend.replace("<database>", table.name.partition(".")[0])
+            yield Finding(f"{table.name}: {error.message}", mend)
 
     def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
         """DESC, hidden columns too, and SHOW CREATE TABLE; None when there is no such table."""
