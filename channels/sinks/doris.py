@@ -77,6 +77,7 @@ class DorisSink:
         visible_timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         answer_timeout_s: float = 600.0,
+        connections: int = 8,
         tries: int = _TRIES,
         pause_s: float = 0.2,
     ) -> None:
@@ -84,10 +85,11 @@ class DorisSink:
 
         ``backends``: where BEs can be reached, if not where the FE says. ``compression``: "lz4" for slow networks.
         ``visible_timeout_s``: how long a commit waits for the publishing that Doris does by itself.
+        ``connections``: requests at once to one host.
         """
         access = Access(
-            tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s
-        )  # fmt: skip
+            tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s, connections
+        )
         self._http, self._sql = DorisHttp(access), FrontendSql(access, sql_port, DORIS)
         self._settings = LoadSettings(two_phase_commit, compression, tries=tries, pause_s=pause_s)
         self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
@@ -269,7 +271,7 @@ class DorisSink:
         for status in ("PREPARE", "PRECOMMITTED"):
             try:
                 rows = self._sql.rows(f"SHOW TRANSACTION FROM {quoted(database)} WHERE status = '{status}'")
-            except SqlError as error:
+            except (SqlError, TargetMismatch) as error:
                 # not ours to see, so not ours to abort: what we loaded there we would be allowed to see
                 logger.debug("no transactions of %s can be seen: %s", database, error)
                 return

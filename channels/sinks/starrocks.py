@@ -87,6 +87,7 @@ class StarrocksSink:
         visible_timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         answer_timeout_s: float = 600.0,
+        connections: int = 8,
         tries: int = _TRIES,
         pause_s: float = 0.2,
     ) -> None:
@@ -94,10 +95,12 @@ class StarrocksSink:
 
         ``tables``: buckets, replication, partition and properties of tables made here. ``visible_timeout_s``: how long
         a commit waits for the publishing that StarRocks does by itself.
+        ``connections``: requests at once to one host.
         """
         access = Access(
-            tuple(fe), username, password, connect_timeout_s=connect_timeout_s, answer_timeout_s=answer_timeout_s
-        )
+            tuple(fe), username, password, connect_timeout_s=connect_timeout_s, answer_timeout_s=answer_timeout_s,
+            connections=connections,
+        )  # fmt: skip
         self._http, self._sql = StarrocksHttp(access), FrontendSql(access, sql_port, STARROCKS)
         self._settings = LoadSettings(tries=tries, pause_s=pause_s)
         self._databases, self._wanted = sorted(set(databases)), multi_table

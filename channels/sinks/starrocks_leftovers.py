@@ -26,7 +26,7 @@ class Leftovers:
         for database in self._databases:
             try:
                 self._running(database)
-            except SqlError as error:
+            except (SqlError, TargetMismatch) as error:
                 if "nknown database" not in str(error):
                     yield Finding(
                         f"The user may not see running transactions ({error}): loads that a killed run has prepared "
