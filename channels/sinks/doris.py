@@ -354,7 +354,7 @@ class DorisSink:
             if statement.startswith("CREATE"):
                 raise TargetMismatch(
                     f"Doris does not create the table: {error}.",
-                    mend="Mend sink.tables (buckets, replication, properties) or the channel's partition, or create it: `cdc ddl`.",
+                    mend="Mend sink.tables, or the channel's, or create it yourself: `cdc ddl` prints the statement.",
                     table=table,
                 ) from error
             raise DORIS.refused(error, table=table) from error

@@ -410,7 +410,7 @@ class StarrocksSink:
             if statement.startswith("CREATE"):
                 raise TargetMismatch(
                     f"StarRocks does not create the table: {error}.",
-                    mend="Mend sink.tables (buckets, replication, properties) or the channel's partition, or create it: `cdc ddl`.",
+                    mend="Mend sink.tables, or the channel's, or create it yourself: `cdc ddl` prints the statement.",
                     table=table,
                 ) from error
             raise STARROCKS.refused(error, table=table) from error
