@@ -16,5 +16,5 @@ def driver_command(job_file: Path, options: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     cdc.starting.driver_command = driver_command
-    cdc.inspection.check_source_of = lambda config, incarnation: ()
+    cdc.inspection.check_job = lambda config, incarnation: ()
     cdc.cli.main()
