@@ -487,6 +487,8 @@ class Consumer:
             self._close_and_commit("pause", deadline)
         else:
             self._wait_for_commit(deadline)
+        if self._turns is not None and self._committing is None and self._gathering.is_fresh:
+            self._save_snapshots(self._gathering)
 
     def _abort_open(self) -> None:
         """Gather the cycle again from its first Position on."""
