@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+WORKERS ?= 2
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,8 +30,8 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/lint-imports
 	$(PYTEST) tests/unit
 
-test: check ## Everything with a bound, on real servers; what continuous integration runs
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix"
+test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration

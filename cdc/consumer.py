@@ -233,6 +233,8 @@ class Consumer:
 
     def _patience_s(self) -> float:
         """How long to wait for the source: not beyond the moment when the cycle should close."""
+        if self._committing is not None:
+            return _BUSY_POLL_S
         began = self._gathering.cycle.began
         if began is None:
             return _POLL_S
@@ -499,6 +501,8 @@ class Consumer:
             self._close_and_commit("pause", deadline)
         else:
             self._wait_for_commit(deadline)
+        if self._turns is not None and self._committing is None and self._gathering.is_fresh:
+            self._save_snapshots(self._gathering)
 
     def _abort_open(self) -> None:
         """Gather the cycle again from its first Position on."""

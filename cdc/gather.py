@@ -86,8 +86,11 @@ class Gatherer:
 
     def make_room(self) -> bool:
         """Start Tasks when the window is full. True: that does not help, only an ack does."""
-        if not self._parts.receiver.window_full():
+        receiver = self._parts.receiver
+        if not receiver.window_full():
             return False
+        if receiver.acks_make_room:
+            return True  # the close starts the Tasks: one for all costs less than one for each piece
         # small channels stay where they are: each would cost the sink another load, and free next to nothing
         self._start_tasks(max((one.buffered_bytes for one in self.channels.values()), default=0) // _SMALL)
         return all(loading.taken for loading in self.cycle.loading)

@@ -173,6 +173,8 @@ def test_a_window_that_only_an_ack_empties_closes_the_cycle(make):
     reasons = []
 
     class Ring(Faulty):
+        acks_make_room = True
+
         def window_full(self):
             return self.inner._index - self.inner.acked.offset > 10
 
