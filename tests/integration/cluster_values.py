@@ -93,4 +93,6 @@ def _target(column: Column, value: Any) -> Any:
             return json.loads(value) if isinstance(value, str) else value
         case Kind.BIT:
             return int(value)
+        case Kind.FLOAT:
+            return value + 0.0  # as MySQL is asked, which makes 0 of -0
     return value
