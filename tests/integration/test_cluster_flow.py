@@ -65,7 +65,7 @@ class Auditor(threading.Thread):
 
     def __init__(self, cluster: Any) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.sums, self.looks, self.ended = starrocks, set[Any](), 0, threading.Event()
+        self.cluster, self.sums, self.looks, self.ended = cluster, set[Any](), 0, threading.Event()
 
     def run(self) -> None:
         sql = "SELECT (SELECT sum(balance) FROM ods.checking) + (SELECT sum(balance) FROM ods.savings)"
@@ -95,8 +95,10 @@ def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
             rows = [(number, BALANCE) for number in range(ACCOUNTS)]
             cursor.executemany(f"INSERT INTO {table} (id, balance) VALUES (%s, %s)", rows)
         connection.commit()
-    yield str(row[0]), int(row[1])
-    server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
+    try:
+        yield str(row[0]), int(row[1])
+    finally:
+        server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
 
 
 def caught_up(server: LocalServer, job: JobProcess) -> None:
