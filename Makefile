@@ -37,10 +37,10 @@ integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
 
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
-	$(PYTEST) tests -m "canal and not stress"
+	$(PYTEST) tests -m "canal and not stress and not matrix"
 
-recovery: setup ## Every seam, every fault, with restarts
-	$(PYTEST) tests/recovery -m "not stress"
+recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats it
+	$(if $(SEED),CDC_MATRIX_SEED=$(SEED)) $(PYTEST) tests/recovery -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

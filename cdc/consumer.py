@@ -519,9 +519,10 @@ class Consumer:
             self._end_commit()
             if self._gatherer is not None:
                 self.sequence = self._gatherer.sequence
-                self._gatherer.discard()
-                if self._closed is not None and not self._closed.is_prepared:
-                    self._gatherer.abort(self._closed.checkpoint)
+                closed = self._closed if self._closed is not None and not self._closed.is_prepared else None
+                self._gatherer.discard(closed.loading if closed else ())
+                if closed is not None:
+                    self._gatherer.abort(closed.checkpoint)
         except Exception as error:  # noqa: BLE001 - the error that ends the run is already on its way
             _log.warning("an OPEN checkpoint is left to the next start: %s", error)
         finally:

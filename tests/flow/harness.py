@@ -27,7 +27,7 @@ class Harness:
         self.source = source
         self.limits = limits
         self.store = SqliteStore(folder / "home")
-        self.sink = FileSink(folder / "sink.db")
+        self.sink = self.new_sink(folder)
         self.runner = ThreadRunner(self.sink)
         self.routes = Routes(mappings)
         self.record = self.store.acquire(JOB, "shop.yaml")
@@ -35,7 +35,7 @@ class Harness:
         self.sequence = self.record.fence * FENCE_STEP
         self.receiver_options = receiver
         self.widening = Widening()
-        self.wrap_receiver = self.wrap_sink = self.wrap_store = lambda inner: inner
+        self.wrap_receiver = self.wrap_sink = self.wrap_runner = self.wrap_store = lambda inner: inner
         self.receiver = None
         self.consumer = None
 
@@ -45,10 +45,18 @@ class Harness:
         self.runner.sink = sink
         self.receiver = self.new_receiver()
         parts = Parts(
-            self.run, self.wrap_receiver(self.receiver), self.routes, self.runner, sink, self.wrap_store(self.store)
+            self.run,
+            self.wrap_receiver(self.receiver),
+            self.routes,
+            self.wrap_runner(self.runner),
+            sink,
+            self.wrap_store(self.store),
         )
         self.consumer = Consumer(parts, self.limits, sequence=self.sequence, widening=self.widening)
         return self.consumer
+
+    def new_sink(self, folder):
+        return FileSink(folder / "sink.db")
 
     def new_receiver(self):
         return SourceReceiver(self.source, self.routes, **self.receiver_options)

@@ -9,7 +9,7 @@ import cdc.commit
 import cdc.consumer
 from cdc.checkpoint import CheckpointState
 from cdc.checkpoint_sqlite import SqliteStore
-from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, TargetMismatch
+from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, TargetMismatch
 from channels.mapping import Mapping
 from tests.flow.faults import Fault, Faulty, Script, put_in
 from tests.flow.harness import JOB, SMALL, Harness
@@ -210,6 +210,34 @@ def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
         harness.once()
     assert harness.sink.commits == 0
     taken_over[0].close()
+
+
+def test_the_tasks_of_a_closed_cycle_are_gone_before_it_is_aborted(make):
+    source = Source()
+    source.write(("shop.orders", 1), ("shop.items", 1))
+    harness, told = make(source), []
+
+    class Uneven(Faulty):
+        def part_writer(self, table):
+            write = self.inner.part_writer(table)
+
+            def load(name, rows):
+                time.sleep(0.1 if table.name == "ods.orders" else 0.5)  # the cycle is closed by then
+                if table.name == "ods.orders":
+                    raise SinkUnavailable("It is away.", mend="It comes back.")
+                told.append("prepared")
+                return write(name, rows)
+
+            return load
+
+        def abort(self, *prefix):
+            told.append("aborted")
+            self.inner.abort(*prefix)
+
+    harness.wrap_sink = lambda inner: Uneven(inner, None)
+    with pytest.raises(SinkUnavailable):
+        harness.once()
+    assert told == ["prepared", "aborted"]
 
 
 def test_a_busy_sink_is_waited_for_without_losing_anything(make):
