@@ -94,7 +94,7 @@ class Watch:
                 try:
                     times = process.cpu_times()
                     self._cpu[(process.pid, process.create_time())] = times.user + times.system
-                    total += _pss(process.pid)
+                    total += pss_bytes(process.pid)
                 except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                     continue
             self._peak = max(self._peak, total)
@@ -107,7 +107,8 @@ class Watch:
             return []
 
 
-def _pss(pid: int) -> int:
+def pss_bytes(pid: int) -> int:
+    """Proportional set size of a process: pages that others share count by their share."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

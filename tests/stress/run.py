@@ -6,12 +6,13 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.stress.checker import Checker
-from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Target
+from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Source, Target
 from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
 
 WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
@@ -34,6 +35,7 @@ class Outcome:
     target: str
     seed: int
     kills: int
+    disturbances: int  # of the source and the target, while the job was running
     groups: int
     polls: int
     faults: tuple[str, ...]
@@ -41,7 +43,6 @@ class Outcome:
 
 def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) -> Outcome:
     """Walk for ``seconds`` under kills, let everybody arrive, and look at what the readers have seen."""
-    draw = random.Random(seed)
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=1M")
     with (
         LocalServer.start(obtain("mysql"), folder / "mysql", options=options) as server,
@@ -50,17 +51,19 @@ def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) ->
         server.create_user("cdc", PASSWORD)
         server.execute(f"CREATE DATABASE {DATABASE}")
         server.execute(*(CREATE.format(table=f"{DATABASE}.{table}") for table in TABLES))
-        with SOURCES[source](server, end_of(server), folder) as source_yaml:
+        with SOURCES[source](server, end_of(server), folder) as origin:
             port = free_port()
-            text = JOB.format(source=source_yaml, sink=sink.yaml, database=DATABASE, port=port)
+            text = JOB.format(source=origin.yaml, sink=sink.yaml, database=DATABASE, port=port)
             (folder / "job.yaml").write_text(text)
             with JobProcess(folder / "job.yaml", home=folder / "state", port=port) as job:
-                return _walk(server, job, sink, (source, target, seed), draw, seconds)
+                return _walk(server, job, (origin, sink), (source, target, seed), seconds)
 
 
 def _walk(
-    server: LocalServer, job: JobProcess, sink: Target, names: tuple[str, str, int], draw: random.Random, seconds: float
+    server: LocalServer, job: JobProcess, ends: tuple[Source, Target], names: tuple[str, str, int], seconds: float
 ) -> Outcome:
+    (source, sink), draw = ends, random.Random(names[2])
+    faults = [None, source.disturb] if sink.disturb is None else [None, source.disturb, partial(sink.disturb, draw)]
     walk, arrived = Walk(), threading.Event()
     readers = [Reader(walk, sink, arrived) for _ in range(READERS)]
     writers = [
@@ -75,11 +78,17 @@ def _walk(
     ]
     for thread in (*writers, *readers):
         thread.start()
-    kills, deadline = 0, time.monotonic() + seconds
+    kills = disturbances = 0
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         job.start()
         # from before the driver has read its job file to well into several cycles
         time.sleep(draw.uniform(0.5, 15))
+        disturb = draw.choice(faults)
+        if disturb is not None:
+            disturb()
+            disturbances += 1
+        time.sleep(draw.uniform(0, 3))
         job.kill()
         kills += 1
     for writer in writers:
@@ -93,9 +102,9 @@ def _walk(
         if reader.failure is not None:
             raise reader.failure
         reader.checker.at_rest(sink.read())
-    faults = sorted({fault for reader in readers for fault in reader.checker.faults})
+    found = sorted({fault for reader in readers for fault in reader.checker.faults})
     polls = sum(reader.checker.polls for reader in readers)
-    return Outcome(*names, kills, len(walk.groups), polls, tuple(faults))
+    return Outcome(*names, kills, disturbances, len(walk.groups), polls, tuple(found))
 
 
 class Reader(threading.Thread):
