@@ -53,8 +53,8 @@ stress-long: setup ## Hours: the state machine for millions of steps, a hundred 
 soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: any difference, any leak; writes a plot
 	$(BIN)/python -m tests.stress.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## Every benchmark; writes benchmarks/results/
-	$(BIN)/python -m benchmarks
+bench: setup ## Every benchmark (ONLY="name ...", RUNS=n), checked, with baselines; one table, JSON and charts in benchmarks/results/
+	$(BIN)/python -m benchmarks $(ONLY) $(if $(RUNS),--runs $(RUNS))
 
 bench-canal: setup ## The Canal client alone, and jobs on a real Canal server end to end
 	$(BIN)/python -m benchmarks.bench_canal

@@ -190,12 +190,12 @@ class Sampler:
         calm = [sample for sample in settled if sample.second > self.calm_from]
         found = []
         for name in ("memory_mib", "handles", "threads"):
-            found.append(_grown(f"{name}, first third of the run and last", settled, name))
-            found.append(_grown(f"{name}, the last process alone", calm, name))
+            found.append(grown(f"{name}, first third of the run and last", settled, name))
+            found.append(grown(f"{name}, the last process alone", calm, name))
         # of files the first third is still filling up: retention, the first vacuum
         later = self.samples[len(self.samples) // 3 :]
-        found += [_grown(name, later, name) for name in ("table_files", "temporary_files", "state_kib")]
-        found.append(_grown("staging_files, at rest", self.rests, "staging_files"))
+        found += [grown(name, later, name) for name in ("table_files", "temporary_files", "state_kib")]
+        found.append(grown("staging_files, at rest", self.rests, "staging_files"))
         strays = max((sample.strays for sample in self.samples), default=0)
         found.append(Verdict("processes that outlive their driver", 0, strays, MOST_STRAYS))
         found.append(Verdict("processes that outlive the job", 0, len(self.left_behind), 0))
@@ -211,7 +211,8 @@ class Sampler:
         }
 
 
-def _grown(what: str, samples: Sequence[Sample], name: str) -> Verdict:
+def grown(what: str, samples: Sequence[Sample], name: str) -> Verdict:
+    """The median of the first third beside that of the last: a peak is no growth."""
     values = [float(getattr(sample, name)) for sample in samples]
     if not values:
         raise SystemExit(f"The run was too short to say anything about {what}: give it more --minutes.")

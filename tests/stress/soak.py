@@ -112,8 +112,10 @@ class Soak:
 
     def kill(self) -> None:
         """The driver, which is started again at once, or a process of its, which it has to replace by itself."""
-        victim = self.draw.choice(VICTIMS)
-        found = psutil.Process(self.job.pid).children(recursive=True) if victim != "driver" else []
+        victim, driver = self.draw.choice(VICTIMS), psutil.Process(self.job.pid)
+        if driver.status() == psutil.STATUS_ZOMBIE:
+            self.differences.append(f"{self.seconds():.0f} s: the driver had ended by itself: {self.job.log}")
+        found = driver.children(recursive=True) if victim != "driver" else []
         chosen = [child for child in found if victim in _command(child)]
         if chosen:
             for child in chosen:
@@ -138,9 +140,9 @@ def soak(folder: Path, minutes: float, seed: int) -> tuple[Soak, Sampler]:
     # what the job's processes leave in the machine's folder for temporary files is counted in one of its own
     temporary = folder / "tmp"
     temporary.mkdir()
-    os.environ |= {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=16M", "--innodb-buffer-pool-size=256M")
     with LocalServer.start(obtain("mysql", print), folder / "mysql", options=options) as server:
+        os.environ |= {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
         run = Soak(folder, server, seed)
         end, calm = minutes * 60, minutes * 60 * (1 - CALM)
         compare_every = min(300.0, end / 5)

@@ -59,7 +59,7 @@ def test_the_checker_finds_rows_from_the_future() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("source", "target", "seed"),
-    [("binlog", "delta", 11), pytest.param("canal", "starrocks-multi", 12, marks=pytest.mark.canal)],
+    [("binlog", "delta", 16), pytest.param("canal", "starrocks-multi", 27, marks=pytest.mark.canal)],
 )
 def test_a_short_walk(tmp_path: Path, source: str, target: str, seed: int) -> None:
     if source == "canal":
