@@ -38,6 +38,7 @@ class Outcome:
     disturbances: int  # of the source and the target, while the job was running
     groups: int
     polls: int
+    views: int  # polls that showed something new, of the reader with the most
     faults: tuple[str, ...]
 
 
@@ -104,7 +105,8 @@ def _walk(
         reader.checker.at_rest(sink.read())
     found = sorted({fault for reader in readers for fault in reader.checker.faults})
     polls = sum(reader.checker.polls for reader in readers)
-    return Outcome(*names, kills, disturbances, len(walk.groups), polls, tuple(found))
+    views = max(reader.checker.views for reader in readers)
+    return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
 
 
 class Reader(threading.Thread):
