@@ -16,6 +16,7 @@ from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Source, Target
 from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
 
 WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
+LEAST_KILLS, WHILE_STARTING = 3, 0.3  # of a walk, however short; share of kills that come while the driver starts
 JOB = """\
 name: walk
 {source}
@@ -43,7 +44,7 @@ class Outcome:
 
 
 def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) -> Outcome:
-    """Walk for ``seconds`` under kills, let everybody arrive, and look at what the readers have seen."""
+    """Walk for ``seconds`` and a few kills at least, let everybody arrive, and look at what the readers have seen."""
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=1M")
     with (
         LocalServer.start(obtain("mysql"), folder / "mysql", options=options) as server,
@@ -81,10 +82,13 @@ def _walk(
         thread.start()
     kills = disturbances = 0
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while kills < LEAST_KILLS or time.monotonic() < deadline:
         job.start()
-        # from before the driver has read its job file to well into several cycles
-        time.sleep(draw.uniform(0.5, 15))
+        if draw.random() < WHILE_STARTING:  # from before the driver has read its job file
+            time.sleep(draw.uniform(0.5, 8))
+        else:  # in its first cycles, however slow the machine is
+            job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 180)
+            time.sleep(draw.uniform(0.5, 8))
         disturb = draw.choice(faults)
         if disturb is not None:
             disturb()
