@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks import chart
 from benchmarks.harness import RESULTS
-from benchmarks.suite import WARM_UP, Figure, Outcome, chosen, measure, write
+from benchmarks.suite import WARM_UP, Figure, Outcome, chosen, measure, number, write
 
 
 def main() -> None:
@@ -61,19 +61,15 @@ def _cells(figure: Figure) -> list[str]:
     aside = figure.aside()
     return [
         figure.name,
-        _number(figure.median),
-        f"{_number(min(figure.values))} - {_number(max(figure.values))}",
+        number(figure.median),
+        f"{number(min(figure.values))} - {number(max(figure.values))}",
         figure.unit,
         str(len(figure.values)),
-        _number(aside["cpu_s_per_million"]) if "cpu_s_per_million" in aside else "",
-        _number(aside["peak_gib"]) if "peak_gib" in aside else "",
-        ", ".join(f"{name}: {_number(value)}" for name, value in figure.baselines().items()),
+        number(aside["cpu_s_per_million"]) if "cpu_s_per_million" in aside else "",
+        number(aside["peak_gib"]) if "peak_gib" in aside else "",
+        ", ".join(f"{name}: {number(value)}" for name, value in figure.baselines().items()),
         figure.must,
     ]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

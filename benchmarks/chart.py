@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from benchmarks.suite import Figure, Outcome
+from benchmarks.suite import Figure, Outcome, number
 
 mpl.use("svg")
 from matplotlib import pyplot
@@ -29,7 +29,7 @@ def draw(outcome: Outcome, folder: Path) -> Path | None:
         for place, (label, value, values, color) in enumerate(_bars(found)):
             axis.barh(place, value, color=color, height=0.6)
             axis.plot(values, [place] * len(values), "k.", markersize=4)
-            axis.annotate(f" {value:,.4g}", (max([value, *values]), place), va="center", fontsize=8)
+            axis.annotate(f" {number(value)}", (max([value, *values]), place), va="center", fontsize=8)
             axis.annotate(f"{label}  ", (0, place), va="center", ha="right", fontsize=8, annotation_clip=False)
         axis.set_yticks([])
         axis.invert_yaxis()

@@ -176,3 +176,8 @@ def write(outcomes: Iterable[Outcome], folder: Path, command: str) -> None:
             "figures": [{key: value for key, value in figure.items() if key != "runs"} for figure in figures],
         })  # fmt: skip
     (folder / "bench.json").write_text(json.dumps(everything, indent=2) + "\n")
+
+
+def number(value: float) -> str:
+    """For people."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Source, Target
 from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
 
 WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
+VIEW_TIMEOUT_S = 300.0
 LEAST_KILLS, WHILE_STARTING = 3, 0.3  # of a walk, however short; share of kills that come while the driver starts
 JOB = """\
 name: walk
@@ -86,9 +88,9 @@ def _walk(
         job.start()
         if draw.random() < WHILE_STARTING:  # from before the driver has read its job file
             time.sleep(draw.uniform(0.5, 8))
-        else:  # in its first cycles, however slow the machine is
-            job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 180)
-            time.sleep(draw.uniform(0.5, 8))
+        else:  # among its cycles, however slow the machine is
+            _await_view(readers)
+            time.sleep(draw.uniform(0, 5))
         disturb = draw.choice(faults)
         if disturb is not None:
             disturb()
@@ -111,6 +113,17 @@ def _walk(
     polls = sum(reader.checker.polls for reader in readers)
     views = max(reader.checker.views for reader in readers)
     return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
+
+
+def _await_view(readers: Sequence[Reader]) -> None:
+    """Until a reader sees something new. Raises: TimeoutError - nothing becomes visible any more."""
+    before, deadline = [reader.checker.views for reader in readers], time.monotonic() + VIEW_TIMEOUT_S
+    while [reader.checker.views for reader in readers] == before:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing became visible for {VIEW_TIMEOUT_S:.0f} s")
+        if any(reader.failure for reader in readers):
+            return
+        time.sleep(0.1)
 
 
 class Reader(threading.Thread):

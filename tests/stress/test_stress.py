@@ -69,4 +69,4 @@ def test_a_short_walk(tmp_path: Path, source: str, target: str, seed: int) -> No
             unavailable(str(error))
     outcome = run(tmp_path, source, target, seconds=25, seed=seed)
     assert outcome.faults == ()
-    assert outcome.groups > 60 and outcome.polls > 30 and outcome.views > 3
+    assert outcome.groups > 60 and outcome.views > 3
