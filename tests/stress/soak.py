@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -44,6 +45,7 @@ status: {{port: {status}}}
 """
 SHOPPERS, TRANSACTIONS_PER_S = 2, 20.0  # of each: two cores also have MySQL and the comparison to carry
 KILL_EVERY_S = 60.0
+WHILE_STARTING = 0.2  # share of kills that come whatever the job is doing
 VICTIMS = ("driver", "driver", "driver", "java", "pyspark.daemon")
 CALM = 1 / 6  # of the time, at its end, without kills
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
@@ -68,6 +70,9 @@ class Soak:
         port = free_port()
         text = JOB.format(port=server.port, password=PASSWORD, file=file, offset=offset, status=port)
         (folder / "job.yaml").write_text(text)
+        shop.Shopper(lambda: server.connect(shop.DATABASE), seed=seed, transactions_per_s=1).fill(
+            customers=1000, orders=3000
+        )
         self.job = JobProcess(folder / "job.yaml", home=folder / "state", port=port)
 
     def seconds(self) -> float:
@@ -111,7 +116,12 @@ class Soak:
               f"{len(self.differences)} differences", flush=True)  # fmt: skip
 
     def kill(self) -> None:
-        """The driver, which is started again at once, or a process of its, which it has to replace by itself."""
+        """The driver, which is started again at once, or a process of its, which it has to replace by itself.
+
+        On a machine so slow that the job has not committed anything since the last kill, that is waited for.
+        """
+        if self.draw.random() > WHILE_STARTING:
+            self.job.wait_for("a commit", _has_committed, 300)
         victim, driver = self.draw.choice(VICTIMS), psutil.Process(self.job.pid)
         if driver.status() == psutil.STATUS_ZOMBIE:
             self.differences.append(f"{self.seconds():.0f} s: the driver had ended by itself: {self.job.log}")
@@ -126,6 +136,12 @@ class Soak:
             self.job.kill()
             self.job.start()
         self.kills.append((self.seconds(), victim))
+
+
+def _has_committed(status: dict[str, Any]) -> bool:
+    """In this run. Both times are of one clock, in one form."""
+    checkpoint, since = status["checkpoint"], status["started_at"]
+    return bool(checkpoint and since and (checkpoint["committed_at"] or "") > since)
 
 
 def _command(process: psutil.Process) -> str:
