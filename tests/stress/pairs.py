@@ -16,6 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from cdc.local_servers import LocalServer
+from tests.canal_sources import drain
 from tests.servers.canal import DESTINATION, CanalServer, obtain_canal
 from tests.servers.canal import PASSWORD as CANAL_PASSWORD
 from tests.servers.canal import USER as CANAL_USER
@@ -75,6 +76,7 @@ def binlog(server: LocalServer, start: tuple[str, int], _: Path) -> Iterator[Sou
 def canal(server: LocalServer, _: tuple[str, int], folder: Path) -> Iterator[Source]:
     """A real Canal that keeps its cursor on disk, and is killed and started again now and then."""
     with CanalServer(obtain_canal(), folder / "canal", server) as canal_server:
+        drain(canal_server)  # without a cursor a Canal that starts again would begin at the end of the binlog
 
         def crash() -> None:
             canal_server.kill()

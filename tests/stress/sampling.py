@@ -18,7 +18,8 @@ from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer
 
 EVERY_S = 5.0
-SETTLED_S = 45.0  # a process younger than that still starts: classes, kernels, workers
+SETTLED_S = 60.0  # a process younger than that still starts: classes, kernels, workers
+LONG_S = 600.0  # a last process that was not looked at for so long, behind its start, says nothing about leaks
 GONE_S = 30.0  # a process whose driver was killed has to notice it within
 
 # what may be after, of what was before: factor and slack
@@ -191,7 +192,8 @@ class Sampler:
         found = []
         for name in ("memory_mib", "handles", "threads"):
             found.append(grown(f"{name}, first third of the run and last", settled, name))
-            found.append(grown(f"{name}, the last process alone", calm, name))
+            if calm and calm[-1].second - calm[0].second > LONG_S:
+                found.append(grown(f"{name}, the last process alone", calm, name))
         # of files the first third is still filling up: retention, the first vacuum
         later = self.samples[len(self.samples) // 3 :]
         found += [grown(name, later, name) for name in ("table_files", "temporary_files", "state_kib")]
