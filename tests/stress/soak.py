@@ -122,7 +122,7 @@ class Soak:
         """
         if self.draw.random() > WHILE_STARTING:
             self.job.wait_for("a commit", _has_committed, 300)
-        victim, driver = self.draw.choice(VICTIMS), psutil.Process(self.job.pid)
+        second, victim, driver = self.seconds(), self.draw.choice(VICTIMS), psutil.Process(self.job.pid)
         if driver.status() == psutil.STATUS_ZOMBIE:
             self.differences.append(f"{self.seconds():.0f} s: the driver had ended by itself: {self.job.log}")
         found = driver.children(recursive=True) if victim != "driver" else []
@@ -135,7 +135,7 @@ class Soak:
             victim = "driver"
             self.job.kill()
             self.job.start()
-        self.kills.append((self.seconds(), victim))
+        self.kills.append((second, victim))
 
 
 def _has_committed(status: dict[str, Any]) -> bool:
