@@ -41,7 +41,7 @@ def show(outcomes: list[Outcome]) -> None:
     for one in outcomes:
         numbers = (one.seed, one.kills, one.disturbances, one.groups, one.polls, one.views, len(one.faults))
         table.add_row(one.source, one.target, *map(str, numbers))
-    console = Console()
+    console = Console(width=120)
     console.print(table)
     for one in outcomes:
         for fault in one.faults[:20]:
