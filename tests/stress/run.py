@@ -18,7 +18,8 @@ from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
 
 WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
 VIEW_TIMEOUT_S = 300.0
-LEAST_KILLS, WHILE_STARTING = 3, 0.3  # of a walk, however short; share of kills that come while the driver starts
+LEAST_KILLS = 3  # of a walk, however short
+WHILE_STARTING = 3  # the first of so many kills comes while the driver starts
 JOB = """\
 name: walk
 {source}
@@ -67,7 +68,6 @@ def _walk(
     server: LocalServer, job: JobProcess, ends: tuple[Source, Target], names: tuple[str, str, int], seconds: float
 ) -> Outcome:
     (source, sink), draw = ends, random.Random(names[2])
-    faults = [None, source.disturb] if sink.disturb is None else [None, source.disturb, partial(sink.disturb, draw)]
     walk, arrived = Walk(), threading.Event()
     readers = [Reader(walk, sink, arrived) for _ in range(READERS)]
     writers = [
@@ -82,11 +82,38 @@ def _walk(
     ]
     for thread in (*writers, *readers):
         thread.start()
+    try:
+        kills, disturbances = _kill(job, readers, (source, sink), draw, seconds)
+        for writer in writers:
+            writer.finish()
+        job.start()
+        end = end_of(server)
+        job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
+    finally:
+        arrived.set()
+        for thread in (*writers, *readers):
+            thread.give_up()
+    for reader in readers:
+        if reader.failure is not None:
+            raise reader.failure
+        reader.checker.at_rest(sink.read())
+    found = sorted({fault for reader in readers for fault in reader.checker.faults})
+    polls = sum(reader.checker.polls for reader in readers)
+    views = max(reader.checker.views for reader in readers)
+    return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
+
+
+def _kill(
+    job: JobProcess, readers: Sequence[Reader], ends: tuple[Source, Target], draw: random.Random, seconds: float
+) -> tuple[int, int]:
+    """Start and kill the job again and again; how often it was killed, and something else disturbed."""
+    source, sink = ends
+    faults = [None, source.disturb] if sink.disturb is None else [None, source.disturb, partial(sink.disturb, draw)]
     kills = disturbances = 0
     deadline = time.monotonic() + seconds
     while kills < LEAST_KILLS or time.monotonic() < deadline:
         job.start()
-        if draw.random() < WHILE_STARTING:  # from before the driver has read its job file
+        if kills % WHILE_STARTING == 0:  # from before the driver has read its job file
             time.sleep(draw.uniform(0.5, 8))
         else:  # among its cycles, however slow the machine is
             _await_view(readers)
@@ -98,21 +125,7 @@ def _walk(
         time.sleep(draw.uniform(0, 3))
         job.kill()
         kills += 1
-    for writer in writers:
-        writer.finish()
-    job.start()
-    end = end_of(server)
-    job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
-    arrived.set()
-    for reader in readers:
-        reader.join()
-        if reader.failure is not None:
-            raise reader.failure
-        reader.checker.at_rest(sink.read())
-    found = sorted({fault for reader in readers for fault in reader.checker.faults})
-    polls = sum(reader.checker.polls for reader in readers)
-    views = max(reader.checker.views for reader in readers)
-    return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
+    return kills, disturbances
 
 
 def _await_view(readers: Sequence[Reader]) -> None:
@@ -142,7 +155,10 @@ class Reader(threading.Thread):
                 self.checker.observe(self._sink.read())
         except BaseException as error:
             self.failure = error
-            raise
+
+    def give_up(self) -> None:
+        """Wait for the end of it."""
+        self.join()
 
 
 def end_of(server: LocalServer) -> tuple[str, int]:
