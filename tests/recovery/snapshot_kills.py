@@ -47,7 +47,7 @@ def run(folder: Path, source: str, target: str, *, kills: int, seed: int, kind: 
     Raises: AssertionError - source and target differ, or a finished chunk was read again.
     """
     options = ("--binlog-row-metadata=FULL",)
-    with LocalServer.start(obtain(kind), folder / "server", options=options) as server, TARGETS[target](folder) as sink:
+    with LocalServer.start(obtain(kind), folder / kind, options=options) as server, TARGETS[target](folder) as sink:
         server.create_user("cdc", PASSWORD)
         server.execute(f"CREATE DATABASE {DATABASE}")
         _fill(server, kind)
