@@ -45,11 +45,17 @@ recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink)
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
-stress: setup ## Long random runs: the state machine for millions of steps, kills under load
+stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
+	$(BIN)/python -m tests.stress $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+stress-long: setup ## Hours: the state machine for millions of steps, a hundred kills of jobs into each cluster sink
 	$(PYTEST) tests -m stress
 
-bench: setup ## Every benchmark; writes benchmarks/results/
-	$(BIN)/python -m benchmarks
+soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: any difference, any leak; writes a plot
+	$(BIN)/python -m tests.stress.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+bench: setup ## Every benchmark (ONLY="name ...", RUNS=n), checked, with baselines; one table, JSON and charts in benchmarks/results/
+	$(BIN)/python -m benchmarks $(ONLY) $(if $(RUNS),--runs $(RUNS))
 
 bench-canal: setup ## The Canal client alone, and jobs on a real Canal server end to end
 	$(BIN)/python -m benchmarks.bench_canal
@@ -79,4 +85,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration canal recovery kills stress bench bench-canal bench-decode fuzz golden protocol lock clean
+.PHONY: help setup demo check test integration canal recovery kills stress stress-long soak bench bench-canal bench-decode fuzz golden protocol lock clean

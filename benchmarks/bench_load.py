@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,14 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cdc.batch import Changes, LoadName, PreparedLoad
+from benchmarks.null_sink import NullSink
+from cdc.batch import Changes
 from cdc.position import BinlogPosition
 from cdc.schema import Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping, SparkExpressionTypes
-from channels.sinks.base import CheckpointMark, TargetTable
+from channels.sinks.base import CheckpointMark
 from channels.sinks.delta import DeltaSink
-from channels.sinks.memory import MemorySink
 from channels.task import RunIdentity, SparkTaskRunner, Task
 from spark.session import SessionHolder
 
@@ -79,18 +79,6 @@ def orders(ids: np.ndarray[Any, Any], sequence: int, seed: int = 0) -> pa.Record
             "__sequence": pa.array(np.arange(sequence, sequence + count), pa.int64()),
         }
     )
-
-
-class NullSink(MemorySink):
-    """Takes everything and keeps nothing."""
-
-    def part_writer(self, table: TargetTable) -> Any:
-        """See ``Sink``."""
-        return _count_rows
-
-
-def _count_rows(name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad:
-    return PreparedLoad(name, name.channel, sum(batch.num_rows for batch in rows), 0)
 
 
 @dataclass
@@ -247,9 +235,9 @@ def main() -> None:
     started = time.perf_counter()
     bench.sessions.get().range(1).count()
     bench.report("session.start", time.perf_counter() - started, "s", cpu=Usage.now().cpu)
-    bench.load("warm_up", NullSink(), identity, 200_000, commit=False)
+    bench.load("warm_up", NullSink(bench.folder), identity, 200_000, commit=False)
     if "null" in arguments.parts:
-        bench.load("null", NullSink(), identity, arguments.rows, commit=False)
+        bench.load("null", NullSink(bench.folder), identity, arguments.rows, commit=False)
     if "delta" in arguments.parts:
         bench.load("delta", DeltaSink(bench.folder / "delta"), identity, arguments.rows)
     if "mapped" in arguments.parts:

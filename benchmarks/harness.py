@@ -1,4 +1,7 @@
-"""What every benchmark needs: a result with its circumstances, and a watch over all processes of a job."""
+"""What every benchmark needs: a result with its circumstances, and a watch over all processes of a job.
+
+A benchmark measures once and reports; ``python -m benchmarks`` repeats it in processes of their own and sums up.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from typing import Any
 
 import psutil
 
-RESULTS = Path(__file__).parent / "results"
+# `python -m benchmarks` gives each run a folder of its own
+RESULTS = Path(os.environ.get("CDC_BENCH_RESULTS", Path(__file__).parent / "results"))
 _PACKAGES = ("pyspark", "pyarrow", "deltalake", "numba", "pymysql", "mysql-replication", "spark-binlog-load")
 
 
@@ -46,9 +50,12 @@ def _installed(name: str) -> bool:
 
 
 def report(name: str, value: float, unit: str, *, must: str, data: Mapping[str, Any], **more: Any) -> None:
-    """Print one figure and write it to ``results/NAME.json``."""
+    """Print one figure and write it to ``results/NAME.json``.
+
+    ``more``: what else is known of it; ``baselines`` among it is what others reach in the same run, in the same unit.
+    """
     result = {"name": name, "value": value, "unit": unit, "must": must, **more, **circumstances(**data)}
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
     print(
         f"{name:40} {value:>14,.2f} {unit:12} (must: {must})",
@@ -94,7 +101,7 @@ class Watch:
                 try:
                     times = process.cpu_times()
                     self._cpu[(process.pid, process.create_time())] = times.user + times.system
-                    total += _pss(process.pid)
+                    total += pss_bytes(process.pid)
                 except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                     continue
             self._peak = max(self._peak, total)
@@ -107,7 +114,8 @@ class Watch:
             return []
 
 
-def _pss(pid: int) -> int:
+def pss_bytes(pid: int) -> int:
+    """Proportional set size of a process: pages that others share count by their share."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

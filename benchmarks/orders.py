@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cdc.local_servers import LocalServer
 
 CREATE = """
@@ -56,3 +58,13 @@ def fill(
                 count = min(CHUNK, transaction_rows, rows - chunk, start + transaction_rows - chunk)
                 cursor.execute(_ROWS.format(name=name, first=first + chunk, count=count))
             connection.commit()
+
+
+def fill_together(server: LocalServer, database: str, names: Sequence[str], rows: int, *, first: int = 0) -> None:
+    """Insert ``rows`` rows into each of the tables, all in one transaction."""
+    connection = server.connect(database)
+    with connection, connection.cursor() as cursor:
+        connection.begin()
+        for name in names:
+            cursor.execute(_ROWS.format(name=name, first=first, count=rows))
+        connection.commit()

@@ -10,12 +10,13 @@ from cdc.batch import Batch
 from cdc.checkpoint import Checkpoint, CheckpointState
 from cdc.cycle import Cycle, Loading, take_off_window
 from cdc.errors import SchemaMismatch
-from cdc.parts import Parts
+from cdc.parts import Parts, grown
 from cdc.position import Position
 from cdc.schema import TableSchema
 from channels.channel import Channel
 from channels.sinks.base import TargetTable
 
+_SMALL = 4  # a channel with less than this share of the largest one's bytes
 _CANCEL_S = 1.0  # cancelled Tasks get this long to be gone, so that they leave nothing behind after the abort
 
 
@@ -58,7 +59,11 @@ class Gatherer:
         return batch
 
     def start_tasks(self, at_least: int) -> None:
-        """Rows leave the channels that hold ``at_least`` bytes. Tasks handed over together may share a job."""
+        """Rows leave the channels that hold ``at_least`` bytes, or more where the checkpoint has many loads already."""
+        self._start_tasks(grown(at_least, len(self.cycle.loading)))
+
+    def _start_tasks(self, at_least: int) -> None:
+        """Tasks handed over together may share a job."""
         full = [c for c in self.channels.values() if c.buffered_rows and c.buffered_bytes >= at_least]
         if not full:
             return
@@ -80,13 +85,14 @@ class Gatherer:
         return self.channels.get(schema.name) or self._join(schema)
 
     def make_room(self) -> bool:
-        """Start Tasks of everything when the window is full. True: that does not help, only an ack does."""
+        """Start Tasks when the window is full. True: that does not help, only an ack does."""
         receiver = self._parts.receiver
         if not receiver.window_full():
             return False
         if receiver.acks_make_room:
             return True  # the close starts the Tasks: one for all costs less than one for each piece
-        self.start_tasks(at_least=0)
+        # small channels stay where they are: each would cost the sink another load, and free next to nothing
+        self._start_tasks(max((one.buffered_bytes for one in self.channels.values()), default=0) // _SMALL)
         return all(loading.taken for loading in self.cycle.loading)
 
     def watch(self, closed: Iterable[Loading]) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,18 @@ import requests
 
 from cdc.errors import CdcError
 
+CDC = (sys.executable, "-m", "cdc.cli")
+
 
 class JobProcess:
-    """``cdc start JOB.yaml --foreground`` as a child process whose status endpoint is asked."""
+    """``cdc start JOB.yaml --foreground`` as a child process whose status endpoint is asked.
 
-    def __init__(self, job_file: Path, *, home: Path, port: int) -> None:
+    ``program``: what is run as ``cdc``.
+    """
+
+    def __init__(self, job_file: Path, *, home: Path, port: int, program: Sequence[str] = CDC) -> None:
         self.job_file = job_file
+        self._program = program
         self.log = home / "driver.log"
         self._url = f"http://127.0.0.1:{port}/status"
         self._environment = {**os.environ, "CDC_HOME": str(home)}
@@ -43,7 +49,7 @@ class JobProcess:
     def start(self, *options: str) -> None:
         """Start the driver; its output goes to ``log``."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "cdc.cli", "start", str(self.job_file), "--foreground", *options]
+        command = [*self._program, "start", str(self.job_file), "--foreground", *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

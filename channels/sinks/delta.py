@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ class DeltaSink:
         self._claim = Claim(self._root / STAGING)
         self._tables: dict[str, DeltaTable] = {}
         self._vacuumed: dict[str, float] = {}
-        self._token: str | None = None
+        self._token: str | None = None  # see StagedFileWriter
+        self._probe_head = "seen-"
         self._swept: set[tuple[str, str, int]] = set()  # runs whose forerunners' leftovers are gone
 
     def ensure_table(self, table: TargetTable) -> None:
@@ -140,6 +142,11 @@ class DeltaSink:
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
         """See ``Sink``: the folder is claimed as a whole."""
         self._claim.take(mark)
+        self._probe_head = f"seen-{mark.job}-"
+        for path in (self._root / STAGING).glob(self._probe_head + "[0-9a-f]" * 32):
+            if path.name != self._token:  # of a run that was killed: this job's claim is ours alone
+                with suppress(OSError):
+                    path.unlink()
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
@@ -380,7 +387,7 @@ class DeltaSink:
 
     def _probe(self) -> str:
         if self._token is None:
-            token = f"seen-{uuid.uuid4().hex}"
+            token = f"{self._probe_head}{uuid.uuid4().hex}"
             path = self._root / STAGING / token
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)

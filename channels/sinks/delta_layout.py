@@ -47,7 +47,7 @@ def delete_unused(folder: Path, active: set[str], retention_s: float) -> int:
     """Delete files of a table that no version of the last ``retention_s`` seconds names; gives their count.
 
     A file that the newest version does not name was dropped by the log entry that removed it; where the log no longer
-    has such an entry, retention is long past.
+    has such an entry, retention is long past. Files whose writer was killed before they had their name go as well.
     """
     oldest = time.time() - retention_s
     recent: set[str] = set()
@@ -55,7 +55,7 @@ def delete_unused(folder: Path, active: set[str], retention_s: float) -> int:
         if entry.stat().st_mtime >= oldest:
             recent.update(_removed(entry))
     count = 0
-    for path in folder.glob("*.parquet"):
+    for path in folder.glob("*.parquet*"):
         if path.name not in active and path.name not in recent and path.stat().st_ctime < oldest:
             path.unlink(missing_ok=True)
             count += 1

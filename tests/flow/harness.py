@@ -9,7 +9,7 @@ from cdc.batch import FENCE_STEP
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.consumer import Consumer, Ended
 from cdc.errors import Answer, decide
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, Widening
 from channels.mapping import Mapping, Routes
 from channels.task import RunIdentity
 from tests.flow.runner import ThreadRunner
@@ -34,6 +34,7 @@ class Harness:
         self.run = RunIdentity(JOB, self.record.incarnation, self.record.fence)
         self.sequence = self.record.fence * FENCE_STEP
         self.receiver_options = receiver
+        self.widening = Widening()
         self.wrap_receiver = self.wrap_sink = self.wrap_runner = self.wrap_store = lambda inner: inner
         self.receiver = None
         self.consumer = None
@@ -51,7 +52,7 @@ class Harness:
             sink,
             self.wrap_store(self.store),
         )
-        self.consumer = Consumer(parts, self.limits, sequence=self.sequence)
+        self.consumer = Consumer(parts, self.limits, sequence=self.sequence, widening=self.widening)
         return self.consumer
 
     def new_sink(self, folder):

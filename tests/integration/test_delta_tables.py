@@ -34,17 +34,12 @@ def stage(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnat
 
 
 def commit(sink: DeltaSink, checkpoint: int, ids: range, value: int = 0, incarnation: str = "0badcafe") -> None:
-    load = stage(sink, checkpoint, ids, value, incarnation)
-    mark = CheckpointMark(
-        "shop",
-        incarnation,
-        1,
-        checkpoint,
-        BinlogPosition("b.000001", 4),
-        BinlogPosition("b.000001", checkpoint),
-        checkpoint,
-    )
-    sink.commit([load], mark)
+    sink.commit([stage(sink, checkpoint, ids, value, incarnation)], mark(checkpoint, incarnation))
+
+
+def mark(checkpoint: int, incarnation: str = "0badcafe") -> CheckpointMark:
+    first, last = BinlogPosition("b.000001", 4), BinlogPosition("b.000001", checkpoint)
+    return CheckpointMark("shop", incarnation, 1, checkpoint, first, last, checkpoint)
 
 
 def files(folder: Path) -> set[str]:
@@ -157,6 +152,27 @@ def test_what_a_dead_run_staged_is_deleted_once_a_later_run_has_committed_it(tmp
     sink.commit([load], CheckpointMark("shop", "0badcafe", 2, 1, place, place, 2))
     assert sums(tmp_path) == (3, 0)
     assert not list((tmp_path / "_cdc_staging").glob("cdc-*"))
+
+
+def test_what_a_kill_in_the_middle_left_is_deleted(tmp_path: Path) -> None:
+    dead = DeltaSink(tmp_path, retention_s=0)
+    dead.claim(mark(0), ["ods.orders"])
+    dead.ensure_table(TABLE)
+    commit(dead, 1, range(3))
+    growing = tmp_path / "ods/orders" / f"part-1.parquet.{'0' * 32}.tmp"  # a merge's file, not whole yet
+    growing.touch()
+    foreign = tmp_path / "_cdc_staging" / f"seen-shop-two-{'0' * 32}"  # of another job
+    foreign.touch()
+    dead._claim.release()  # as its process's end does
+    sink = DeltaSink(tmp_path, retention_s=0)
+    sink.claim(mark(1), ["ods.orders"])
+    commit(sink, 2, range(3))
+    time.sleep(0.05)
+    sink.maintain([TABLE])
+    assert not growing.exists() and foreign.exists()
+    assert len(list((tmp_path / "_cdc_staging").glob("seen-*"))) == 2, "the living run's, and the other job's"
+    sink.close()
+    assert list((tmp_path / "_cdc_staging").glob("seen-*")) == [foreign]
 
 
 def test_a_load_whose_keys_outgrow_the_memory_names_the_setting(tmp_path: Path) -> None:

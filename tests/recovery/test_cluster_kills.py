@@ -19,7 +19,7 @@ SINKS = {
 }
 
 
-@pytest.mark.stress  # an hour: make stress
+@pytest.mark.stress  # an hour: make stress-long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_hundred_kills_with_faults_on_leave_source_and_target_equal(tmp_path: Path, sink: str) -> None:

@@ -256,6 +256,24 @@ def test_a_busy_sink_is_waited_for_without_losing_anything(make):
     harness.verify()
 
 
+@pytest.mark.parametrize("window", [1 << 30, 2000])
+def test_a_long_transaction_makes_few_loads(make, window):
+    source = Source()
+    source.write(*[("shop.orders" if key % 50 else "shop.items", key) for key in range(4000)])
+    harness = make(source, limits=replace(SMALL, task_bytes=80), window=window)  # a piece of the transaction
+    loads = []
+
+    class Counting(Faulty):
+        def commit(self, found, checkpoint):
+            loads.append(len(found))
+            return self.inner.commit(found, checkpoint)
+
+    harness.wrap_sink = lambda inner: Counting(inner, None)
+    assert harness.until_finished() == []
+    assert 10 < max(loads) < 200
+    harness.verify()
+
+
 def test_a_table_that_a_pattern_matches_joins_with_its_first_rows(make):
     source = Source.random(4, transactions=10, tables=("shop.orders",))
     harness = make(source, endless=True)

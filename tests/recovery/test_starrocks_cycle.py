@@ -213,7 +213,7 @@ def test_kills_in_a_row_with_faults_on(tmp_path: Path, mode: str) -> None:
     assert many_kills(tmp_path, mode, kills=5, transactions=100, seed=seed) > 3
 
 
-@pytest.mark.stress  # minutes: make stress
+@pytest.mark.stress  # minutes: make stress-long
 @pytest.mark.timeout(3600)
 @both_modes
 def test_a_hundred_kills_with_faults_on(tmp_path: Path, mode: str) -> None:

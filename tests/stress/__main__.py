@@ -34,14 +34,14 @@ def main() -> None:
 
 
 def show(outcomes: list[Outcome]) -> None:
-    """Print a line for each walk, and every fault in words."""
+    """Print a line for each walk, and every fault in words. Views: reads that showed something new."""
     table = Table(title="Walks under kills")
-    for heading in ("source", "target", "seed", "kills", "groups", "reads", "faults"):
+    for heading in ("source", "target", "seed", "kills", "disturbed", "groups", "reads", "views", "faults"):
         table.add_column(heading)
     for one in outcomes:
-        numbers = (one.seed, one.kills, one.groups, one.polls, len(one.faults))
+        numbers = (one.seed, one.kills, one.disturbances, one.groups, one.polls, one.views, len(one.faults))
         table.add_row(one.source, one.target, *map(str, numbers))
-    console = Console()
+    console = Console(width=120)
     console.print(table)
     for one in outcomes:
         for fault in one.faults[:20]:

@@ -25,10 +25,14 @@ class Checker:
         self._last: dict[Row, int] = {}
         self.faults: list[str] = []
         self.polls = 0
+        self.views = 0  # how many of them showed something new
+        self._shown: Mapping[Row, int] = {}
 
     def observe(self, found: Mapping[Row, int]) -> None:
         """Take what one read of all tables gave: row to step."""
         self.polls += 1
+        self.views += found != self._shown
+        self._shown = dict(found)
         for row in found.keys() - self._walk.by_row.keys():
             self.faults.append(f"{row} is there and was never written")
         for group in self._walk.seen():

@@ -1,26 +1,50 @@
-"""Sources and targets that the walk goes between: their part of the job file, and how their rows are read."""
+"""Sources and targets that the walk goes between: their part of the job file, how their rows are read, how they fail."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import duckdb
 import pyarrow as pa
+import pymysql
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from cdc.demo import proof
 from cdc.local_servers import LocalServer
-from tests.servers.doris.cases import USER as DORIS_USER
+from tests.canal_sources import drain
+from tests.servers.canal import DESTINATION, CanalServer, obtain_canal
+from tests.servers.canal import PASSWORD as CANAL_PASSWORD
+from tests.servers.canal import USER as CANAL_USER
 from tests.servers.doris.cases import stand_in as doris_stand_in
+from tests.servers.doris.stand_in import DorisStandIn
+from tests.servers.olap_cases import USER
 from tests.servers.olap_faults import Fault
+from tests.servers.starrocks.cases import MODES
+from tests.servers.starrocks.cases import stand_in as starrocks_stand_in
+from tests.servers.starrocks.stand_in import StarrocksStandIn
 from tests.stress.checker import Promise
 from tests.stress.walk import TABLES, Row
 
 PASSWORD = "walking-shoes"
+FAULTS = (("load", Fault.DROP_ANSWER), ("load", Fault.ERROR_DONE), ("load", Fault.RESET), ("commit", Fault.DROP_ANSWER))
+CHANCE = 0.02  # of each fault, at each request that it could strike
+
+Start = tuple[str, int] | Literal["snapshot"]  # behind a place in the binlog, or with the rows that are there
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the job reads, and what goes wrong there beside the kills of the job."""
+
+    yaml: str
+    disturb: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -29,7 +53,48 @@ class Target:
 
     yaml: str
     promise: Promise
-    read: Callable[[], dict[Row, int]]  # all rows of all tables
+    read: Callable[[], dict[Row, int]]  # all rows of all the walk's tables; of one moment where the sink promises that
+    rows: Callable[[str], pa.Table]  # of any table
+    disturb: Callable[[random.Random], None] | None = None  # None: there is no server
+
+
+@contextmanager
+def binlog(server: LocalServer, start: Start, _: Path) -> Iterator[Source]:
+    """The raw binlog, whose connections are cut now and then."""
+    place = start if isinstance(start, str) else f"{{file: {start[0]}, offset: {start[1]}}}"
+
+    def cut() -> None:
+        connection = server.connect()
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM performance_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            for (number,) in cursor.fetchall():
+                with suppress(pymysql.err.OperationalError):  # gone by itself
+                    cursor.execute(f"KILL {number}")
+
+    yield Source(
+        f"source: {{type: binlog, host: 127.0.0.1, port: {server.port}, username: cdc, password: {PASSWORD}, "
+        f"tls: {{mode: {'off' if 'mariadb' in str(server.data) else 'required'}}}, start: {place}}}",
+        cut,
+    )
+
+
+@contextmanager
+def canal(server: LocalServer, start: Start, folder: Path) -> Iterator[Source]:
+    """A real Canal that keeps its cursor on disk, and is killed and started again now and then."""
+    with CanalServer(obtain_canal(), folder / "canal", server) as canal_server:
+        drain(canal_server)  # without a cursor a Canal that starts again would begin at the end of the binlog
+
+        def crash() -> None:
+            canal_server.kill()
+            canal_server.launch()
+
+        yield Source(
+            f"source: {{type: canal, servers: ['{canal_server.address}'], destination: {DESTINATION}, "
+            f"username: {CANAL_USER}, password: {CANAL_PASSWORD}, "
+            f"start: {start if isinstance(start, str) else 'cursor'}, "
+            f"mysql: {{host: 127.0.0.1, port: {server.port}, username: cdc, password: {PASSWORD}}}}}",
+            crash,
+        )
 
 
 @contextmanager
@@ -44,51 +109,66 @@ def delta(folder: Path) -> Iterator[Target]:
             except TableNotFoundError:
                 continue
             rows = pa.table(QueryBuilder().register("t", opened).execute("SELECT id, step FROM t").read_all())
-            found |= _steps(table, rows)
+            found |= {(table, number): step for number, step in zip(*rows.to_pydict().values(), strict=True)}
         return found
 
-    yield Target("sink: {type: delta, path: ./warehouse, create_tables: true}", Promise.TABLE_AT_ONCE, read)
+    yield Target(
+        "sink: {type: delta, path: ./warehouse, create_tables: true}",
+        Promise.TABLE_AT_ONCE,
+        read,
+        lambda table: proof.read_delta(folder / "warehouse" / "ods" / table),
+    )
 
 
 @contextmanager
 def doris(_: Path, *, two_phase: bool) -> Iterator[Target]:
     """The stand-in for Doris, which loses answers and fails after the work now and then."""
     with doris_stand_in(backends=2) as server:
-        for place, fault in (("load", Fault.DROP_ANSWER), ("load", Fault.ERROR_DONE), ("commit", Fault.DROP_ANSWER)):
-            server.faults.order(place, fault, times=10**6, chance=0.02)
-
-        def read() -> dict[Row, int]:
-            found: dict[Row, int] = {}
-            for table in TABLES:
-                with suppress(duckdb.CatalogException):  # not there yet
-                    found |= _steps(table, server.storage.arrow(f"SELECT id, step FROM ods.{table}"))
-            return found
-
-        name, password = DORIS_USER
-        yaml = (
-            f'sink: {{type: doris, fe: ["{server.fe[0]}"], sql_port: {server.sql_port}, username: {name}, '
-            f'password: "{password}", create_tables: true, two_phase_commit: {str(two_phase).lower()}}}'
-        )
         # without two phases a repeated load shows older steps for a moment, until the newest is loaded again
-        yield Target(yaml, Promise.IN_ORDER if two_phase else Promise.IN_THE_END, read)
+        promise = Promise.IN_ORDER if two_phase else Promise.IN_THE_END
+        yield _cluster(server, f"type: doris, two_phase_commit: {str(two_phase).lower()}", promise)
 
 
 @contextmanager
-def binlog(server: LocalServer, start: tuple[str, int], _: Path) -> Iterator[str]:
-    """The raw binlog; gives the ``source:`` of the job file."""
-    yield (
-        f"source: {{type: binlog, host: 127.0.0.1, port: {server.port}, username: cdc, password: {PASSWORD}, "
-        f"tls: {{mode: required}}, start: {{file: {start[0]}, offset: {start[1]}}}}}"
+def starrocks(_: Path, *, mode: str) -> Iterator[Target]:
+    """The stand-in for StarRocks, with the same faults."""
+    with starrocks_stand_in(backends=2) as server:
+        # the walk's cycles are small: a Task for each table, and so one load
+        promise = Promise.ALL_AT_ONCE if mode == "multi" else Promise.TABLE_AT_ONCE
+        yield _cluster(server, f'type: starrocks, multi_table: "{MODES[mode]}"', promise)
+
+
+def _cluster(server: DorisStandIn | StarrocksStandIn, kind: str, promise: Promise) -> Target:
+    for place, fault in FAULTS:
+        server.faults.order(place, fault, times=10**6, chance=CHANCE)
+    query = " UNION ALL ".join(f"SELECT '{table}' AS place, id, step FROM ods.{table}" for table in TABLES)
+
+    def read() -> dict[Row, int]:
+        try:
+            places, numbers, steps = server.storage.arrow(query).to_pydict().values()
+        except duckdb.CatalogException:  # one of them is not there yet, and nobody looks at the other alone
+            return {}
+        return {(place, number): step for place, number, step in zip(places, numbers, steps, strict=True)}
+
+    def crash(draw: random.Random) -> None:
+        draw.choice((server.restart_backend, server.restart_frontend))(0)
+
+    name, password = USER
+    yaml = (
+        f'sink: {{{kind}, fe: ["{server.fe[0]}"], sql_port: {server.sql_port}, username: {name}, '
+        f'password: "{password}", create_tables: true}}'
     )
+    return Target(yaml, promise, read, lambda table: server.storage.arrow(f"SELECT * FROM ods.{table}"), crash)
 
 
-SOURCES: dict[str, Callable[..., Any]] = {"binlog": binlog}
-TARGETS: dict[str, Callable[..., Any]] = {
-    "delta": delta,
-    "doris": lambda folder: doris(folder, two_phase=True),
-    "doris-plain": lambda folder: doris(folder, two_phase=False),
+SOURCES: dict[str, Callable[[LocalServer, Start, Path], AbstractContextManager[Source]]] = {
+    "binlog": binlog,
+    "canal": canal,
 }
-
-
-def _steps(table: str, rows: pa.Table) -> dict[Row, int]:
-    return {(table, number): step for number, step in zip(*(rows.column(i).to_pylist() for i in (0, 1)), strict=True)}
+TARGETS: dict[str, Callable[[Path], AbstractContextManager[Target]]] = {
+    "delta": delta,
+    "doris": partial(doris, two_phase=True),
+    "doris-plain": partial(doris, two_phase=False),
+    "starrocks": partial(starrocks, mode="single"),
+    "starrocks-multi": partial(starrocks, mode="multi"),
+}

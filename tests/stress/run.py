@@ -5,16 +5,21 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.stress.checker import Checker
-from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Target
+from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Source, Target
 from tests.stress.walk import CREATE, DATABASE, TABLES, Walk, Walkers
 
 WRITERS, LIVE, STEPS_PER_S, READERS = 3, 22, 60.0, 2  # about a hundred rows on their way
+VIEW_TIMEOUT_S = 300.0
+LEAST_KILLS = 3  # of a walk, however short
+WHILE_STARTING = 3  # the first of so many kills comes while the driver starts
 JOB = """\
 name: walk
 {source}
@@ -34,14 +39,15 @@ class Outcome:
     target: str
     seed: int
     kills: int
+    disturbances: int  # of the source and the target, while the job was running
     groups: int
     polls: int
+    views: int  # polls that showed something new, of the reader with the most
     faults: tuple[str, ...]
 
 
 def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) -> Outcome:
-    """Walk for ``seconds`` under kills, let everybody arrive, and look at what the readers have seen."""
-    draw = random.Random(seed)
+    """Walk for ``seconds`` and a few kills at least, let everybody arrive, and look at what the readers have seen."""
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=1M")
     with (
         LocalServer.start(obtain("mysql"), folder / "mysql", options=options) as server,
@@ -50,17 +56,18 @@ def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) ->
         server.create_user("cdc", PASSWORD)
         server.execute(f"CREATE DATABASE {DATABASE}")
         server.execute(*(CREATE.format(table=f"{DATABASE}.{table}") for table in TABLES))
-        with SOURCES[source](server, end_of(server), folder) as source_yaml:
+        with SOURCES[source](server, end_of(server), folder) as origin:
             port = free_port()
-            text = JOB.format(source=source_yaml, sink=sink.yaml, database=DATABASE, port=port)
+            text = JOB.format(source=origin.yaml, sink=sink.yaml, database=DATABASE, port=port)
             (folder / "job.yaml").write_text(text)
             with JobProcess(folder / "job.yaml", home=folder / "state", port=port) as job:
-                return _walk(server, job, sink, (source, target, seed), draw, seconds)
+                return _walk(server, job, (origin, sink), (source, target, seed), seconds)
 
 
 def _walk(
-    server: LocalServer, job: JobProcess, sink: Target, names: tuple[str, str, int], draw: random.Random, seconds: float
+    server: LocalServer, job: JobProcess, ends: tuple[Source, Target], names: tuple[str, str, int], seconds: float
 ) -> Outcome:
+    (source, sink), draw = ends, random.Random(names[2])
     walk, arrived = Walk(), threading.Event()
     readers = [Reader(walk, sink, arrived) for _ in range(READERS)]
     writers = [
@@ -75,27 +82,61 @@ def _walk(
     ]
     for thread in (*writers, *readers):
         thread.start()
-    kills, deadline = 0, time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    try:
+        kills, disturbances = _kill(job, readers, (source, sink), draw, seconds)
+        for writer in writers:
+            writer.finish()
         job.start()
-        # from before the driver has read its job file to well into several cycles
-        time.sleep(draw.uniform(0.5, 15))
-        job.kill()
-        kills += 1
-    for writer in writers:
-        writer.finish()
-    job.start()
-    end = end_of(server)
-    job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
-    arrived.set()
+        end = end_of(server)
+        job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
+    finally:
+        arrived.set()
+        for thread in (*writers, *readers):
+            thread.give_up()
     for reader in readers:
-        reader.join()
         if reader.failure is not None:
             raise reader.failure
         reader.checker.at_rest(sink.read())
-    faults = sorted({fault for reader in readers for fault in reader.checker.faults})
+    found = sorted({fault for reader in readers for fault in reader.checker.faults})
     polls = sum(reader.checker.polls for reader in readers)
-    return Outcome(*names, kills, len(walk.groups), polls, tuple(faults))
+    views = max(reader.checker.views for reader in readers)
+    return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
+
+
+def _kill(
+    job: JobProcess, readers: Sequence[Reader], ends: tuple[Source, Target], draw: random.Random, seconds: float
+) -> tuple[int, int]:
+    """Start and kill the job again and again; how often it was killed, and something else disturbed."""
+    source, sink = ends
+    faults = [None, source.disturb] if sink.disturb is None else [None, source.disturb, partial(sink.disturb, draw)]
+    kills = disturbances = 0
+    deadline = time.monotonic() + seconds
+    while kills < LEAST_KILLS or time.monotonic() < deadline:
+        job.start()
+        if kills % WHILE_STARTING == 0:  # from before the driver has read its job file
+            time.sleep(draw.uniform(0.5, 8))
+        else:  # among its cycles, however slow the machine is
+            _await_view(readers)
+            time.sleep(draw.uniform(0, 5))
+        disturb = draw.choice(faults)
+        if disturb is not None:
+            disturb()
+            disturbances += 1
+        time.sleep(draw.uniform(0, 3))
+        job.kill()
+        kills += 1
+    return kills, disturbances
+
+
+def _await_view(readers: Sequence[Reader]) -> None:
+    """Until a reader sees something new. Raises: TimeoutError - nothing becomes visible any more."""
+    before, deadline = [reader.checker.views for reader in readers], time.monotonic() + VIEW_TIMEOUT_S
+    while [reader.checker.views for reader in readers] == before:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing became visible for {VIEW_TIMEOUT_S:.0f} s")
+        if any(reader.failure for reader in readers):
+            return
+        time.sleep(0.1)
 
 
 class Reader(threading.Thread):
@@ -114,14 +155,17 @@ class Reader(threading.Thread):
                 self.checker.observe(self._sink.read())
         except BaseException as error:
             self.failure = error
-            raise
+
+    def give_up(self) -> None:
+        """Wait for the end of it."""
+        self.join()
 
 
 def end_of(server: LocalServer) -> tuple[str, int]:
     """File and offset behind the last event."""
     connection = server.connect()
     with connection, connection.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOG STATUS")
+        cursor.execute("SHOW MASTER STATUS" if "mariadb" in str(server.data) else "SHOW BINARY LOG STATUS")
         row = cursor.fetchone()
     assert row is not None
     return str(row[0]), int(row[1])

@@ -68,7 +68,7 @@ class Walkers(threading.Thread):
         super().__init__(name=f"walkers-{seed}", daemon=True)
         self._connect, self._walk = connect, walk
         self._draw, self._live, self._pause_s = random.Random(seed), live, 1 / steps_per_s
-        self._enough = threading.Event()
+        self._enough, self._no_more = threading.Event(), threading.Event()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -77,7 +77,7 @@ class Walkers(threading.Thread):
             connection = self._connect()
             with connection, connection.cursor() as cursor:
                 groups = [self._walk.set_out(self._draw) for _ in range(self._live)]
-                while groups:
+                while groups and not self._no_more.is_set():
                     group = self._draw.choice(groups)
                     self._step(connection, cursor, group)
                     if group.done == LAST_STEP:
@@ -87,7 +87,11 @@ class Walkers(threading.Thread):
                     time.sleep(0 if self._enough.is_set() else self._pause_s)
         except BaseException as error:
             self.failure = error
-            raise
+
+    def give_up(self) -> None:
+        """Stop where it is; returns when it has. Harmless when it has finished."""
+        self._no_more.set()
+        self.join()
 
     def finish(self) -> None:
         """No new groups; returns when all have arrived. Raises: what the writer raised."""

@@ -1,0 +1,104 @@
+"""A MySQL of its own and a job that reads it: what benchmarks of whole jobs share."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import orders
+from benchmarks.harness import Usage, Watch
+from cdc.demo.process import CDC, JobProcess
+from cdc.local_servers import LocalServer, free_port, obtain
+
+DATABASE = "bench"
+
+_JOB = """\
+name: bench
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: bench, tls: {{mode: required}},
+         start: {{file: {file}, offset: {offset}}}}}
+sink: {{{sink}}}
+channels:
+  - {{source: bench.*, target: ods.*}}
+commit: {{interval: {interval}}}
+status: {{port: {status}}}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a job took for a backlog."""
+
+    seconds: float  # from RUNNING to the last row committed
+    start_s: float  # from the start of the process to RUNNING
+    usage: Usage
+    status: dict[str, Any]
+
+
+@contextmanager
+def source() -> Iterator[tuple[LocalServer, Path]]:
+    """A server with a fresh database, and a folder for the job."""
+    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
+        options = ("--binlog-row-metadata=FULL", "--innodb-buffer-pool-size=512M", "--max-binlog-size=256M")
+        with LocalServer.start(obtain("mysql", print), Path(name) / "mysql", options=options) as server:
+            server.create_user("cdc", "bench")
+            orders.prepare(server, DATABASE)
+            yield server, Path(name)
+
+
+def position(server: LocalServer) -> tuple[str, int]:
+    """File and offset behind the last event."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        row: Any = cursor.fetchone()
+    return str(row[0]), int(row[1])
+
+
+@contextmanager
+def job(
+    server: LocalServer,
+    folder: Path,
+    start: tuple[str, int],
+    sink: str,
+    *,
+    interval: str = "5s",
+    program: Sequence[str] = CDC,
+) -> Iterator[JobProcess]:
+    """A job that reads from ``start`` on; not started yet, stopped at the end. ``sink``: its settings, in YAML."""
+    status = free_port()
+    text = _JOB.format(port=server.port, file=start[0], offset=start[1], sink=sink, interval=interval, status=status)
+    (folder / "job.yaml").write_text(text)
+    with JobProcess(folder / "job.yaml", home=folder / "state", port=status, program=program) as found:
+        yield found
+        found.stop()
+
+
+def running(found: JobProcess) -> None:
+    """Wait until the job runs."""
+    found.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 300)
+
+
+def caught_up(found: JobProcess, server: LocalServer, timeout_s: float) -> dict[str, Any]:
+    """Wait until all that is in the binlog now is committed; the status then."""
+    end = position(server)
+
+    def reached(status: dict[str, Any]) -> bool:
+        place = status["position"]  # null while the job starts
+        return place is not None and (place["file"], place["offset"]) >= end and status["lag_seconds"] == 0
+
+    return found.wait_for(f"caught up with {end}", reached, timeout_s)
+
+
+def drained(found: JobProcess, server: LocalServer, timeout_s: float = 1800) -> Run:
+    """Start the job, and let it take the whole backlog."""
+    began = time.monotonic()
+    found.start()
+    with Watch(found.pid) as watch:
+        running(found)
+        since = time.monotonic()
+        status = caught_up(found, server, timeout_s)
+        return Run(time.monotonic() - since, since - began, watch.usage(), status)

@@ -1,0 +1,281 @@
+"""What a long run takes, sampled every few seconds, and whether any of it grows."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+
+from benchmarks.harness import pss_bytes
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer
+
+EVERY_S = 5.0
+SETTLED_S = 60.0  # a process younger than that still starts: classes, kernels, workers
+LONG_S = 600.0  # a last process that was not looked at for so long, behind its start, says nothing about leaks
+GONE_S = 30.0  # a process whose driver was killed has to notice it within
+
+# what may be after, of what was before: factor and slack
+LIMITS = {
+    "memory_mib": (1.25, 100.0),
+    "handles": (1.1, 20.0),
+    "threads": (1.1, 10.0),
+    "table_files": (1.5, 50.0),
+    "staging_files": (1.0, 10.0),
+    "state_kib": (1.5, 1024.0),
+}
+TEMPORARY_PER_KILL = 10  # a JVM that is killed cannot tidy up: its libraries, its folders, a socket
+MOST_STRAYS = 0  # processes that outlive their driver
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A moment. Memory counts pages that processes share once (PSS)."""
+
+    second: float
+    age: float  # of the driver or its JVM, whichever is younger
+    driver_mib: float
+    java_mib: float
+    worker_mib: float
+    processes: int
+    handles: int  # open file descriptors of the driver
+    threads: int  # of the driver
+    strays: int  # processes of earlier drivers that should have ended
+    table_files: int  # Parquet files in all tables' folders, those of older versions too
+    log_files: int  # of the tables' logs, which keep a day
+    staging_files: int
+    temporary_files: int  # and folders, of the first level
+    state_kib: float
+    lag_bytes: int | None  # of binlog behind the committed position; None: the job does not answer
+    lag_s: float | None
+
+    @property
+    def memory_mib(self) -> float:
+        """Of all processes."""
+        return self.driver_mib + self.java_mib + self.worker_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something stayed within its limit."""
+
+    what: str
+    before: float
+    after: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it did."""
+        return self.after <= self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """For the result."""
+        return {**asdict(self), "holds": self.holds}
+
+
+class Sampler:
+    """Looks at a job's processes and folders on a thread of its own."""
+
+    def __init__(self, job: JobProcess, folder: Path, server: LocalServer) -> None:
+        self.samples: list[Sample] = []
+        self.rests: list[Sample] = []  # while nothing was written and all was committed
+        self.calm_from = 0.0  # the second after which nothing was killed
+        self.left_behind: list[str] = []
+        self._job, self._folder, self._server = job, folder, server
+        self._began = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            self.samples.append(self._sample())
+
+    def at_rest(self) -> None:
+        """Remember this moment as one of rest."""
+        self.rests.append(self._sample())
+
+    def ended(self) -> None:
+        """The job was stopped: whatever of it still runs is named."""
+        deadline = time.monotonic() + GONE_S
+        while (found := self._processes()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        self.left_behind = [_command(process) for process in found]
+
+    def _processes(self) -> list[psutil.Process]:
+        """All that carry this job's home in their environment, orphans too."""
+        home, found = str(self._folder / "state"), []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("CDC_HOME") == home:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def _sample(self) -> Sample:
+        memory = {"driver": 0.0, "java": 0.0, "worker": 0.0}
+        ages, handles, threads, births = [], 0, 0, []
+        for process in self._processes():
+            try:
+                kind = _kind(process)
+                memory[kind] += pss_bytes(process.pid) / 2**20
+                births.append(process.create_time())
+                if kind == "driver":
+                    handles, threads = process.num_fds(), process.num_threads()
+                if kind != "worker":
+                    ages.append(process.create_time())
+            except (psutil.Error, OSError):
+                continue
+        now = time.time()
+        age = now - max(ages) if len(ages) > 1 else 0.0
+        warehouse, lag_bytes, lag_s = self._folder / "warehouse", *self._lag()
+        return Sample(
+            second=round(time.monotonic() - self._began, 1),
+            age=round(age, 1),
+            driver_mib=round(memory["driver"], 1),
+            java_mib=round(memory["java"], 1),
+            worker_mib=round(memory["worker"], 1),
+            processes=len(births),
+            handles=handles,
+            threads=threads,
+            strays=sum(birth < self._driver_birth() - 0.1 for birth in births) if age > GONE_S else 0,
+            table_files=_count(warehouse, "ods/*/*.parquet*"),
+            log_files=_count(warehouse, "ods/*/_delta_log/*"),
+            staging_files=_count(warehouse, "_cdc_staging/**/*"),
+            temporary_files=_count(self._folder, "tmp/*"),
+            state_kib=sum(path.stat().st_size for path in (self._folder / "state").glob("state.db*")) / 1024,
+            lag_bytes=lag_bytes,
+            lag_s=lag_s,
+        )
+
+    def _driver_birth(self) -> float:
+        try:
+            return psutil.Process(self._job.pid).create_time()
+        except (psutil.Error, AssertionError):
+            return 0.0
+
+    def _lag(self) -> tuple[int | None, float | None]:
+        status = self._job.status()
+        if status is None or status["position"] is None:
+            return None, None
+        try:
+            connection = self._server.connect()
+            with connection, connection.cursor() as cursor:
+                cursor.execute("SHOW BINARY LOGS")
+                sizes = {row[0]: int(row[1]) for row in cursor.fetchall()}
+        except pymysql.err.OperationalError:
+            return None, None
+        place = status["position"]
+        behind = sum(size for file, size in sizes.items() if file >= place["file"])
+        return behind - place["offset"], status["lag_seconds"]
+
+    def verdicts(self, kills: int) -> list[Verdict]:
+        """What was before and after, and whether that is within its limit."""
+        settled = [sample for sample in self.samples if sample.age > SETTLED_S]
+        calm = [sample for sample in settled if sample.second > self.calm_from]
+        found = []
+        for name in ("memory_mib", "handles", "threads"):
+            found.append(grown(f"{name}, first third of the run and last", settled, name))
+            if calm and calm[-1].second - calm[0].second > LONG_S:
+                found.append(grown(f"{name}, the last process alone", calm, name))
+        # of files the first third is still filling up: retention, the first vacuum
+        later = self.samples[len(self.samples) // 3 :]
+        found += [grown(name, later, name) for name in ("table_files", "state_kib")]
+        temporary = self.samples[-1].temporary_files
+        found.append(Verdict("temporary_files", 0, temporary, TEMPORARY_PER_KILL * (kills + 1)))
+        found.append(grown("staging_files, at rest", self.rests, "staging_files"))
+        strays = max((sample.strays for sample in self.samples), default=0)
+        found.append(Verdict("processes that outlive their driver", 0, strays, MOST_STRAYS))
+        found.append(Verdict("processes that outlive the job", 0, len(self.left_behind), 0))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """All samples, and what was left behind."""
+        return {
+            "every_s": EVERY_S,
+            "running": [asdict(sample) for sample in self.samples],
+            "at_rest": [asdict(sample) for sample in self.rests],
+            "left_behind": self.left_behind,
+        }
+
+
+def grown(what: str, samples: Sequence[Sample], name: str) -> Verdict:
+    """The median of the first third beside that of the last: a peak is no growth."""
+    values = [float(getattr(sample, name)) for sample in samples]
+    if not values:
+        raise SystemExit(f"The run was too short to say anything about {what}: give it more --minutes.")
+    third = max(1, len(values) // 3)
+    before, after = statistics.median(values[:third]), statistics.median(values[-third:])
+    factor, slack = LIMITS[name]
+    return Verdict(what, before, after, before * factor + slack)
+
+
+def _kind(process: psutil.Process) -> str:
+    if process.name() == "java":
+        return "java"
+    return "driver" if "cdc.cli" in _command(process) else "worker"
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()[:4])
+    except psutil.Error:
+        return ""
+
+
+def _count(folder: Path, pattern: str) -> int:
+    try:
+        return sum(1 for _ in folder.glob(pattern))
+    except OSError:  # a folder that goes while it is listed
+        return 0
+
+
+def plot(
+    samples: Sequence[Sample], kills: Sequence[tuple[float, str]], compared: Sequence[tuple[float, int]], path: Path
+) -> None:
+    """Draw all of it over time: kills in red, comparisons in green."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    panels = (
+        ("memory, MiB", ("driver_mib", "java_mib", "worker_mib", "memory_mib")),
+        ("driver's file descriptors, threads", ("handles", "threads")),
+        ("processes", ("processes", "strays")),
+        ("files", ("table_files", "staging_files", "temporary_files")),
+        ("binlog lag, bytes", ("lag_bytes",)),
+        ("state, KiB", ("state_kib",)),
+    )
+    figure, axes = pyplot.subplots(len(panels), 1, figsize=(11, 2.1 * len(panels)), sharex=True, layout="constrained")
+    minutes = [sample.second / 60 for sample in samples]
+    for axis, (title, names) in zip(axes, panels, strict=True):
+        for second, _ in kills:
+            axis.axvline(second / 60, color="tab:red", alpha=0.25, linewidth=0.7)
+        for second, _ in compared:
+            axis.axvline(second / 60, color="tab:green", alpha=0.6, linewidth=0.9)
+        for name in names:
+            values = [getattr(sample, name) for sample in samples]
+            axis.plot(minutes, [float("nan") if value is None else value for value in values], label=name)
+        axis.set_ylabel(title, fontsize=8)
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7, loc="upper left")
+    axes[-1].set_xlabel("minutes; red: something was killed, green: all rows were compared")
+    figure.savefig(path)
+    pyplot.close(figure)

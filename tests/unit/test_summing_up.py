@@ -1,0 +1,58 @@
+"""What benchmarks and soak make of their numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import suite
+from tests.stress.sampling import Sample, grown
+
+SAMPLE = Sample(
+    second=0, age=60, driver_mib=300, java_mib=200, worker_mib=100, processes=5, handles=50, threads=30, strays=0,
+    table_files=100, log_files=10, staging_files=0, temporary_files=0, state_kib=100, lag_bytes=0, lag_s=0.0,
+)  # fmt: skip
+
+
+def test_every_benchmark_is_a_program_of_the_package():
+    assert len({each.name for each in suite.SUITE}) == len(suite.SUITE)
+    for each in (*suite.SUITE, suite.WARM_UP):
+        assert importlib.util.find_spec(each.module) is not None, each.module
+
+
+def test_a_figure_is_the_median_of_its_runs_beside_that_of_its_baselines():
+    found: dict[str, suite.Figure] = {}
+    for value, theirs in ((10.0, 1.0), (30.0, 3.0), (20.0, 5.0)):
+        suite.take(
+            found,
+            {"name": "a", "unit": "rows/s", "must": "-", "value": value, "peak_gib": value, "baselines": {"b": theirs}},
+        )
+    told = found["a"].to_json()
+    assert (told["value"], told["lowest"], told["highest"]) == (20.0, 10.0, 30.0)
+    assert told["baselines"] == {"b": 3.0} and told["peak_gib"] == 20.0
+
+
+def test_the_decoders_figures_are_taken_one_by_one():
+    common = {"must": "-", "mysql_replication": {"rows_per_s": 5}}
+    figures = [
+        {"name": "a", "unit": "rows/s", "value": 1, **common},
+        {"name": "b", "unit": "MB/s", "value": 2, **common},
+    ]
+    found: dict[str, suite.Figure] = {}
+    suite.take(found, {"figures": figures, "flat": []})
+    assert found["a"].baselines() == {"mysql-replication": 5} and found["b"].baselines() == {}
+
+
+@pytest.mark.parametrize(
+    ("last", "holds"),
+    [({}, True), ({"driver_mib": 400}, True), ({"driver_mib": 900}, False), ({"java_mib": 600}, False)],
+)
+def test_what_has_grown_beyond_its_limit_does_not_hold(last: dict[str, float], holds: bool):
+    samples = [SAMPLE] * 20 + [replace(SAMPLE, **last)] * 10
+    assert grown("memory", samples, "memory_mib").holds is holds
+
+
+def test_a_single_peak_is_no_growth():
+    assert grown("memory", [SAMPLE] * 28 + [replace(SAMPLE, java_mib=5000)] * 2, "memory_mib").holds
