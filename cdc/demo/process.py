@@ -17,6 +17,7 @@ from cdc.errors import CdcError
 
 CDC = (sys.executable, "-m", "cdc.cli")
 
+
 class JobProcess:
     """``cdc start JOB.yaml --foreground`` as a child process whose status endpoint is asked.
 
