@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+WORKERS ?= 2
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,17 +30,17 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/lint-imports
 	$(PYTEST) tests/unit
 
-test: check ## Everything with a bound, on real servers; what continuous integration runs
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix"
+test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
 
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
-	$(PYTEST) tests -m "canal and not stress"
+	$(PYTEST) tests -m "canal and not stress and not matrix"
 
-recovery: setup ## Every seam, every fault, with restarts
-	$(PYTEST) tests/recovery -m "not stress"
+recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats it
+	$(if $(SEED),CDC_MATRIX_SEED=$(SEED)) $(PYTEST) tests/recovery -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))

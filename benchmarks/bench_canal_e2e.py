@@ -18,7 +18,7 @@ from cdc.local_servers import LocalServer, free_port, obtain
 from tests.servers.canal import DESTINATION, PASSWORD, USER, CanalServer, end_of_binlog, obtain_canal
 
 DATABASE = "bench"
-BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 2_000_000, 200_000, 1_000_000
+BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 2_000_000, 400_000, 1_000_000
 
 _JOB = f"""\
 name: bench
@@ -27,6 +27,7 @@ source: {{{{type: canal, servers: ["{{canal}}"], destination: {DESTINATION}, use
 sink: {{{{type: delta, path: ./warehouse, create_tables: true}}}}
 channels:
   - {{{{source: bench.orders, target: ods.orders}}}}
+commit: {{{{interval: 1s}}}}
 status: {{{{port: {{status}}}}}}
 """
 

@@ -98,6 +98,11 @@ def _sink(config: Config) -> Sink:
             two_phase_commit=sink.two_phase_commit,
             create_tables=sink.create_tables,
             tables=sink.tables.model_dump(),
+            backends=[str(address) for address in sink.be],
+            compression=None if sink.compression == "off" else sink.compression,
+            connect_timeout_s=sink.timeouts.connect,
+            answer_timeout_s=sink.timeouts.load,
+            connections=sink.connections,
         )
     return starrocks.StarrocksSink(
         [str(address) for address in sink.fe],
@@ -108,6 +113,9 @@ def _sink(config: Config) -> Sink:
         multi_table=sink.multi_table,
         create_tables=sink.create_tables,
         tables=sink.tables.model_dump(),
+        connect_timeout_s=sink.timeouts.connect,
+        answer_timeout_s=sink.timeouts.load,
+        connections=sink.connections,
     )
 
 

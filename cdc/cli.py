@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cdc.errors import CdcError, ConfigError, SurroundingsError
-from cdc.starting import POLL_S, console, drive, not_running, refuse_source, refuse_start, start_detached
+from cdc.starting import POLL_S, console, drive, not_running, refuse_start, refuse_unready, start_detached
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,10 +105,10 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
         record = store.job(config.name)
         if foreground:
             if record is None:
-                refuse_source(config, "")
+                refuse_unready(config, "")
             sys.exit(drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         refuse_start(store, config)
-        refuse_source(config, record.incarnation if record else "")
+        refuse_unready(config, record.incarnation if record else "")
         options = ["--adopt"] if adopt else []
         start_detached(store, config.name, job_file, options, debug=debug)
 

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -44,11 +44,20 @@ def utc_now() -> str:
 class Committer:
     """Steps 3 to 6 of the commit cycle. Calls: one at a time, from the Consumer's commit thread or its own."""
 
-    def __init__(self, run: RunIdentity, store: CheckpointStore, sink: Sink, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        run: RunIdentity,
+        store: CheckpointStore,
+        sink: Sink,
+        stopping: threading.Event,
+        busy: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``busy``: told when the sink asks for patience."""
         self._run = run
         self._store = store
         self._sink = sink
         self._stopping = stopping  # ends waiting for a sink that is away; the checkpoint stays PREPARED
+        self._busy = busy
         self.trouble: CdcError | None = None  # what the commit waits for, while it does
         self.merge_s = 0.0  # how long the sink took for the last commit, without waiting for a sink that was away
 
@@ -127,7 +136,10 @@ class Committer:
                 self.trouble = None
                 return
             except (SinkUnavailable, SinkBusy, CommitUnknown) as error:
-                wait_s = max(delay, error.after_s) if isinstance(error, SinkBusy) else delay
+                wait_s = delay
+                if isinstance(error, SinkBusy):
+                    self._busy()
+                    wait_s = max(delay, error.after_s)
                 if isinstance(error, CommitUnknown) and not is_unknown:
                     is_unknown, wait_s = True, 0.0  # the answer was lost, not the sink: ask at once
                 self.trouble = error

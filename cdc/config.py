@@ -35,6 +35,9 @@ CANAL_CLIENT_ID = 1001  # Canal's own default; it serves one client a destinatio
 CANAL_BATCH_ENTRIES = 8192  # half of Canal's default ring buffer, so that it fills while we work
 FIRST_EVENT_OFFSET = 4  # a binlog file starts with four magic bytes
 SQL_PORT = 9030  # Doris' and StarRocks' query port
+CONNECT_S = 5.0  # within a data centre; the next FE or BE is tried then
+LOAD_S = 600.0  # a load's answer comes once all replicas have its rows
+CONNECTIONS = 8  # a BE works on a few loads at once and queues the others
 RETENTION_S = 3600.0  # longer than a reader's query; older versions only cost disk
 INTERVAL_S = 5.0  # a few seconds of lag buy merges that are worth their fixed cost
 MIN_ROWS = 10_000  # as in Binlog Load: an idle source is not held for the interval once this much waits
@@ -232,6 +235,13 @@ class ChannelTable(Model):
     partition: Text | None = None
 
 
+class ClusterTimeouts(Model):
+    """How long a cluster may take."""
+
+    connect: Seconds = CONNECT_S
+    load: Seconds = LOAD_S  # from the last byte sent to the answer
+
+
 class ClusterSink(Model):
     """What the two database clusters have in common."""
 
@@ -241,6 +251,8 @@ class ClusterSink(Model):
     password: SecretStr = SecretStr("")
     create_tables: bool = True
     tables: TargetTables = TargetTables()
+    timeouts: ClusterTimeouts = ClusterTimeouts()
+    connections: Count = CONNECTIONS  # requests at once to one host, of the driver and of each executor process
 
 
 class DorisSink(ClusterSink):
@@ -249,6 +261,8 @@ class DorisSink(ClusterSink):
     tag: ClassVar = "doris"
     type: Literal["doris"]
     two_phase_commit: bool = True
+    be: Annotated[tuple[Address, ...], BeforeValidator(filled)] = ()  # where they are, if not where the FE says
+    compression: Annotated[Literal["off", "lz4"], BeforeValidator(switch)] = "off"
 
 
 class StarrocksSink(ClusterSink):

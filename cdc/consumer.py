@@ -34,12 +34,13 @@ from cdc.errors import (
     LoadLost,
     SchemaChanged,
     SchemaMismatch,
+    SinkBusy,
     SourceError,
     SourceRewound,
     decide,
 )
 from cdc.gather import Gatherer
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position
 from cdc.recovery import Recovery
 from cdc.reload import Reload, lost_targets
@@ -94,15 +95,21 @@ class Consumer:
     """
 
     def __init__(
-        self, parts: Parts, limits: Limits, *, sequence: int = 0, now: Callable[[], float] = time.monotonic
+        self,
+        parts: Parts,
+        limits: Limits,
+        *,
+        sequence: int = 0,
+        now: Callable[[], float] = time.monotonic,
+        widening: Widening | None = None,  # outlives the run
     ) -> None:
         self.sequence = sequence  # highest one handed out; a later run of this process starts above it
         self._parts = parts
         self._receiver = parts.receiver
-        self._limits = limits
+        self._asked_for, self._widening = limits, widening or Widening(now)
         self._now = now
         self._stopping = threading.Event()
-        self._committer = Committer(parts.run, parts.store, parts.sink, self._stopping)
+        self._committer = Committer(parts.run, parts.store, parts.sink, self._stopping, self._widening.busy)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._gatherer: Gatherer | None = None  # once recovered
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
@@ -180,6 +187,9 @@ class Consumer:
         except GivenUp as error:
             _log.info("stopped %s", error)
             return Ended.STOPPED
+        except SinkBusy:
+            self._widening.busy()
+            raise
         finally:
             self._end()
 
@@ -212,6 +222,10 @@ class Consumer:
         return Ended.STOPPED
 
     @property
+    def _limits(self) -> Limits:
+        return self._widening.over(self._asked_for)
+
+    @property
     def _gathering(self) -> Gatherer:
         if self._gatherer is None:
             raise RuntimeError("the run has not recovered yet")
@@ -219,6 +233,8 @@ class Consumer:
 
     def _patience_s(self) -> float:
         """How long to wait for the source: not beyond the moment when the cycle should close."""
+        if self._committing is not None:
+            return _BUSY_POLL_S
         began = self._gathering.cycle.began
         if began is None:
             return _POLL_S
@@ -485,6 +501,8 @@ class Consumer:
             self._close_and_commit("pause", deadline)
         else:
             self._wait_for_commit(deadline)
+        if self._turns is not None and self._committing is None and self._gathering.is_fresh:
+            self._save_snapshots(self._gathering)
 
     def _abort_open(self) -> None:
         """Gather the cycle again from its first Position on."""
@@ -501,9 +519,10 @@ class Consumer:
             self._end_commit()
             if self._gatherer is not None:
                 self.sequence = self._gatherer.sequence
-                self._gatherer.discard()
-                if self._closed is not None and not self._closed.is_prepared:
-                    self._gatherer.abort(self._closed.checkpoint)
+                closed = self._closed if self._closed is not None and not self._closed.is_prepared else None
+                self._gatherer.discard(closed.loading if closed else ())
+                if closed is not None:
+                    self._gatherer.abort(closed.checkpoint)
         except Exception as error:  # noqa: BLE001 - the error that ends the run is already on its way
             _log.warning("an OPEN checkpoint is left to the next start: %s", error)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 
@@ -10,12 +10,13 @@ from cdc.batch import Batch
 from cdc.checkpoint import Checkpoint, CheckpointState
 from cdc.cycle import Cycle, Loading, take_off_window
 from cdc.errors import SchemaMismatch
-from cdc.parts import Parts
+from cdc.parts import Parts, grown
 from cdc.position import Position
 from cdc.schema import TableSchema
 from channels.channel import Channel
 from channels.sinks.base import TargetTable
 
+_SMALL = 4  # a channel with less than this share of the largest one's bytes
 _CANCEL_S = 1.0  # cancelled Tasks get this long to be gone, so that they leave nothing behind after the abort
 
 
@@ -58,7 +59,11 @@ class Gatherer:
         return batch
 
     def start_tasks(self, at_least: int) -> None:
-        """Rows leave the channels that hold ``at_least`` bytes. Tasks handed over together may share a job."""
+        """Rows leave the channels that hold ``at_least`` bytes, or more where the checkpoint has many loads already."""
+        self._start_tasks(grown(at_least, len(self.cycle.loading)))
+
+    def _start_tasks(self, at_least: int) -> None:
+        """Tasks handed over together may share a job."""
         full = [c for c in self.channels.values() if c.buffered_rows and c.buffered_bytes >= at_least]
         if not full:
             return
@@ -80,10 +85,14 @@ class Gatherer:
         return self.channels.get(schema.name) or self._join(schema)
 
     def make_room(self) -> bool:
-        """Start Tasks of everything when the window is full. True: that does not help, only an ack does."""
-        if not self._parts.receiver.window_full():
+        """Start Tasks when the window is full. True: that does not help, only an ack does."""
+        receiver = self._parts.receiver
+        if not receiver.window_full():
             return False
-        self.start_tasks(at_least=0)
+        if receiver.acks_make_room:
+            return True  # the close starts the Tasks: one for all costs less than one for each piece
+        # small channels stay where they are: each would cost the sink another load, and free next to nothing
+        self._start_tasks(max((one.buffered_bytes for one in self.channels.values()), default=0) // _SMALL)
         return all(loading.taken for loading in self.cycle.loading)
 
     def watch(self, closed: Iterable[Loading]) -> None:
@@ -102,10 +111,13 @@ class Gatherer:
         self.start_tasks(at_least=0)
         return self.cycle.checkpoint
 
-    def discard(self) -> None:
-        """Drop what was gathered and loaded since the last close. Its labels stay unused."""
+    def discard(self, also: Sequence[Loading] = ()) -> None:
+        """Drop what was gathered and loaded since the last close. Its labels stay unused.
+
+        ``also``: Tasks of a closed cycle that is aborted next, which have to be gone by then as well.
+        """
         self._parts.runner.cancel()
-        wait([loading.future for loading in self.cycle.loading], _CANCEL_S)
+        wait([loading.future for loading in (*self.cycle.loading, *also)], _CANCEL_S)
         for channel in self.channels.values():
             channel.drop()
         if self.cycle.checkpoint is not None:

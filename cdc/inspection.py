@@ -36,12 +36,6 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
         return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
 
 
-def check_source_of(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
-    """The part of ``check_job`` that looks at the source alone: what a start looks at."""
-    with _assembled(config) as parts:
-        return _source_findings(config, incarnation, parts)
-
-
 def _source_findings(config: Config, incarnation: str, parts: Assembly) -> tuple[Finding, ...]:
     source = config.source
     if isinstance(source, BinlogFilesSource):

@@ -26,10 +26,10 @@ from cdc.commit import delays, utc_now
 from cdc.config import Config, load_config
 from cdc.consumer import Consumer, Ended, Progress
 from cdc.endpoint import StatusEndpoint
-from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkForeign, decide
+from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkBusy, SinkForeign, decide
 from cdc.folder import JobFolder
 from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position
 from cdc.recovery import adopt, compare
 from cdc.status import (
@@ -85,6 +85,7 @@ class Job:
         self._is_over = False
         self._signal = 0
         self._delays = delays()
+        self._widening = Widening()
         record = store.job(self._config.name)
         self._record = record or JobRecord(self._config.name, "", 0, JobState.PENDING, str(self._file))
 
@@ -289,7 +290,7 @@ class Job:
             _log.error("paused until a person acts: %s", told)
             self._save(_paused(self._record, error, "manual"))
             return
-        delay_s = next(self._delays)
+        delay_s = max(next(self._delays), error.after_s if isinstance(error, SinkBusy) else 0.0)
         _log.warning("paused, again in %.1f s: %s", delay_s, told, exc_info=not isinstance(error, CdcError))
         self._save(_paused(self._record, error, "automatic"))
         self._wishes.wait(delay_s)
@@ -326,6 +327,7 @@ class Job:
                 config.tasks.max_bytes,
             ),
             sequence=max(record.fence * FENCE_STEP, last),
+            widening=self._widening,
         )
 
     def _compare(self, sink: Sink) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdc.binlog.connection import Endpoint
 from cdc.binlog.server import Server
@@ -13,6 +15,13 @@ from cdc.receiver.base import Receiver
 from channels.mapping import ExpressionTypes, Routes
 from channels.sinks.base import Sink
 from channels.task import RunIdentity, TaskRunner
+
+_GROWS_EVERY = 24  # loads of one checkpoint: what a sink has prepared and not committed counts against its limits
+_WIDEST = 16  # 80 s with the interval of 5 s
+_RELAXES_AFTER_S = 120.0  # servers compact versions and clean transactions within a minute or two
+_LARGEST = 3  # doublings: from 16 to 128 MiB, half of the window
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,46 @@ class Limits:
     max_bytes: int = 64 << 20
     max_rows: int = 20_000_000
     task_bytes: int = 16 << 20  # a channel that holds this much starts a Task at once
+
+
+def grown(task_bytes: int, loads: int) -> int:
+    """What a channel gathers for the next Task of a checkpoint that has ``loads``: few loads, however long it is."""
+    return task_bytes << min(loads // _GROWS_EVERY, _LARGEST)
+
+
+class Widening:
+    """How much wider than asked for cycles are because the sink was busy: fewer loads and commits, and larger ones.
+
+    It doubles each time, and halves again with every while that passes without. Calls: from any thread.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._factor, self._since = 1, 0.0
+
+    @property
+    def factor(self) -> int:
+        """1 unless the sink was busy lately."""
+        return max(1, self._factor >> int((self._now() - self._since) / _RELAXES_AFTER_S))
+
+    def busy(self) -> None:
+        """The sink has asked for patience."""
+        self._factor, self._since = min(2 * self.factor, _WIDEST), self._now()
+        _log.warning("the sink is busy: cycles are %d times as wide for a while", self._factor)
+
+    def over(self, limits: Limits) -> Limits:
+        """``limits``, as wide as they are now."""
+        n = self.factor
+        if n == 1:
+            return limits
+        return replace(
+            limits,
+            interval_s=n * limits.interval_s,
+            min_rows=n * limits.min_rows,
+            min_bytes=n * limits.min_bytes,
+            max_bytes=n * limits.max_bytes,
+            task_bytes=n * limits.task_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from cdc.checkpoint import ChannelCounts, Checkpoint
 from cdc.commit import last_of
 from cdc.cycle import GivenUp
 from cdc.errors import LoadLost, PositionLost, SinkError
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, grown
 from channels.channel import Channel
 from channels.label import label_for
 
@@ -133,7 +133,7 @@ class Reload:
 
     def _load(self, checkpoint_id: int, attempt: int, at_least: int) -> None:
         for channel in self._channels.values():
-            while channel.buffered_rows and channel.buffered_bytes >= at_least:
+            while channel.buffered_rows and channel.buffered_bytes >= grown(at_least, len(self._loads)):
                 task = channel.task_for(self._parts.run, checkpoint_id, attempt)
                 if task is not None:
                     # one at a time bounds the memory: the window was told that these rows are gone

@@ -34,22 +34,20 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def refuse_source(config: Config, incarnation: str) -> None:
-    """What a server is set to cannot mend itself: say all of it before anything starts; warnings too.
+def refuse_unready(config: Config, incarnation: str) -> None:
+    """What servers and tables are like cannot mend itself: say all of it before anything starts; warnings too.
 
     Raises: SurroundingsError.
     """
-    from cdc.inspection import check_source_of
+    from cdc.inspection import check_job
     from cdc.render import finding_view
 
-    findings = check_source_of(config, incarnation)
+    findings = check_job(config, incarnation)
     fatal = [finding for finding in findings if finding.fatal]
     finding_view([finding for finding in findings if not finding.fatal], console(stderr=True))
     if fatal:
         told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
-        raise SurroundingsError(
-            f"The source is not ready for the job {config.name}:\n{told}\n", mend="Nothing was started."
-        )
+        raise SurroundingsError(f"The job {config.name} cannot start:\n{told}\n", mend="Nothing was started.")
 
 
 def refuse_start(store: SqliteStore, config: Config) -> None:

@@ -101,6 +101,7 @@ class Turns:
 
         ``at_end``: the source has nothing behind it.
         """
+        self._take_requests()  # saved with the stream's checkpoint, they outlive a stop before their first turn
         now = utc_now()
         self.tables = {
             name: one.passed(position, now, caught_up=at_end and self._is_long_ago(name))

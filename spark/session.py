@@ -83,6 +83,8 @@ def _static(master: str, java_options: str) -> dict[str, str]:
         # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_quiet_logs()} {java_options}",
         "spark.python.worker.reuse": "true",
+        # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
         "spark.log.level": "ERROR",
@@ -138,8 +140,12 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
 
 def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+
         import pyarrow
 
+        # workers collect garbage after every task: what was imported is garbage never, and is looked at no more
+        gc.freeze()
         for _ in batches:
             yield pyarrow.RecordBatch.from_pydict({"shared": [is_shared(path)]})
 

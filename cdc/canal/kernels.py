@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.binlog.kernels import kernel
+from cdc.binlog.kernels import kernel, same_bytes
 from cdc.binlog.temporal import day_number, microseconds_of
 
 # fields of an entry in the index, one int64 each; *_AT is followed by its length
@@ -212,6 +212,15 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
             group = _hashed(data, entry[DATABASE_AT], entry[DATABASE_AT + 1], _BASIS ^ np.uint64(entry[LAYOUT]))
             entry[GROUP] = np.int64(_hashed(data, entry[TABLE_AT], entry[TABLE_AT + 1], group))
     return count
+
+
+@kernel
+def file_changes(data, index, changed):  # type: ignore[no-untyped-def]
+    """Mark the entries whose file has another name than that of the entry before; the first one stays as it is."""
+    for entry in range(1, len(index)):
+        at, size = index[entry, FILE_AT], index[entry, FILE_AT + 1]
+        before, before_size = index[entry - 1, FILE_AT], index[entry - 1, FILE_AT + 1]
+        changed[entry] = size != before_size or not same_bytes(data, at, data, before, size)
 
 
 @kernel

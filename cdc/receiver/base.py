@@ -30,6 +30,8 @@ class Receiver(Protocol):
     Never: touches sinks or state.
     """
 
+    acks_make_room: bool  # a full window empties by acks alone, not by ``taken``
+
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         """Connect and read on from ``start``; rows get sequences from ``sequence`` + 1 on.
 

@@ -51,6 +51,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 class BinlogReceiver:
     """The Receiver of binlogs. See ``cdc.receiver.base.Receiver`` for the contract."""
 
+    acks_make_room = False
+
     def __init__(
         self,
         feed: Feed,

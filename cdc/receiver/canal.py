@@ -45,7 +45,6 @@ TRANSACTION_ENTRIES = 1024  # canal.instance.transaction.size; a multiple of it 
 HELD_MOST = 1 / 4  # of ring or window: a batch larger than that, as one giant row makes it, is not held
 _LOST_END_S = 2.0
 _FIRST_PLACE_MS = 500
-_FULL_AGAIN_S = 0.25  # a Task is started of what has come whenever we say "full": not for every piece that trickles in
 _CANAL_STATEMENTS = (EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE)
 _XA = (EventKind.XA_COMMIT, EventKind.XA_ROLLBACK)
 
@@ -107,6 +106,8 @@ class CanalReceiver:
     the transaction; ``CanalPosition.splits`` counts these.
     """
 
+    acks_make_room = True  # the server's ring counts, and not our memory
+
     def __init__(
         self,
         client: Callable[[], CanalClient],
@@ -141,8 +142,6 @@ class CanalReceiver:
         self._began_at = start  # the session: what was handed out when its first batch came
         self._may_hold = start.held
         self._holds = False  # the batch that is being read
-        self._full_at: CanalPosition | None = None  # what was handed out when the window was told to be full
-        self._full_again = 0.0  # not told of more before; monotonic
         self._ready: deque[Batch] = deque()
         self._error: CdcError | None = None
         self._unacked: deque[_Unacked] = deque()
@@ -228,14 +227,7 @@ class CanalReceiver:
         fetcher = self._fetcher
         if fetcher is None or self._ready or not fetcher.is_empty:
             return False  # what has come already is gathered first: one Task of it costs less than several
-        if fetcher.used < HALF or self._acked.reached(self._handed):
-            return False
-        now = time.monotonic()
-        if self._handed != self._full_at and now < self._full_again and not fetcher.stands_still:
-            return False
-        if self._handed != self._full_at:
-            self._full_at, self._full_again = self._handed, now + _FULL_AGAIN_S
-        return True
+        return fetcher.used >= HALF and not self._acked.reached(self._handed)
 
     def taken(self, position: Position, byte_count: int) -> None:
         """See ``Receiver``. Only an ack frees the server's ring."""

@@ -21,19 +21,16 @@ class Places:
 
     def __init__(self, entries: Entries, at: CanalPosition) -> None:
         """``at``: the place of the entry before the first one."""
-        index = entries.index
-        spans = index[:, (kernels.FILE_AT, kernels.FILE_AT + 1)].tolist()
         self._entries = entries
-        self._files = [entries.body[start : start + size] for start, size in spans]
-        self._offsets = index[:, kernels.OFFSET]
+        self._offsets = entries.index[:, kernels.OFFSET]
         self._numbers, self._back = self._numbered(at)
 
     def __getitem__(self, entry: int) -> CanalPosition:
-        file = self._files[entry].decode("utf-8", "replace")
+        file = self._entries.text(entry, kernels.FILE_AT)
         return CanalPosition(file, int(self._offsets[entry]), int(self._numbers[entry]))
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._entries)
 
     @property
     def last(self) -> CanalPosition:
@@ -50,13 +47,15 @@ class Places:
     def _numbered(self, at: CanalPosition) -> tuple[np.ndarray, np.ndarray]:
         """The number of each entry among those of its event, and whether it lies before the entry before it."""
         count = len(self)
-        files = [at.file.encode(), *self._files]
-        other_file = np.array([left != right for left, right in pairwise(files)], np.bool_)
+        other_file = np.empty(count, np.bool_)
+        other_file[0] = self._entries.text(0, kernels.FILE_AT) != at.file
+        kernels.file_changes(self._entries.data, self._entries.index, other_file)
         offsets = np.concatenate(([at.offset], self._offsets))
         begins = self._entries.index[:, kernels.KIND] == kernels.BEGIN
         back = np.diff(offsets) < 0
         for entry in np.flatnonzero(other_file).tolist():
-            back[entry] = _number(files[entry + 1]) < _number(files[entry])
+            before = self._entries.text(entry - 1, kernels.FILE_AT) if entry else at.file
+            back[entry] = _number(self._entries.text(entry, kernels.FILE_AT)) < _number(before)
         # all entries of a compressed transaction have one offset, and BEGIN is the first of them
         back |= begins & ~other_file & (np.diff(offsets) == 0)
         starts = other_file | (np.diff(offsets) != 0) | back
@@ -65,7 +64,7 @@ class Places:
         return np.where(first < 0, order + 1 + at.entry, order - first + 1), back
 
 
-def _number(file: bytes) -> int:
+def _number(file: str) -> int:
     """What tells the order of two binlog files of one server; -1 for a name without a number, or none."""
-    _, _, number = file.rpartition(b".")
-    return int(number) if number.isdigit() else -1
+    _, _, number = file.rpartition(".")
+    return int(number) if number.isdecimal() else -1

@@ -9,6 +9,7 @@ import datetime
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTab
 from channels.sinks.stream_load import Access
 
 CHECKPOINTS = "_cdc_checkpoints"
+ENOUGH_RUNNING = 250  # transactions at once: what a long checkpoint may have prepared, and room for others
 
 _AUTH_CODES = (1044, 1045, 1227)
 _WAIT = "It is tried again; see that FE and BE are up and reachable from driver and executors."
@@ -180,6 +182,26 @@ def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark
     for known in sql.marks(databases, mark.job):
         if known.incarnation != mark.incarnation:
             raise foreign(known)
+
+
+# ---- limits
+
+
+def running_findings(sql: FrontendSql, product: Product, tables: Sequence[TargetTable]) -> Iterator[Finding]:
+    """Whether a database takes as many prepared loads as a checkpoint of ``tables`` has: one for each at least."""
+    try:
+        rows = sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
+    except (SqlError, TargetMismatch):
+        return  # only administrators may ask; a load that meets the limit waits and says so
+    most = max(Counter(table.name.partition(".")[0] for table in tables).values(), default=0)
+    limit, wanted = int(rows[0]["Value"]) if rows else ENOUGH_RUNNING + 2 * most, max(ENOUGH_RUNNING, 2 * most)
+    if limit < wanted:
+        yield Finding(
+            f"{product.name} allows {limit} running transactions in a database, and a checkpoint of this job may have "
+            f"{wanted}.",
+            f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * wanted}")',
+            fatal=limit < most,
+        )
 
 
 def _age(mark: CheckpointMark) -> tuple[int, int, int]:

@@ -400,7 +400,8 @@ class DeltaSink:
     def _sweep(self, mark: CheckpointMark) -> None:
         """Delete what was staged for ``mark`` and, once in a run, what earlier runs and checkpoints left behind.
 
-        Commits come in order: whatever of this job was staged for an earlier checkpoint is committed or dead.
+        Commits come in order: whatever of this job was staged for an earlier checkpoint is committed or dead. So is
+        what earlier runs have staged for this one, which a recovery commits under its own fence.
         """
         shutil.rmtree(self._staging_of(mark.job, mark.incarnation, mark.fence, mark.checkpoint), ignore_errors=True)
         run = (mark.job, mark.incarnation, mark.fence)
@@ -415,7 +416,7 @@ class DeltaSink:
             if path.suffix == ".aborted":  # kept for a while: the label stays unused, and `state` still knows
                 if path.stat().st_mtime < time.time() - _ABORTED_KEPT_S:
                     path.unlink(missing_ok=True)
-            elif parts[0] != mark.incarnation or int(parts[2]) < mark.checkpoint:
+            elif parts[0] != mark.incarnation or int(parts[2]) <= mark.checkpoint:
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -30,6 +30,7 @@ from channels.sinks.cluster import (
     mark_row,
     partition_findings,
     quoted,
+    running_findings,
     target,
 )
 from channels.sinks.doris_client import DORIS, DorisHttp
@@ -52,7 +53,6 @@ _STATES = {
     "VISIBLE": LoadState.COMMITTED,
     "ABORTED": LoadState.ABORTED,
 }
-_ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and room for others
 
 
 class DorisSink:
@@ -77,6 +77,7 @@ class DorisSink:
         visible_timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         answer_timeout_s: float = 600.0,
+        connections: int = 8,
         tries: int = _TRIES,
         pause_s: float = 0.2,
     ) -> None:
@@ -84,10 +85,11 @@ class DorisSink:
 
         ``backends``: where BEs can be reached, if not where the FE says. ``compression``: "lz4" for slow networks.
         ``visible_timeout_s``: how long a commit waits for the publishing that Doris does by itself.
+        ``connections``: requests at once to one host.
         """
         access = Access(
-            tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s
-        )  # fmt: skip
+            tuple(fe), username, password, tuple(backends), connect_timeout_s, answer_timeout_s, connections
+        )
         self._http, self._sql = DorisHttp(access), FrontendSql(access, sql_port, DORIS)
         self._settings = LoadSettings(two_phase_commit, compression, tries=tries, pause_s=pause_s)
         self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
@@ -136,24 +138,22 @@ class DorisSink:
             self._http.ask_backends()
         except SinkError as error:
             return (Finding(str(error), error.mend),)
-        found = [*self._limits()]
+        tables = list(tables)
+        found = [*running_findings(self._sql, DORIS, tables)] if self._settings.two_phase else []
         for table in tables:
-            missing = self._shown(table) is None
-            if not (missing and self._create_tables):
+            is_there = self._shown(table) is not None
+            if is_there or not self._create_tables:
                 found += self.describe(table)
+            if is_there:
+                found += self._may_load(table)
         return tuple(found)
 
-    def _limits(self) -> Iterator[Finding]:
+    def _may_load(self, table: TargetTable) -> Iterator[Finding]:
         try:
-            rows = self._sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
-        except (SqlError, TargetMismatch):
-            return  # only administrators may ask; a load that meets the limit waits and says so
-        if rows and int(rows[0]["Value"]) < _ENOUGH_RUNNING:
-            yield Finding(
-                f"Doris allows {rows[0]['Value']} running transactions in a database.",
-                f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * _ENOUGH_RUNNING}")',
-                fatal=False,
-            )
+            self._http.ask_to_load(table)
+        except SinkError as error:
+            mend = error.mend.replace("<database>", table.name.partition(".")[0])
+            yield Finding(f"{table.name}: {error.message}", mend)
 
     def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
         """DESC, hidden columns too, and SHOW CREATE TABLE; None when there is no such table."""
@@ -271,7 +271,7 @@ class DorisSink:
         for status in ("PREPARE", "PRECOMMITTED"):
             try:
                 rows = self._sql.rows(f"SHOW TRANSACTION FROM {quoted(database)} WHERE status = '{status}'")
-            except SqlError as error:
+            except (SqlError, TargetMismatch) as error:
                 # not ours to see, so not ours to abort: what we loaded there we would be allowed to see
                 logger.debug("no transactions of %s can be seen: %s", database, error)
                 return
@@ -354,7 +354,7 @@ class DorisSink:
             if statement.startswith("CREATE"):
                 raise TargetMismatch(
                     f"Doris does not create the table: {error}.",
-                    mend="Mend sink.tables (replication, partition, properties), or create it yourself: `cdc ddl`.",
+                    mend="Mend sink.tables, or the channel's, or create it yourself: `cdc ddl` prints the statement.",
                     table=table,
                 ) from error
             raise DORIS.refused(error, table=table) from error

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cdc.errors import SinkUnavailable
+from channels.sinks.base import TargetTable
 from channels.sinks.cluster import Product
 from channels.sinks.stream_load import Access, HttpClient, Reply, Unreachable, each_host, split_location
 
@@ -82,9 +83,20 @@ class DorisHttp:
     def _redirected(self, path: str) -> tuple[str, ...]:
         if not path:
             return ()
-        headers = {"Expect": "100-continue"}
-        reply = self._frontends(lambda host: self._client.request("PUT", host, path, headers=headers))
+        reply = self._asked_to_load(path)
         return (split_location(reply.headers["location"])[0],) if reply.status == 307 else ()
+
+    def ask_to_load(self, table: TargetTable) -> None:
+        """Ask where a load of ``table`` would go: nothing is begun. Raises: TargetMismatch - ours it would not be."""
+        database, _, name = table.name.partition(".")
+        reply = self._asked_to_load(f"/api/{quote(database)}/{quote(name)}/_stream_load")
+        if reply.status not in (301, 302, 307, 308):
+            answer = reply.json()
+            self.refuse_denied(answer.get("msg"), answer.get("data"))
+
+    def _asked_to_load(self, path: str) -> Reply:
+        headers = {"Expect": "100-continue"}
+        return self._frontends(lambda host: self._client.request("PUT", host, path, headers=headers))
 
     def load(
         self, host: str, path: str, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]

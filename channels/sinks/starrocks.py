@@ -11,11 +11,10 @@ Source: StarRocks manual, "Load data using Stream Load transaction interface"; s
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadLost, SinkError, SinkSetting, TargetMismatch
+from cdc.errors import LoadLost, SinkError, SinkSetting, TargetMismatch
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
@@ -36,17 +35,20 @@ from channels.sinks.cluster import (
     mark_row,
     partition_findings,
     quoted,
+    running_findings,
     target,
 )
-from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, NotSent, StarrocksHttp, Transaction
+from channels.sinks.starrocks_checks import alive, load_findings
+from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
+from channels.sinks.starrocks_leftovers import Leftovers
 from channels.sinks.starrocks_load import (
     LoadSettings,
     StarrocksPartWriter,
     bad_rows,
     raise_refused,
-    settled_state,
     shared_label,
 )
+from channels.sinks.starrocks_shared import COMMIT_WAIT_S, SharedCommit
 from channels.sinks.stream_load import Access, Unreachable, waits
 from spark.writers import write_parts
 
@@ -57,9 +59,6 @@ logger = logging.getLogger(__name__)
 
 MULTI_FROM = (4, 0)
 _TRIES = 5
-_COMMIT_WAIT_S = 60  # for locks and publishing, before the FE answers; it goes on without us
-_ENOUGH_RUNNING = 250  # transactions at once: what a job may have prepared, and room for others
-_TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
     "PREPARED": LoadState.PREPARED,
@@ -88,6 +87,7 @@ class StarrocksSink:
         visible_timeout_s: float = 10.0,
         connect_timeout_s: float = 5.0,
         answer_timeout_s: float = 600.0,
+        connections: int = 8,
         tries: int = _TRIES,
         pause_s: float = 0.2,
     ) -> None:
@@ -95,16 +95,20 @@ class StarrocksSink:
 
         ``tables``: buckets, replication, partition and properties of tables made here. ``visible_timeout_s``: how long
         a commit waits for the publishing that StarRocks does by itself.
+        ``connections``: requests at once to one host.
         """
         access = Access(
-            tuple(fe), username, password, connect_timeout_s=connect_timeout_s, answer_timeout_s=answer_timeout_s
-        )
+            tuple(fe), username, password, connect_timeout_s=connect_timeout_s, answer_timeout_s=answer_timeout_s,
+            connections=connections,
+        )  # fmt: skip
         self._http, self._sql = StarrocksHttp(access), FrontendSql(access, sql_port, STARROCKS)
         self._settings = LoadSettings(tries=tries, pause_s=pause_s)
         self._databases, self._wanted = sorted(set(databases)), multi_table
         self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
         self._visible_timeout_s = visible_timeout_s
         self._threads = ThreadPoolExecutor(commit_threads, "starrocks-commit")
+        self._shared = SharedCommit(self._http, tries, pause_s)
+        self._leftovers = Leftovers(self._http, self._sql, self._databases, tries)
         self._multi: bool | None = None  # once the server's version is known
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._with_checkpoints: set[str] = set()
@@ -187,37 +191,20 @@ class StarrocksSink:
         if why and self._wanted != "off":
             problem = f"Tables become visible one by one, not all at one moment: {why}"
             found.append(Finding(problem, "Nothing, if that will do: set sink.multi_table: off.", self._wanted == "on"))
-        found += [*self._limits(), *self._unlisted()]
+        if alive(self._sql) == 0:
+            found.append(Finding("StarRocks has no backend alive.", "See SHOW BACKENDS on the FE."))
+        tables, asked = list(tables), set()
+        if why:
+            found += running_findings(self._sql, STARROCKS, tables)
+        found += self._leftovers.findings()
         for table in tables:
-            if not (self._create_tables and self._shown(table) is None):
+            is_there, database = self._shown(table) is not None, table.name.partition(".")[0]
+            if is_there or not self._create_tables:
                 found += self.describe(table)
+            if is_there and database not in asked:  # one is enough: each leaves a label, of which few are kept
+                asked.add(database)
+                found += load_findings(self._http, table)
         return tuple(found)
-
-    def _limits(self) -> Iterator[Finding]:
-        try:
-            rows = self._sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
-        except (SqlError, TargetMismatch):
-            return  # only administrators may ask; a load that meets the limit waits and says so
-        if rows and int(rows[0]["Value"]) < _ENOUGH_RUNNING:
-            yield Finding(
-                f"StarRocks allows {rows[0]['Value']} running transactions in a database.",
-                f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * _ENOUGH_RUNNING}")',
-                fatal=False,
-            )
-
-    def _unlisted(self) -> Iterator[Finding]:
-        for database in self._databases:
-            try:
-                self._running(database)
-            except SqlError as error:
-                if "nknown database" not in str(error):
-                    yield Finding(
-                        f"The user may not see running transactions ({error}): loads that a killed run has prepared "
-                        f"stay until they expire, and hold back ALTER TABLE for so long.",
-                        f"GRANT OPERATE ON SYSTEM TO USER '{self._http.access.username}'",
-                        fatal=False,
-                    )
-                return
 
     def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
         """DESC and SHOW CREATE TABLE; None when there is no such table."""
@@ -227,11 +214,7 @@ class StarrocksSink:
         return columns, str(self._sql.ask(f"SHOW CREATE TABLE {target(table)}")[0]["Create Table"])
 
     def _replication(self) -> int:
-        try:
-            alive = [row for row in self._sql.rows("SHOW BACKENDS") if str(row["Alive"]).lower() == "true"]
-        except (SqlError, TargetMismatch):
-            return 1  # the user may not see them; sink.tables.replication says more
-        return max(1, min(3, len(alive)))
+        return max(1, min(3, alive(self._sql) or 1))  # where it cannot be seen, sink.tables.replication says more
 
     # ---- loads
 
@@ -272,7 +255,9 @@ class StarrocksSink:
             raise _lost([label for error in errors for label in error.where["labels"]])  # type: ignore[attr-defined]
         for database in sorted({table.partition(".")[0] for table in by_table}):
             self._record(database, checkpoint)
-        self._sweep(checkpoint)
+        if not self._is_swept:
+            self._is_swept = True
+            self._leftovers.sweep(checkpoint)
 
     def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
         lost = [label_for(load.name) for load in loads if not self._commit_alone(load)]
@@ -289,7 +274,7 @@ class StarrocksSink:
             if number:
                 time.sleep(pause)
             try:
-                answer = self._http.ask("commit", transaction, timeout=str(_COMMIT_WAIT_S))
+                answer = self._http.ask("commit", transaction, timeout=str(COMMIT_WAIT_S))
             except Unreachable as error:
                 reason = error
                 continue
@@ -311,14 +296,15 @@ class StarrocksSink:
         whole = replace(_transaction_of(loads[0]), table="", multi=True)
         reason = Answer("", "its loads are in different transactions")
         if len(transactions) == 1:
-            reason = self._recorded_in(whole, checkpoint)
+            self._ensure_checkpoints(whole.database)
+            reason = self._shared.recorded(whole, checkpoint)
             if reason.is_ok:
-                reason = self._committed(whole)
+                reason = self._shared.committed(whole)
             if reason.is_ok:
                 self._await_visible(whole)
                 return
         # what is not committed now must never be: then it may be loaded again
-        if not self._is_rolled_back(whole) or self._is_recorded(checkpoint):
+        if not self._shared.is_rolled_back(whole) or self._is_recorded(checkpoint):
             return
         if loads[0].name.fence == checkpoint.fence and whole.label not in self._refused:
             # told once; who comes again has been told, and what was refused is gone: it is loaded again
@@ -334,57 +320,6 @@ class StarrocksSink:
         for key in {of_run, (checkpoint.fence, checkpoint.checkpoint)}:
             self._losses[key] = self._losses.get(key, 0) + 1
         raise _lost([label_for(load.name) for load in loads])
-
-    def _recorded_in(self, whole: Transaction, mark: CheckpointMark) -> Answer:
-        """The row that says how far the job has come joins the transaction that brings it there."""
-        self._ensure_checkpoints(whole.database)
-        row = mark_row(mark)
-        headers = {
-            "columns": ",".join(map(quoted, row)),
-            "format": "json",
-            "strip_outer_array": "false",
-            "strict_mode": "true",
-            "Expect": "100-continue",
-        }
-        body = json.dumps({name: str(value) for name, value in row.items()}).encode() + b"\n"
-        try:
-            return self._http.load(replace(whole, table=CHECKPOINTS), headers, lambda: [body])
-        except NotSent as error:
-            raise STARROCKS.unavailable(error, label=whole.label) from error
-        except Unreachable as error:
-            return Answer("", str(error))
-
-    def _committed(self, whole: Transaction) -> Answer:
-        """OK once the label's state says so: the answer alone is not to be believed, whichever it is."""
-        reason = Answer("", "no answer")
-        for number, pause in zip(range(self._settings.tries), waits(self._settings.pause_s, 2.0), strict=False):
-            if number:
-                time.sleep(pause)
-            try:
-                reason = self._http.ask("commit", whole, timeout=str(_COMMIT_WAIT_S))
-            except Unreachable as error:
-                reason = Answer("", str(error))
-            state = self._http.state(whole.database, whole.label)
-            if state in DONE:
-                return Answer("OK", "")
-            if state == "ABORTED" or reason.is_gone:
-                return Answer("", f"{reason.message or 'answered OK'}, and the transaction is {state}", reason.fields)
-        return Answer("", reason.message, reason.fields)
-
-    def _is_rolled_back(self, whole: Transaction) -> bool:
-        """Whether it is gone for good; False: it was committed. Raises: SinkUnavailable - it cannot be told."""
-        try:
-            answer = self._http.ask("rollback", whole)
-        except Unreachable as error:
-            raise STARROCKS.unavailable(error, label=whole.label) from error
-        if answer.is_ok or answer.is_gone:
-            return True
-        if _TOO_LATE.search(answer.message):
-            return False
-        state = settled_state(self._http, whole, "PREPARE")
-        if state in (*DONE, "ABORTED"):
-            return state == "ABORTED"
-        raise STARROCKS.unavailable(answer.message, label=whole.label, state=state)
 
     # ---- both
 
@@ -406,55 +341,8 @@ class StarrocksSink:
         if self._is_multi():
             for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
-                self._is_rolled_back(Transaction(self._databases[0], label, multi=True))
-        self._roll_back_listed(lambda label: label.startswith(prefix))
-
-    def _roll_back_listed(self, is_due: Callable[[str], bool]) -> None:
-        for database in self._databases:
-            for _ in range(self._settings.tries):
-                try:
-                    labels = [label for label in self._running(database) if is_due(label)]
-                except (SqlError, TargetMismatch) as error:
-                    logger.info(
-                        "transactions of %s cannot be seen (%s): leftovers expire by themselves", database, error
-                    )
-                    break
-                if not labels:
-                    break
-                for label in labels:
-                    is_shared = re.search(r"-all-\d+$", label) is not None
-                    self._dropped(Transaction(database, label, multi=is_shared))
-            else:
-                raise STARROCKS.unavailable("prepared loads do not go away", database=database)
-
-    def _dropped(self, transaction: Transaction) -> None:
-        try:
-            answer = self._http.ask("rollback", transaction)
-            if answer.is_gone:
-                self._http.cancel(transaction.database, transaction.label)
-        except Unreachable as error:
-            logger.info("rollback of %s has no answer (%s); it is looked for again", transaction.label, error)
-
-    def _running(self, database: str) -> list[str]:
-        """Labels that are begun or prepared. Raises: SqlError - not ours to see."""
-        path = f"/transactions/{database}/running"
-        return [str(row["Label"]) for row in self._sql.rows(f"SHOW PROC '{path}'")]
-
-    def _sweep(self, checkpoint: CheckpointMark) -> None:
-        """Once a run: what earlier runs of this job have left prepared, and no checkpoint names any more, goes."""
-        if self._is_swept:
-            return
-        self._is_swept = True
-        ours = re.compile(rf"cdc-{re.escape(checkpoint.job)}-{checkpoint.incarnation}-(\d+)-")
-
-        def is_due(label: str) -> bool:
-            found = ours.match(label)
-            return found is not None and int(found[1]) < checkpoint.fence
-
-        try:
-            self._roll_back_listed(is_due)
-        except CdcError as error:
-            logger.info("leftovers of earlier runs stay: %s", error)
+                self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
+        self._leftovers.roll_back(lambda label: label.startswith(prefix))
 
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
@@ -522,7 +410,7 @@ class StarrocksSink:
             if statement.startswith("CREATE"):
                 raise TargetMismatch(
                     f"StarRocks does not create the table: {error}.",
-                    mend="Mend sink.tables (replication, partition, properties), or create it yourself: `cdc ddl`.",
+                    mend="Mend sink.tables, or the channel's, or create it yourself: `cdc ddl` prints the statement.",
                     table=table,
                 ) from error
             raise STARROCKS.refused(error, table=table) from error

@@ -54,6 +54,7 @@ class Access:
     backends: tuple[str, ...] = ()  # host:port; asked of the FE when empty
     connect_timeout_s: float = 5.0
     answer_timeout_s: float = 600.0  # a load's answer comes once all replicas have its rows
+    connections: int = 8  # at once to one host, of a process
 
     @property
     def authorization(self) -> str:
@@ -67,7 +68,8 @@ class HttpClient:
     def __init__(self, access: Access) -> None:
         self.access = access
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
-        self._busy: dict[str, int] = {}
+        self._busy: dict[str, int] = {}  # those that wait for their turn among them
+        self._turns: dict[str, threading.Semaphore] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[HttpClient], tuple[Access]]:
@@ -98,6 +100,8 @@ class HttpClient:
         """
         with self._lock:
             self._busy[host] = self._busy.get(host, 0) + 1
+            turns = self._turns.setdefault(host, threading.Semaphore(self.access.connections))
+        turns.acquire()
         connection = self._take(host)
         try:
             self._connect(connection, timeout_s or self.access.answer_timeout_s)
@@ -115,6 +119,7 @@ class HttpClient:
             connection.close()
             raise
         finally:
+            turns.release()
             with self._lock:
                 self._busy[host] -= 1
         if response.will_close or not is_sent:  # a server that still expects a body takes the next request for it

@@ -6,7 +6,9 @@ import datetime
 import decimal
 import json
 import pickle
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from channels.sinks.doris_types import doris_type
 from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
 from tests.servers.olap_cases import TABLE, USER, mark_of, name_of, rows_of, write
+from tests.servers.olap_faults import Fault
 
 MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
 REST = 'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1"%s)'
@@ -365,3 +368,15 @@ def test_every_version_is_served(version: tuple[int, int]) -> None:
         assert doris.rows("SELECT * FROM ods.orders") == [(1, "a")]
         assert sink.last_checkpoint("shop") == mark_of()
         sink.close()
+
+
+def test_one_host_gets_only_so_many_requests_at_once(doris: DorisStandIn) -> None:
+    sink = sink_on(doris, connections=1)
+    sink.ensure_table(TABLE)
+    doris.faults.order("load", Fault.SLOW, times=3, seconds=0.2)
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as threads:
+        loads = list(threads.map(lambda task: write(sink, (task, "a", False, 1), name=name_of(1, task)), range(3)))
+    assert time.monotonic() - began >= 0.6
+    assert {sink.state(load) for load in loads} == {LoadState.PREPARED}
+    sink.close()

@@ -119,6 +119,31 @@ def test_the_mode_follows_version_and_databases(
         sink.close()
 
 
+@pytest.mark.parametrize("version", [(2, 4, 0), (3, 5, 9), (4, 0, 2)])
+def test_every_version_is_served(version: tuple[int, int, int]) -> None:
+    with stand_in(version=version, followers=1) as starrocks:
+        sink = sink_on(starrocks, multi_table="auto", tables={"buckets": 1})
+        sink.ensure_table(TABLE)
+        load = write(sink, *ROWS)
+        sink.commit([load], mark_of())
+        gone = write(sink, (7, "gone", False, 9), name=name_of(2))
+        sink.abort("shop", "0a1b2c3d", 1, 2)
+        assert sink.state(gone) is LoadState.ABORTED
+        assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+        assert sink.last_checkpoint("shop") == mark_of()
+        assert not any(finding.fatal for finding in sink.check([TABLE]))
+        sink.close()
+
+
+def test_a_version_that_cannot_choose_buckets_wants_to_be_told_them() -> None:
+    with stand_in(version=(2, 4, 0)) as starrocks:
+        sink = sink_on(starrocks, "single")
+        with pytest.raises(TargetMismatch, match="BUCKETS") as caught:
+            sink.ensure_table(TABLE)
+        assert "sink.tables" in caught.value.mend
+        sink.close()
+
+
 def test_a_mode_that_cannot_be_is_refused() -> None:
     with stand_in(version=(3, 3, 1)) as starrocks:
         sink = sink_on(starrocks, "multi")

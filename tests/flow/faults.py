@@ -1,8 +1,9 @@
 """Faults at the seams: wrappers of the contracts that follow a script. Production code knows nothing of them.
 
-Seams: get, prepare, save OPEN, save PREPARED, save COMMITTED, commit, ack, rollback. Kinds: reject (before the work),
-after (the work is done, then it fails), hang (until released), slow, kill and kill_after (SIGKILL to this process),
-kill_with_next_open (SIGKILL in the commit of N, as soon as N+1 is saved as OPEN).
+Seams: get, decode, task start, prepare, save OPEN, save PREPARED, commit (of a checkpoint), single commit (of one load,
+table or transaction in it), save COMMITTED, ack, rollback. Kinds: reject (before the work), after (the work is done,
+then it fails), hang (until released), slow, kill and kill_after (SIGKILL to this process), kill_with_next_open (SIGKILL
+in the commit of N, as soon as N+1 is saved as OPEN).
 """
 
 from __future__ import annotations
@@ -15,9 +16,22 @@ from collections import Counter
 from dataclasses import dataclass
 
 from cdc.checkpoint import CheckpointState
-from cdc.errors import CheckpointError, CommitUnknown, SinkUnavailable, SourceUnavailable
+from cdc.errors import CheckpointError, CommitUnknown, SinkUnavailable, SourceRewound, SourceUnavailable
 
-SEAMS = ("get", "prepare", "save OPEN", "save PREPARED", "commit", "save COMMITTED", "ack", "rollback")
+SEAMS = (
+    "get",
+    "decode",
+    "task start",
+    "prepare",
+    "save OPEN",
+    "save PREPARED",
+    "commit",
+    "single commit",
+    "save COMMITTED",
+    "ack",
+    "rollback",
+)
+CONTRACT_SEAMS = tuple(seam for seam in SEAMS if seam not in ("decode", "single commit"))  # in every harness
 KINDS = ("reject", "after", "hang", "slow", "kill", "kill_after")
 
 
@@ -53,7 +67,7 @@ class Script:
             return work()
         if kind == "hang":
             self.hanging.set()
-            assert self.released.wait(20)
+            assert self.released.wait(60)
             raise error_at(seam, "hung and failed")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -64,20 +78,25 @@ class Script:
                 time.sleep(0.002)
             os.kill(os.getpid(), signal.SIGKILL)
         result = work()
+        if result is None and seam == "get":  # nothing came, so there was nothing to lose: the next call has the fault
+            self.done.pop()
+            self.faults[seam, self.calls[seam] + 1] = kind
+            return None
         if kind == "kill_after":
             os.kill(os.getpid(), signal.SIGKILL)
         assert kind == "after", kind
-        del result
         raise error_at(seam, "failed after the work")
 
 
 def error_at(seam, told):
     words = {"message": f"{seam} {told}.", "mend": "It passes by itself."}
+    if seam in ("decode", "task start"):  # bytes that turned are a matter of the receivers' own tests
+        return MemoryError(words["message"])
     if seam in ("get", "ack", "rollback"):
         return SourceUnavailable(**words)
     if seam.startswith("save"):
         return CheckpointError(**words)
-    if seam == "commit" and told.startswith("failed after"):
+    if seam in ("commit", "single commit") and told.startswith("failed after"):
         return CommitUnknown(**words)
     return SinkUnavailable(**words)
 
@@ -104,6 +123,23 @@ class FaultyReceiver(Faulty):
         return self.script.run("rollback", lambda: self.inner.rollback(position))
 
 
+class Rewinding(Faulty):
+    """A receiver that rewinds behind some of its Batches, counted over all receivers that share ``left``."""
+
+    def __init__(self, inner, left):
+        super().__init__(inner, None)
+        self.left = left  # how many Batches until each rewind
+
+    def get(self, timeout_s):
+        if self.left and not self.left[0]:
+            self.left.pop(0)
+            raise SourceRewound("The line was cut.", mend="It is read again.")
+        batch = self.inner.get(timeout_s)
+        if batch is not None and self.left:
+            self.left[0] -= 1
+        return batch
+
+
 class FaultySink(Faulty):
     def part_writer(self, table):
         write = self.inner.part_writer(table)
@@ -111,6 +147,11 @@ class FaultySink(Faulty):
 
     def commit(self, loads, checkpoint):
         return self.script.run("commit", lambda: self.inner.commit(loads, checkpoint))
+
+
+class FaultyRunner(Faulty):
+    def submit(self, tasks):
+        return self.script.run("task start", lambda: self.inner.submit(tasks))
 
 
 class FaultyStore(Faulty):
@@ -121,9 +162,14 @@ class FaultyStore(Faulty):
         return self.script.run(f"save {checkpoint.state.value}", lambda: self.inner.save(checkpoint))
 
 
-def put_in(harness, script):
+def put_in(harness, script, one_commit=None):
+    """``one_commit``: the method of the harness's sink that commits one load."""
     harness.wrap_receiver = lambda inner: FaultyReceiver(inner, script)
     harness.wrap_sink = lambda inner: FaultySink(inner, script)
+    harness.wrap_runner = lambda inner: FaultyRunner(inner, script)
     harness.wrap_store = lambda inner: FaultyStore(inner, script)
+    if one_commit:
+        work = getattr(harness.sink, one_commit)
+        setattr(harness.sink, one_commit, lambda *arguments: script.run("single commit", lambda: work(*arguments)))
     script.store = harness.store
     return script

@@ -9,7 +9,7 @@ from cdc.batch import FENCE_STEP
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.consumer import Consumer, Ended
 from cdc.errors import Answer, decide
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, Widening
 from channels.mapping import Mapping, Routes
 from channels.task import RunIdentity
 from tests.flow.runner import ThreadRunner
@@ -27,14 +27,15 @@ class Harness:
         self.source = source
         self.limits = limits
         self.store = SqliteStore(folder / "home")
-        self.sink = FileSink(folder / "sink.db")
+        self.sink = self.new_sink(folder)
         self.runner = ThreadRunner(self.sink)
         self.routes = Routes(mappings)
         self.record = self.store.acquire(JOB, "shop.yaml")
         self.run = RunIdentity(JOB, self.record.incarnation, self.record.fence)
         self.sequence = self.record.fence * FENCE_STEP
         self.receiver_options = receiver
-        self.wrap_receiver = self.wrap_sink = self.wrap_store = lambda inner: inner
+        self.widening = Widening()
+        self.wrap_receiver = self.wrap_sink = self.wrap_runner = self.wrap_store = lambda inner: inner
         self.receiver = None
         self.consumer = None
 
@@ -44,10 +45,18 @@ class Harness:
         self.runner.sink = sink
         self.receiver = self.new_receiver()
         parts = Parts(
-            self.run, self.wrap_receiver(self.receiver), self.routes, self.runner, sink, self.wrap_store(self.store)
+            self.run,
+            self.wrap_receiver(self.receiver),
+            self.routes,
+            self.wrap_runner(self.runner),
+            sink,
+            self.wrap_store(self.store),
         )
-        self.consumer = Consumer(parts, self.limits, sequence=self.sequence)
+        self.consumer = Consumer(parts, self.limits, sequence=self.sequence, widening=self.widening)
         return self.consumer
+
+    def new_sink(self, folder):
+        return FileSink(folder / "sink.db")
 
     def new_receiver(self):
         return SourceReceiver(self.source, self.routes, **self.receiver_options)

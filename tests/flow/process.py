@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.flow.harness import Harness
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults", "tests.flow.canal"])
+_CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults"])
 
 
 def run_in_process(folder: Path, source, faults=(), timeout_s=60, harness=Harness, **options):

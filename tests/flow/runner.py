@@ -1,15 +1,23 @@
-"""A TaskRunner on threads of this process: rows go to the sink as they are."""
+"""A TaskRunner on threads of this process."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+
+from spark.newest import newest_rows
+
 
 class ThreadRunner:
-    """Implements TaskRunner, for mappings that copy all columns by name."""
+    """Implements TaskRunner, for mappings that copy all columns by name.
 
-    def __init__(self, sink, threads=2):
+    ``every_row``: all rows go to the sink, and not the newest one of each key alone as Spark has it.
+    """
+
+    def __init__(self, sink, threads=2, every_row=True):
         self.sink = sink
+        self.every_row = every_row
         self.threads = threads
         self.submitted = []
         self._pool = ThreadPoolExecutor(threads)
@@ -26,7 +34,10 @@ class ThreadRunner:
         return [self._pool.submit(self._prepare, task) for task in tasks]
 
     def _prepare(self, task):
-        return (self.sink.part_writer(task.target)(task.name, iter(task.rows)),)
+        rows = task.rows
+        if not self.every_row:
+            rows = newest_rows(pa.Table.from_batches(rows), task.target.key).to_batches()
+        return (self.sink.part_writer(task.target)(task.name, iter(rows)),)
 
     def cancel(self):
         self._pool.shutdown(wait=False, cancel_futures=True)

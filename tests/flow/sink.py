@@ -21,7 +21,8 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS loads (label TEXT PRIMARY KEY, state TEXT, payload BLOB);
 CREATE TABLE IF NOT EXISTS aborted (prefix TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS rows (target TEXT, id INT, op INT, PRIMARY KEY (target, id));
-CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, target TEXT, id INT, op INT, checkpoint_id INT);
+CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, target TEXT, id INT, op INT, deleted INT,
+    checkpoint_id INT);
 CREATE TABLE IF NOT EXISTS marks (job TEXT PRIMARY KEY, mark TEXT);
 """
 
@@ -124,8 +125,8 @@ class FileSink:
                 else:
                     sql.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", (load.table, row["id"], row["op"]))
                 sql.execute(
-                    "INSERT INTO log (target, id, op, checkpoint_id) VALUES (?, ?, ?, ?)",
-                    (load.table, row["id"], row["op"], load.name.checkpoint),
+                    "INSERT INTO log (target, id, op, deleted, checkpoint_id) VALUES (?, ?, ?, ?, ?)",
+                    (load.table, row["id"], row["op"], row[DELETED], load.name.checkpoint),
                 )
             sql.execute("UPDATE loads SET state = 'COMMITTED', payload = NULL WHERE label = ?", (label,))
 
@@ -175,6 +176,11 @@ class FileSink:
     def log(self):
         """Ops in the order in which they became visible."""
         return [op for (op,) in self._all("SELECT op FROM log ORDER BY number")]
+
+    def shown(self):
+        """Target, key, op and whether it was deleted, in the order in which they became visible."""
+        found = self._all("SELECT target, id, op, deleted FROM log ORDER BY number")
+        return [(target, key, op, bool(deleted)) for target, key, op, deleted in found]
 
     def prepared(self):
         """Labels that are prepared and neither committed nor aborted."""

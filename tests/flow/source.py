@@ -77,6 +77,8 @@ class Source:
 class SourceReceiver:
     """Implements Receiver. Packs ``per_batch`` transactions into a Batch, cuts larger ones into ``piece_rows``."""
 
+    acks_make_room = False
+
     def __init__(
         self,
         source: Source,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -295,11 +297,23 @@ def test_another_client_on_the_destination_is_noticed(shop_of, opened):
     taker = Taker(opened(shop.receiver()))
     shop.write("INSERT INTO {db}.orders VALUES (1, '')")
     taker.take_rows(1)
-    with client_of(shop.canal.address) as other, pytest.raises(SourceBlocked, match="nother client"):
-        for i in range(2, 60):
-            shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
-            other.get(1, 100)
-            taker.receiver.get(0.1)
+    ended = threading.Event()
+
+    def take_too() -> None:
+        with client_of(shop.canal.address) as other, suppress(SourceUnavailable):
+            while not ended.is_set():
+                other.get(1, 100)
+
+    thief = threading.Thread(target=take_too)
+    thief.start()
+    try:
+        with pytest.raises(SourceBlocked, match="nother client"):
+            for number in range(2, 400):  # who is first is chance, each time
+                shop.write(f"INSERT INTO {{db}}.orders VALUES ({number}, '')")
+                taker.receiver.get(0.1)
+    finally:
+        ended.set()
+        thief.join()
 
 
 def test_a_check_disturbs_nobody(shop_of, opened):

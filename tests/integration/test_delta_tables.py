@@ -167,6 +167,14 @@ def test_what_a_kill_in_the_middle_left_is_deleted(tmp_path: Path) -> None:
     assert list((tmp_path / "_cdc_staging").glob("seen-*")) == [foreign]
 
 
+def test_what_a_dead_run_staged_is_deleted_once_a_later_run_has_committed_it(tmp_path: Path, sink: DeltaSink) -> None:
+    load = stage(sink, 1, range(3))
+    place = BinlogPosition("b.000001", 4)
+    sink.commit([load], CheckpointMark("shop", "0badcafe", 2, 1, place, place, 2))
+    assert sums(tmp_path) == (3, 0)
+    assert not list((tmp_path / "_cdc_staging").glob("cdc-*"))
+
+
 def test_a_load_whose_keys_outgrow_the_memory_names_the_setting(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path, merge_memory_bytes=100)
     sink.ensure_table(TABLE)

@@ -1,4 +1,7 @@
-"""Full tables into Doris and StarRocks: the rows that are there, and over them what is written meanwhile."""
+"""Full tables into Doris and StarRocks: the rows that are there, and over them what is written meanwhile.
+
+Among them tables with every type of MySQL, compared cell for cell.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port
+from tests.integration import cluster_values
 from tests.receiving import endpoint
 from tests.servers.doris import cases as doris
 from tests.servers.starrocks import cases as starrocks
@@ -50,6 +54,7 @@ def test_full_tables_and_what_is_written_meanwhile(
             cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, note VARCHAR(60))")
             cursor.execute(f"INSERT INTO {table} {numbers} SELECT i, CONCAT('old ', i) FROM n")
         connection.commit()
+    cluster_values.create(mysql, database)
     port = free_port()
     with cluster(kind) as target, JobProcess(tmp_path / "job.yaml", home=tmp_path / "home", port=port) as job:
         user, password = doris.USER
@@ -61,6 +66,7 @@ def test_full_tables_and_what_is_written_meanwhile(
         )  # fmt: skip
         job.start()
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
+        cluster_values.change(mysql, database)
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             for first in range(0, ROWS, ROWS // 20):
                 for table in ("ones", "twos"):
@@ -73,9 +79,9 @@ def test_full_tables_and_what_is_written_meanwhile(
             cursor.execute("SELECT id, note FROM ones ORDER BY id")
             expected = list(cursor.fetchall())
         job.wait_for(
-            "both tables consistent",
+            "all tables consistent",
             lambda status: (
-                len(status["channels"]) == 2
+                len(status["channels"]) == 2 + len(cluster_values.TABLES)
                 and all((channel["snapshot"] or {}).get("consistent") for channel in status["channels"])
                 and (status["position"]["file"], status["position"]["offset"]) >= end
                 and status["lag_seconds"] == 0
@@ -84,4 +90,5 @@ def test_full_tables_and_what_is_written_meanwhile(
         )
         for table in ("ones", "twos"):
             assert list(target.execute(f"SELECT id, note FROM ods.{table} ORDER BY id")[1]) == expected
+        assert cluster_values.differences(mysql, database, target) == []
         job.stop()

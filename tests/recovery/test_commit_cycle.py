@@ -9,7 +9,7 @@ import cdc.commit
 import cdc.consumer
 from cdc.checkpoint import CheckpointState
 from cdc.checkpoint_sqlite import SqliteStore
-from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, TargetMismatch
+from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, TargetMismatch
 from channels.mapping import Mapping
 from tests.flow.faults import Fault, Faulty, Script, put_in
 from tests.flow.harness import JOB, SMALL, Harness
@@ -173,6 +173,8 @@ def test_a_window_that_only_an_ack_empties_closes_the_cycle(make):
     reasons = []
 
     class Ring(Faulty):
+        acks_make_room = True
+
         def window_full(self):
             return self.inner._index - self.inner.acked.offset > 10
 
@@ -210,6 +212,34 @@ def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
     taken_over[0].close()
 
 
+def test_the_tasks_of_a_closed_cycle_are_gone_before_it_is_aborted(make):
+    source = Source()
+    source.write(("shop.orders", 1), ("shop.items", 1))
+    harness, told = make(source), []
+
+    class Uneven(Faulty):
+        def part_writer(self, table):
+            write = self.inner.part_writer(table)
+
+            def load(name, rows):
+                time.sleep(0.1 if table.name == "ods.orders" else 0.5)  # the cycle is closed by then
+                if table.name == "ods.orders":
+                    raise SinkUnavailable("It is away.", mend="It comes back.")
+                told.append("prepared")
+                return write(name, rows)
+
+            return load
+
+        def abort(self, *prefix):
+            told.append("aborted")
+            self.inner.abort(*prefix)
+
+    harness.wrap_sink = lambda inner: Uneven(inner, None)
+    with pytest.raises(SinkUnavailable):
+        harness.once()
+    assert told == ["prepared", "aborted"]
+
+
 def test_a_busy_sink_is_waited_for_without_losing_anything(make):
     harness, asked = make(Source.random(4, transactions=30)), []
 
@@ -223,6 +253,24 @@ def test_a_busy_sink_is_waited_for_without_losing_anything(make):
     harness.wrap_sink = lambda inner: Busy(inner, None)
     assert harness.until_finished() == []
     assert asked[1] - asked[0] >= 0.2
+    harness.verify()
+
+
+@pytest.mark.parametrize("window", [1 << 30, 2000])
+def test_a_long_transaction_makes_few_loads(make, window):
+    source = Source()
+    source.write(*[("shop.orders" if key % 50 else "shop.items", key) for key in range(4000)])
+    harness = make(source, limits=replace(SMALL, task_bytes=80), window=window)  # a piece of the transaction
+    loads = []
+
+    class Counting(Faulty):
+        def commit(self, found, checkpoint):
+            loads.append(len(found))
+            return self.inner.commit(found, checkpoint)
+
+    harness.wrap_sink = lambda inner: Counting(inner, None)
+    assert harness.until_finished() == []
+    assert 10 < max(loads) < 200
     harness.verify()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cdc.commit
 import cdc.consumer
+from cdc.errors import SinkBusy
 from channels.sinks.base import TargetTable
-from tests.flow.harness import JOB, Harness
+from tests.flow.harness import JOB, SMALL, Harness
 from tests.flow.source import Source, schema_of
 from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
@@ -32,8 +35,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class DorisHarness(Harness):
     """A job into a stand-in; every run has a sink of its own, as a process would."""
 
-    def __init__(self, folder: Path, source: Source, doris: DorisStandIn, *, two_phase: bool):
-        super().__init__(folder, source)
+    def __init__(self, folder: Path, source: Source, doris: DorisStandIn, *, two_phase: bool, **options: Any):
+        super().__init__(folder, source, **options)
         self.sink.close()
         self.doris = doris
         self.sink = sink_on(doris, two_phase_commit=two_phase, tries=3)
@@ -88,5 +91,18 @@ def test_a_job_loads_again_what_doris_lost(tmp_path: Path, loss: str) -> None:
         harness.sink.commit = lose_then_commit
         harness.until_finished()
         assert lost == [3, 6]
+        harness.verify()
+        harness.close()
+
+
+def test_a_transaction_with_more_loads_than_doris_runs_at_once_gets_through_in_fewer(tmp_path: Path) -> None:
+    source = Source()
+    source.write(*[("shop.orders", key) for key in range(3000)])  # 750 pieces of a Task's size
+    with stand_in(backends=2, max_running_txn_num_per_db=40) as doris:
+        limits = replace(SMALL, task_bytes=80)
+        harness = DorisHarness(tmp_path, source, doris, two_phase=True, limits=limits)
+        errors = harness.until_finished()
+        assert errors and {type(error) for error in errors} == {SinkBusy}
+        assert len([load for load in doris.loads() if load["status"] == "VISIBLE"]) <= 41  # and our own record
         harness.verify()
         harness.close()

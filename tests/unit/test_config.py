@@ -134,6 +134,10 @@ sink:
   two_phase_commit: true
   create_tables: true
   tables: {buckets: auto, replication: 1, properties: {light_schema_change: true}}
+  be: ["be1:8040"]
+  compression: lz4
+  timeouts: {connect: 2s, load: 20m}
+  connections: 4
 channels:
   - source: shop.orders
     target: ods.orders
@@ -148,6 +152,7 @@ status: {host: 0.0.0.0, port: 0, token: t0ken}
     config = load_config(written(tmp_path, text))
     assert isinstance(config.source, CanalSource) and isinstance(config.sink, DorisSink)
     assert config.sink.tables.properties == {"light_schema_change": "true"}
+    assert (config.sink.compression, config.sink.timeouts.load, config.sink.connections) == ("lz4", 1200.0, 4)
     assert config.channels[0].columns == {"id": "id", "no": "not_null"}
     assert (config.commit.interval, config.commit.max_bytes, config.commit.min_bytes) == (0.5, 15_000_000, 1)
     assert config.spark.conf == {"spark.ui.enabled": "false", "spark.executor.cores": "2"}

@@ -7,7 +7,7 @@ import pytest
 from cdc.batch import Batch, LoadName, PreparedLoad
 from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState
 from cdc.cycle import STRETCH, Closed, Cycle, GivenUp, Loading, take_off_window
-from cdc.parts import Limits
+from cdc.parts import Limits, Widening, grown
 from cdc.position import BinlogPosition
 
 LIMITS = Limits(interval_s=5.0, min_rows=10, min_bytes=1000, max_bytes=10_000, max_rows=100, task_bytes=1)
@@ -129,3 +129,29 @@ def test_rows_leave_the_window_once_when_their_task_starts():
     assert take_off_window([waiting, running]) == 0
     waiting.future.set_result(())
     assert take_off_window([waiting, running]) == 10
+
+
+def test_tasks_grow_with_the_loads_of_a_checkpoint_up_to_half_a_window():
+    mib = 1 << 20
+    assert [grown(16 * mib, loads) // mib for loads in (0, 23, 24, 48, 72, 500)] == [16, 16, 32, 64, 128, 128]
+    gathered = sum(grown(16 * mib, loads) for loads in range(200))
+    assert gathered > 15 << 30  # a transaction of 15 GiB in 200 loads
+    assert grown(0, 500) == 0  # at the close everything goes
+
+
+def test_cycles_are_wider_while_the_sink_is_busy():
+    times = [0.0]
+    widening = Widening(lambda: times[0])
+    assert widening.over(LIMITS) is LIMITS
+    for _ in range(2):
+        widening.busy()
+    wide = widening.over(LIMITS)
+    assert (wide.interval_s, wide.min_rows, wide.max_bytes, wide.task_bytes) == (20.0, 40, 40_000, 4)
+    assert wide.max_rows == LIMITS.max_rows
+    for _ in range(9):
+        widening.busy()
+    assert widening.factor == 16
+    times[0] = 250.0
+    assert widening.factor == 4
+    times[0] = 1e6
+    assert widening.over(LIMITS) is LIMITS

@@ -43,7 +43,10 @@ class DorisStatements(SqlStatements):
             raise SqlRefused(order.text or "Failed to get scan range, no queryable replica found")
         if match := re.fullmatch(r"SHOW\s+TRANSACTION\s+(?:FROM\s+`?(\w+)`?\s+)?WHERE\s+(\w+)\s*(=|LIKE)\s*'?([^']*)'?",
                                  sql, re.IGNORECASE):  # fmt: skip
-            return self._transactions(match[1] or context.database or "", match[2].lower(), match[3].upper(), match[4])
+            database = match[1] or context.database or ""
+            if (context.user, database) in self.cluster.settings.denied:
+                raise SqlRefused(f"Access denied for user '{context.user}'@'%' to database '{database}'", 1044)
+            return self._transactions(database, match[2].lower(), match[3].upper(), match[4])
         if re.match(r"SELECT\s+@@(GLOBAL\.)?version_comment", sql, re.IGNORECASE):
             name = self.cluster.settings.name
             return ["@@version_comment"], [(f"Doris version {name}-0000000",)]

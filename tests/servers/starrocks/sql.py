@@ -97,6 +97,11 @@ class StarrocksStatements(SqlStatements):
             model = kinds[type(found)] if found else "DUPLICATE"
             key = tuple(node.name for node in found.expressions) if found else (columns[0].name,)
         self._check(columns, key, model)
+        distributed = next((each for each in given if isinstance(each, exp.DistributedByProperty)), None)
+        if self.cluster.settings.version < (2, 5, 7) and (distributed is None or not distributed.args.get("buckets")):
+            raise SqlRefused(
+                "Getting syntax error. Detail message: Unexpected input, the most similar input is BUCKETS"
+            )
         replicas, alive = int(properties.get("replication_num", "3")), sum(b.alive for b in self.cluster.backends)
         if replicas > alive:
             raise SqlRefused(f"Table replication num should be less than or equal to the number of available BE nodes. "

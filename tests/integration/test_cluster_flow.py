@@ -1,4 +1,4 @@
-"""From a real MySQL into StarRocks: rows, whole transactions over two tables, and a job that is killed meanwhile."""
+"""From a real MySQL into Doris and StarRocks: rows, whole transactions over two tables, and a job that is killed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ import pytest
 
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port
+from tests.servers.doris import cases as doris
 from tests.servers.olap_cases import USER
 from tests.servers.olap_faults import Fault
-from tests.servers.starrocks.cases import MODES, stand_in
-from tests.servers.starrocks.stand_in import StarrocksStandIn
+from tests.servers.starrocks import cases as starrocks
 
 ACCOUNTS, BALANCE = 50, 100
 JOB = """\
 name: bank
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: bank, password: vault, tls: {{mode: required}},
          start: {{file: {file}, offset: {offset}}}}}
-sink: {{type: starrocks, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}",
-       multi_table: {multi_table}}}
+sink: {{fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}", {sink}}}
 channels: [{{source: "{database}.*", target: ods.*}}]
 commit: {{interval: 300ms}}
 status: {{port: {status}}}
 """
+SINKS = {
+    "doris": "type: doris, two_phase_commit: true",
+    "doris plain": "type: doris, two_phase_commit: false",
+    "starrocks": "type: starrocks, multi_table: off",
+    "starrocks multi": "type: starrocks, multi_table: on",
+}
 
 
 class Bank(threading.Thread):
@@ -58,17 +63,15 @@ class Bank(threading.Thread):
 class Auditor(threading.Thread):
     """Reads both tables in one query, all the time."""
 
-    def __init__(self, starrocks: StarrocksStandIn) -> None:
+    def __init__(self, cluster: Any) -> None:
         super().__init__(daemon=True)
-        self.starrocks, self.sums, self.looks, self.ended = starrocks, set[Any](), 0, threading.Event()
+        self.cluster, self.sums, self.looks, self.ended = cluster, set[Any](), 0, threading.Event()
 
     def run(self) -> None:
         sql = "SELECT (SELECT sum(balance) FROM ods.checking) + (SELECT sum(balance) FROM ods.savings)"
         while not self.ended.wait(0.003):
-            if ("ods", "savings") in self.starrocks.storage.tables and ("ods", "checking") in (
-                self.starrocks.storage.tables
-            ):
-                self.sums.add(self.starrocks.execute(sql)[1][0][0])
+            if {("ods", "savings"), ("ods", "checking")} <= set(self.cluster.storage.tables):
+                self.sums.add(self.cluster.execute(sql)[1][0][0])
                 self.looks += 1
 
 
@@ -92,8 +95,10 @@ def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
             rows = [(number, BALANCE) for number in range(ACCOUNTS)]
             cursor.executemany(f"INSERT INTO {table} (id, balance) VALUES (%s, %s)", rows)
         connection.commit()
-    yield str(row[0]), int(row[1])
-    server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
+    try:
+        yield str(row[0]), int(row[1])
+    finally:
+        server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
 
 
 def caught_up(server: LocalServer, job: JobProcess) -> None:
@@ -110,35 +115,37 @@ def caught_up(server: LocalServer, job: JobProcess) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sink", SINKS)
 def test_source_and_target_agree_after_a_kill_with_faults_on(
-    mysql: LocalServer, database: str, tmp_path: Path, mode: str
+    mysql: LocalServer, database: str, tmp_path: Path, sink: str
 ) -> None:
-    with bank(mysql, database) as (file, offset), stand_in(version=(4, 1, 0)) as starrocks:
+    on_doris = sink.startswith("doris")
+    made: Any = doris.stand_in(backends=2) if on_doris else starrocks.stand_in(version=(4, 1, 0))
+    with bank(mysql, database) as (file, offset), made as cluster:
         port = free_port()
         job_file = tmp_path / "job.yaml"
         job_file.write_text(
             JOB.format(
-                port=mysql.port, file=file, offset=offset, fe=starrocks.fe[0], sql_port=starrocks.sql_port,
-                user=USER[0], password=USER[1], multi_table=MODES[mode], database=database, status=port,
+                port=mysql.port, file=file, offset=offset, fe=cluster.fe[0], sql_port=cluster.sql_port,
+                user=USER[0], password=USER[1], sink=SINKS[sink], database=database, status=port,
             )
         )  # fmt: skip
         for place, fault in (("load", Fault.DROP_ANSWER), ("commit", Fault.DROP_ANSWER), ("commit", Fault.ERROR_DONE)):
-            starrocks.faults.order(place, fault, times=3, chance=0.2)
-        writer, auditor = Bank(mysql, database, 5), Auditor(starrocks)
+            cluster.faults.order(place, fault, times=3, chance=0.2)
+        writer, auditor = Bank(mysql, database, 5), Auditor(cluster)
         writer.start()
         auditor.start()
         with JobProcess(job_file, home=tmp_path / "state", port=port) as job:
             job.start()
             deadline = time.monotonic() + 280
-            while sum(load["status"] == "VISIBLE" for load in starrocks.loads()) < 4:
+            while sum(load["status"] == "VISIBLE" for load in cluster.loads()) < 4:
                 assert time.monotonic() < deadline, "nothing arrives"
                 time.sleep(0.05)
             job.kill()
             job.start()
             deadline = time.monotonic() + 280
-            begun = len(starrocks.loads())
-            while len(starrocks.loads()) < begun + 6:
+            begun = len(cluster.loads())
+            while len(cluster.loads()) < begun + 6:
                 assert time.monotonic() < deadline, "nothing arrives after the kill"
                 time.sleep(0.05)
             writer.ended.set()
@@ -153,7 +160,9 @@ def test_source_and_target_agree_after_a_kill_with_faults_on(
             with connection, connection.cursor() as cursor:
                 cursor.execute(sql)
                 expected = sorted(cursor.fetchall())
-            assert starrocks.rows(sql.replace("FROM ", "FROM ods.")) == sorted(expected, key=repr)
+            assert cluster.rows(sql.replace("FROM ", "FROM ods.")) == sorted(expected, key=repr)
         assert writer.moved > 100 and auditor.looks > 100
-        if mode == "multi":
+        visible = [load["label"] for load in cluster.loads() if load["status"] == "VISIBLE"]
+        assert len(visible) == len(set(visible)), "a label was committed twice"
+        if sink == "starrocks multi":
             assert auditor.sums <= {None, 2 * ACCOUNTS * BALANCE}, "a reader saw half a transaction"

@@ -1,0 +1,77 @@
+"""The one transaction that has all loads of a checkpoint: its last load, its commit, and how it is given up.
+
+Source: StarRocks, ``StreamLoadMultiStmtTask.java``, ``TransactionLoadAction.java``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+
+from channels.sinks.base import CheckpointMark
+from channels.sinks.cluster import CHECKPOINTS, mark_row, quoted
+from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, NotSent, StarrocksHttp, Transaction
+from channels.sinks.starrocks_load import settled_state
+from channels.sinks.stream_load import Unreachable, waits
+
+COMMIT_WAIT_S = 60  # for locks and publishing, before the FE answers; it goes on without us
+_TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
+
+
+class SharedCommit:
+    """What the driver asks of such a transaction, once all loads have arrived."""
+
+    def __init__(self, http: StarrocksHttp, tries: int, pause_s: float) -> None:
+        self._http, self._tries, self._pause_s = http, tries, pause_s
+
+    def recorded(self, whole: Transaction, mark: CheckpointMark) -> Answer:
+        """The row that says how far the job has come joins the transaction that brings it there."""
+        row = mark_row(mark)
+        headers = {
+            "columns": ",".join(map(quoted, row)),
+            "format": "json",
+            "strip_outer_array": "false",
+            "strict_mode": "true",
+            "Expect": "100-continue",
+        }
+        body = json.dumps({name: str(value) for name, value in row.items()}).encode() + b"\n"
+        try:
+            return self._http.load(replace(whole, table=CHECKPOINTS), headers, lambda: [body])
+        except NotSent as error:
+            raise STARROCKS.unavailable(error, label=whole.label) from error
+        except Unreachable as error:
+            return Answer("", str(error))
+
+    def committed(self, whole: Transaction) -> Answer:
+        """OK once the label's state says so: the answer alone is not to be believed, whichever it is."""
+        reason = Answer("", "no answer")
+        for number, pause in zip(range(self._tries), waits(self._pause_s, 2.0), strict=False):
+            if number:
+                time.sleep(pause)
+            try:
+                reason = self._http.ask("commit", whole, timeout=str(COMMIT_WAIT_S))
+            except Unreachable as error:
+                reason = Answer("", str(error))
+            state = self._http.state(whole.database, whole.label)
+            if state in DONE:
+                return Answer("OK", "")
+            if state == "ABORTED" or reason.is_gone:
+                return Answer("", f"{reason.message or 'answered OK'}, and the transaction is {state}", reason.fields)
+        return Answer("", reason.message, reason.fields)
+
+    def is_rolled_back(self, whole: Transaction) -> bool:
+        """Whether it is gone for good; False: it was committed. Raises: SinkUnavailable - it cannot be told."""
+        try:
+            answer = self._http.ask("rollback", whole)
+        except Unreachable as error:
+            raise STARROCKS.unavailable(error, label=whole.label) from error
+        if answer.is_ok or answer.is_gone:
+            return True
+        if _TOO_LATE.search(answer.message):
+            return False
+        state = settled_state(self._http, whole, "PREPARE")
+        if state in (*DONE, "ABORTED"):
+            return state == "ABORTED"
+        raise STARROCKS.unavailable(answer.message, label=whole.label, state=state)
