@@ -1,10 +1,6 @@
 """Consumer, checkpoint store and recovery as a state machine: crashes, refusals and losses at any step, in any order.
 
-<<<<<<< HEAD
-``make stress-long`` makes millions of steps of it.
-=======
-``make stress`` makes millions of steps of it. Each round prints its seed; CDC_STATE_SEED=n begins with that one.
->>>>>>> integ
+``make stress-long`` makes millions of steps of it. Each round prints its seed; CDC_STATE_SEED=n begins with that one.
 """
 
 from __future__ import annotations
