@@ -28,7 +28,7 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit -n $(WORKERS)
 
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs
 	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cdc.errors import SurroundingsError
 from cdc.local_servers import Kind, LocalServer, obtain
+from tests.recovery.matrix import SUMMARY
 
 if TYPE_CHECKING:
     from tests.servers.canal import CanalServer
+
+
+_SEED = "CDC_MATRIX_SEED"
+
+
+def pytest_configure() -> None:
+    """All workers collect the same sample of the fault matrix: they take over what the first process says here."""
+    os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(10**6)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker has ended; its summary goes to the process that prints."""
+    found = getattr(node, "workeroutput", {}).get("summary")
+    if found is not None:
+        node.config.stash[SUMMARY] = found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The matrix has its summary at the end of everything."""
+    summary = config.stash.get(SUMMARY, None)
+    if summary is not None:
+        terminalreporter.section("fault matrix")
+        terminalreporter.write_line(summary)
 
 
 def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:
