@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 
 from cdc.checkpoint import CheckpointState
 from cdc.errors import CheckpointError, CommitUnknown, SinkUnavailable, SourceRewound, SourceUnavailable
@@ -163,13 +164,15 @@ class FaultyStore(Faulty):
 
 
 def put_in(harness, script, one_commit=None):
-    """``one_commit``: the method of the harness's sink that commits one load."""
+    """``one_commit``: where the harness's sink has the method that commits one load."""
     harness.wrap_receiver = lambda inner: FaultyReceiver(inner, script)
     harness.wrap_sink = lambda inner: FaultySink(inner, script)
     harness.wrap_runner = lambda inner: FaultyRunner(inner, script)
     harness.wrap_store = lambda inner: FaultyStore(inner, script)
     if one_commit:
-        work = getattr(harness.sink, one_commit)
-        setattr(harness.sink, one_commit, lambda *arguments: script.run("single commit", lambda: work(*arguments)))
+        path, _, method = one_commit.rpartition(".")
+        owner = attrgetter(path)(harness.sink) if path else harness.sink
+        work = getattr(owner, method)
+        setattr(owner, method, lambda *arguments: script.run("single commit", lambda: work(*arguments)))
     script.store = harness.store
     return script
