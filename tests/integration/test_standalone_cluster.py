@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -91,6 +93,12 @@ def _alive_workers(web: int) -> int:
 
 @pytest.mark.timeout(900)  # five JVMs come up one after the other on a small machine
 def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
+    # PySpark has one session for a process, and another test's may be there
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(_load_and_kill, master, tmp_path).result()
+
+
+def _load_and_kill(master: str, tmp_path: Path) -> None:
     conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", master, conf)
     runner = SparkTaskRunner(sessions, sink)
@@ -99,6 +107,7 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
         sink.ensure_table(channel.target)
     try:
         loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
+        assert sessions.get().sparkContext.master == master
         sink.commit(
             loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
         )
@@ -120,7 +129,7 @@ def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: P
 def _kill_executors() -> int:
     """Kill every executor that this test's workers have started; the number of them."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.Process(os.getppid()).children(recursive=True):
         with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # launchers come and go meanwhile
             if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
                 found.append(process)
