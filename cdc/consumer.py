@@ -520,7 +520,7 @@ class Consumer:
             if self._gatherer is not None:
                 self.sequence = self._gatherer.sequence
                 closed = self._closed if self._closed is not None and not self._closed.is_prepared else None
-                self._gatherer.discard(closed.loading if closed else ())
+                self._gatherer.discard()
                 if closed is not None:
                     self._gatherer.abort(closed.checkpoint)
         except Exception as error:  # noqa: BLE001 - the error that ends the run is already on its way

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import wait
+from collections.abc import Iterable
 from contextlib import suppress
 
 from cdc.batch import Batch
@@ -111,13 +110,9 @@ class Gatherer:
         self.start_tasks(at_least=0)
         return self.cycle.checkpoint
 
-    def discard(self, also: Sequence[Loading] = ()) -> None:
-        """Drop what was gathered and loaded since the last close. Its labels stay unused.
-
-        ``also``: Tasks of a closed cycle that is aborted next, which have to be gone by then as well.
-        """
-        self._parts.runner.cancel()
-        wait([loading.future for loading in (*self.cycle.loading, *also)], _CANCEL_S)
+    def discard(self) -> None:
+        """Drop what was gathered and loaded since the last close, and every Task. Its labels stay unused."""
+        self._parts.runner.cancel(_CANCEL_S)
         for channel in self.channels.values():
             channel.drop()
         if self.cycle.checkpoint is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -84,8 +84,11 @@ class TaskRunner(Protocol):
     def submit_reading(self, reading: Reading) -> Future[TurnOutcome]:
         """Start to read and prepare the chunks of a turn; returns at once."""
 
-    def cancel(self) -> None:
-        """Give up everything under way. Results that come late are ignored, and their labels stay unused."""
+    def cancel(self, patience_s: float) -> None:
+        """Give up everything under way, and wait up to ``patience_s`` until nothing is.
+
+        An abort then finds all that was loaded. Results that come later are ignored, and their labels stay unused.
+        """
 
     def close(self) -> None:
         """Cancel, and let threads and sessions go. Harmless when repeated."""
@@ -105,6 +108,7 @@ class SparkTaskRunner:
         self._lock = threading.Lock()
         self._round = 0  # raised by cancel: what belongs to an older one is dead
         self._open: set[Future[Any]] = set()
+        self._at_work: set[Future[None]] = set()  # what the threads do for them, and still do for a while if cancelled
         self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}  # by channel: see _before
 
     def warm_up(self) -> None:
@@ -121,7 +125,7 @@ class SparkTaskRunner:
         for wave in _waves(tasks) if in_order else [tasks]:
             for group in _jobs(wave):
                 before = self._before(group, futures) if in_order else []
-                self._threads.submit(self._run, group, [futures[task.name] for task in group], number, before)
+                self._start(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
 
     def submit_reading(self, reading: Reading) -> Future[TurnOutcome]:
@@ -130,8 +134,13 @@ class SparkTaskRunner:
         with self._lock:
             number = self._round
             self._open.add(future)
-        self._threads.submit(self._read, reading, future, number)
+        self._start(self._read, reading, future, number)
         return future
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        started = self._threads.submit(work, *arguments)
+        self._at_work.add(started)
+        started.add_done_callback(self._at_work.discard)
 
     def _read(self, reading: Reading, future: Future[TurnOutcome], number: int) -> None:
         with self._lock:
@@ -164,7 +173,7 @@ class SparkTaskRunner:
             self._newest[task.name.channel] = task.name, futures[task.name]
         return before
 
-    def cancel(self) -> None:
+    def cancel(self, patience_s: float) -> None:
         """See ``TaskRunner``."""
         with self._lock:
             self._round += 1
@@ -176,10 +185,11 @@ class SparkTaskRunner:
         # without a Task nobody waits for a session that is still being built
         if is_at_work and self._sessions.alive():
             self._sessions.get().interruptAll()
+            wait(self._at_work.copy(), patience_s)
 
     def close(self) -> None:
         """See ``TaskRunner``."""
-        self.cancel()
+        self.cancel(0)
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._sessions.close()
 

@@ -267,7 +267,7 @@ class CanalReceiver:
             self._epoch = fetched.epoch
             self._unacked.clear()
             self._began_at = self._behind_ready()
-            self._may_hold &= fetched.message.id != 1  # a new server: it may have no cursor yet
+            self._may_hold &= not fetched.server_is_new  # it may have no cursor yet
             self._at = self._anchor(entries)
         self._may_hold |= self._behind_ready() != self._began_at
         self._holds = self._may_hold and self._fetcher is not None and self._fetcher.part(fetched) <= HELD_MOST
@@ -313,7 +313,7 @@ class CanalReceiver:
         Where no batch is held for this, only the number of a batch tells that the server has forgotten everything.
         """
         start, first = self._behind_ready(), places[0]
-        if not start.file or self._accept_gap or (not start.held and fetched.message.id != 1):
+        if not start.file or self._accept_gap or (not start.held and not fetched.server_is_new):
             return
         if (start.file, start.offset) == (first.file, first.offset):
             return

@@ -55,6 +55,7 @@ class Fetched:
     epoch: int  # rises whenever what was not acked comes again
     message: Message
     entries: Entries
+    server_is_new: bool  # the first of an epoch: nobody had taken a batch of this server
 
 
 class Fetcher:
@@ -74,11 +75,11 @@ class Fetcher:
         self._waiting: deque[Fetched] = deque()
         self._acks: deque[Fetched] = deque()
         self._entries = self._bytes = 0  # fetched and not acked
-        self._expected: int | None = None  # the next batch's id
+        self._expected: int | None = None  # the next batch's id; None until the first one has come
+        self._server_is_new = False
         self._session = 0
         self._refusals = 0
         self._jumps: list[float] = []  # when batches were missing
-        self._resynced = False  # the next batch may have any id
         self._error: BaseException | None = None
         self._stopping = False
         self._standing = False
@@ -207,33 +208,41 @@ class Fetcher:
         self._keep(message)
 
     def _keep(self, message: Message) -> None:
-        restarted = message.id == 1 and self._expected != 1
-        if message.id != self._expected and self._expected is not None and not restarted and not self._resynced:
+        self._empty, self._came_at = 0, time.monotonic()
+        if message.id != self._expected:
             self._resync(message)
             return
         entries = Entries(message.body)
         with self._changed:
-            if message.session != self._session or restarted:
-                # a new connection, or the server has made its destination anew: everything not acked comes again
+            if message.session != self._session:  # a new connection or a rollback: everything not acked comes again
                 self._session = message.session
                 self.epoch += 1
                 self._waiting.clear()
                 self._acks.clear()
                 self._entries = self._bytes = 0
-            self._resynced = False
             self._expected = message.id + 1
-            self._empty, self._came_at = 0, time.monotonic()
             self._entries += len(entries)
             self._bytes += len(message.body)
-            self._waiting.append(Fetched(self.epoch, message, entries))
+            self._waiting.append(Fetched(self.epoch, message, entries, self._server_is_new))
+            self._server_is_new = False
             self._changed.notify_all()
 
     def _resync(self, message: Message) -> None:
-        """Somebody has taken a batch before this one: have everything not acked sent again.
+        """Have everything not acked sent again, until its first batch has the very next id.
 
-        It may be a get of ours that the server answered to a line that was cut. Whoever went on here would take the
-        rows of that batch, when they come at last, for repeats.
+        Somebody may have taken a batch before this one, for example a get of ours, or of a process that died, which
+        the server has answered to a line that was cut. Whoever went on here would take the rows of that batch, when
+        they come at last, for repeats. A first batch tells nothing of what was taken before it, so it is asked for
+        twice.
         """
+        if message.id == 1:  # the first of all, or the server has made its destination anew
+            self._server_is_new = True
+        elif self._expected is not None:
+            self._note_jump(message)
+        self._client.rollback()
+        self._expected = message.id + 1
+
+    def _note_jump(self, message: Message) -> None:
         now = time.monotonic()
         self._jumps = [at for at in self._jumps if now - at < _JUMPS_WITHIN_S] + [now]
         if len(self._jumps) >= _JUMPS:
@@ -244,8 +253,6 @@ class Fetcher:
                 server=self._client.address,
             )
         log.warning("batch %d came where %s was due: asking for all again", message.id, self._expected)
-        self._client.rollback()
-        self._resynced = True
 
     def _send_acks(self) -> None:
         while True:

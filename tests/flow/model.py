@@ -181,7 +181,7 @@ class LazyRunner:
         )
         return (load,)
 
-    def cancel(self):
+    def cancel(self, patience_s):
         for future, task in self.open:
             if not future.is_settled:
                 future.set_exception(CancelledError())
@@ -417,7 +417,6 @@ class World:
             mock.patch("cdc.consumer.ThreadPoolExecutor", lambda **_: LazyExecutor(self.draw)),
             mock.patch("cdc.consumer.wait", wait),
             mock.patch("cdc.cycle.wait", wait),
-            mock.patch("cdc.gather.wait", wait),
             mock.patch("cdc.reload.wait", wait),
             mock.patch("cdc.consumer._BUSY_POLL_S", 0.0),
             mock.patch("cdc.consumer.WIND_UP_S", 0.05),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ class ThreadRunner:
         self.every_row = every_row
         self.threads = threads
         self.submitted = []
+        self._futures = []
         self._pool = ThreadPoolExecutor(threads)
 
     def warm_up(self):
@@ -30,8 +31,10 @@ class ThreadRunner:
         self.submitted += [task.name for task in tasks]
         if self.sink.tasks_in_order and self.threads > 1:
             self.threads = 1
-            self.cancel()
-        return [self._pool.submit(self._prepare, task) for task in tasks]
+            self.cancel(0)
+        futures = [self._pool.submit(self._prepare, task) for task in tasks]
+        self._futures += futures
+        return futures
 
     def _prepare(self, task):
         rows = task.rows
@@ -39,8 +42,10 @@ class ThreadRunner:
             rows = newest_rows(pa.Table.from_batches(rows), task.target.key).to_batches()
         return (self.sink.part_writer(task.target)(task.name, iter(rows)),)
 
-    def cancel(self):
+    def cancel(self, patience_s):
         self._pool.shutdown(wait=False, cancel_futures=True)
+        wait([future for future in self._futures if not future.cancelled()], patience_s)
+        self._futures.clear()
         self._pool = ThreadPoolExecutor(self.threads)
 
     def close(self):

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from cdc.errors import PositionLost, SchemaChanged, SourceBlocked, SourceUnavailable, UnsupportedImage
+from cdc.receiver.canal import CanalReceiver
 from cdc.receiver.fetching import Ring
 from cdc.receiver.tables import Resumption
 from cdc.schema import DELETED
@@ -314,6 +315,33 @@ def test_another_client_on_the_destination_is_noticed(shop_of, opened):
     finally:
         ended.set()
         thief.join()
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_a_get_that_the_server_answers_to_a_dead_connection_hides_no_rows(shop_of, opened, before):
+    """It may be answered after the rollback of the connection that came next, ``before`` its first gets."""
+    shop = shop_of()
+    dead = client_of(shop.canal.address)
+    dead.connect()
+    client = client_of(shop.canal.address)
+    get, calls = client.get, []
+
+    def get_after_the_late_one(fetch_size, timeout_ms):
+        message = None
+        if len(calls) == before - 1:
+            until(lambda: dead.get(1, 100) is not None, 10, "a batch for the late get")
+            dead.close()
+        message = get(fetch_size, timeout_ms)
+        calls.extend([message] if message is not None else [])
+        return message
+
+    client.get = get_after_the_late_one
+    for number in range(5):
+        shop.write(f"INSERT INTO {{db}}.orders VALUES ({number}, '')")
+    receiver = CanalReceiver(lambda: client, Mapped(shop.database), batch_size=1)
+    taker = Taker(opened(receiver)).take_rows(5).take_to_end()
+    assert taker.values() == list(range(5))
+    assert len(calls) > before
 
 
 def test_a_check_disturbs_nobody(shop_of, opened):

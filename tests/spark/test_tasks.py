@@ -76,7 +76,7 @@ def sink(tmp_path: Path) -> Iterator[DeltaSink]:
 def runner(sessions: SessionHolder, sink: DeltaSink) -> Iterator[SparkTaskRunner]:
     found = SparkTaskRunner(sessions, sink)
     yield found
-    found.cancel()
+    found.cancel(0)
 
 
 def load(runner: SparkTaskRunner, sink: DeltaSink, channel: Channel, checkpoint: int, *given: Changes) -> None:
@@ -217,7 +217,7 @@ def test_cancelled_tasks_give_nothing(sessions: SessionHolder, sink: DeltaSink, 
     task = channel.task_for(RUN, 1)
     assert task is not None
     futures = runner.submit([task])
-    runner.cancel()
+    runner.cancel(0)
     with pytest.raises(CancelledError):
         futures[0].result(timeout=0)
 

@@ -147,7 +147,8 @@ class CellHarness(Harness):
         rows = [row for transaction in self.source.transactions for row in transaction]
         deletes = Counter(row.table for row in rows if row.deleted)
         upserts = Counter(row.table for row in rows if not row.deleted)
-        assert told == {table: (upserts[table], deletes[table]) for table in {row.table for row in rows}}
+        expected = {table: (upserts[table], deletes[table]) for table in {row.table for row in rows}}
+        assert told == expected, f"counts told {told}, of the source {expected}"
 
 
 def _in_process(folder: Path, given: Given, target: Target, fault: Fault | None) -> tuple[int | None, object]:
