@@ -190,13 +190,15 @@ _BURST = """
 CREATE PROCEDURE burst(first BIGINT, inserts INT, updates INT, top BIGINT)
 BEGIN
   DECLARE n INT DEFAULT 0;
+  DECLARE chosen BIGINT;
   WHILE n < inserts DO
     INSERT INTO orders VALUES (first + n, n, 'ORD', 1, 10.5, 'somewhere', NOW(3), NOW(6), 1, NULL);
     SET n = n + 1;
   END WHILE;
   SET n = 0;
   WHILE n < updates DO
-    UPDATE orders SET total = total + 1, changed_at = NOW(6) WHERE id = FLOOR(RAND() * top);
+    SET chosen = FLOOR(RAND() * top); -- in the condition it would be drawn anew for every row of a scan
+    UPDATE orders SET total = total + 1, changed_at = NOW(6) WHERE id = chosen;
     SET n = n + 1;
   END WHILE;
 END"""
