@@ -4,127 +4,59 @@ from __future__ import annotations
 
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from deltalake import DeltaTable
 
-from benchmarks import orders
+from benchmarks import orders, rig
 from benchmarks.harness import Watch, report
-from cdc.demo import proof
-from cdc.demo.process import JobProcess
-from cdc.local_servers import LocalServer, free_port, obtain
+from benchmarks.rig import DATABASE
+from cdc.local_servers import LocalServer
 
 BACKLOG_ROWS = 5_000_000
-DATABASE = "bench"
 
-_JOB = """\
-name: bench
-source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: bench, tls: {{mode: required}},
-         start: {{file: {file}, offset: {offset}}}}}
-sink: {{type: delta, path: ./warehouse, create_tables: true}}
-channels:
-  - {{source: bench.*, target: ods.*}}
-commit: {{interval: {interval}}}
-status: {{port: {status}}}
-"""
-
-
-@contextmanager
-def _server() -> Iterator[tuple[LocalServer, Path]]:
-    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
-        options = ("--binlog-row-metadata=FULL", "--innodb-buffer-pool-size=512M", "--max-binlog-size=256M")
-        with LocalServer.start(obtain("mysql", print), Path(name) / "mysql", options=options) as server:
-            server.create_user("cdc", "bench")
-            orders.prepare(server, DATABASE)
-            yield server, Path(name)
-
-
-def _position(server: LocalServer) -> tuple[str, int]:
-    connection = server.connect()
-    with connection, connection.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOG STATUS")
-        row: Any = cursor.fetchone()
-    return str(row[0]), int(row[1])
-
-
-@contextmanager
-def _job(server: LocalServer, folder: Path, start: tuple[str, int], interval: str) -> Iterator[JobProcess]:
-    status = free_port()
-    text = _JOB.format(port=server.port, file=start[0], offset=start[1], interval=interval, status=status)
-    (folder / "job.yaml").write_text(text)
-    with JobProcess(folder / "job.yaml", home=folder / "state", port=status) as job:
-        job.start()
-        yield job
-        job.stop()
-
-
-def _running(job: JobProcess) -> None:
-    job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 180)
-
-
-def _caught_up(job: JobProcess, server: LocalServer, timeout_s: float) -> dict[str, Any]:
-    end = _position(server)
-
-    def reached(status: dict[str, Any]) -> bool:
-        position = status["position"]  # null while the job starts
-        return position is not None and (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0
-
-    return job.wait_for(f"caught up with {end}", reached, timeout_s)
-
-
-def _prove(server: LocalServer, folder: Path, table: str, key: str = "id") -> int:
-    comparison = proof.compare(server, f"{DATABASE}.{table}", folder / "warehouse" / "ods" / table, [key])
-    if comparison.differences:
-        raise SystemExit(f"source and target differ: {comparison.differences}")
-    return comparison.rows
+_SINK = "type: delta, path: ./warehouse, create_tables: true"
 
 
 def catch_up() -> None:
     """A backlog of inserts, from the first byte read to the last row visible."""
-    with _server() as (server, folder):
+    with rig.source() as (server, folder):
         server.execute(f"USE {DATABASE}")
         server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
-        start = _position(server)
+        start = rig.position(server)
         orders.fill(server, DATABASE, "orders", BACKLOG_ROWS)
-        begin = time.monotonic()
-        with _job(server, folder, start, "5s") as job, Watch(job.pid) as watch:
-            _running(job)
-            running = time.monotonic()
-            _caught_up(job, server, 900)
-            end = time.monotonic()
-            usage = watch.usage()
-        rows = _prove(server, folder, "orders")
+        with rig.job(server, folder, start, _SINK) as job:
+            run = rig.drained(job, server)
+        rows = rig.prove(server, folder, "orders")
     data = {"rows": rows, "table": "orders, 10 columns", "transactions": "10,000 rows each"}
     report(
         "e2e.delta.catch_up",
-        rows / (end - running),
+        rows / run.seconds,
         "rows/s",
         must=">= 200,000, aim 300,000",
         data=data,
-        with_start_of_the_job=round(rows / (end - begin)),
-        seconds=round(end - running, 1),
+        with_start_of_the_job=round(rows / (run.start_s + run.seconds)),
+        seconds=round(run.seconds, 1),
     )
-    cpu = usage.cpu_s / rows * 1e6
+    cpu = run.usage.cpu_s / rows * 1e6
     report("e2e.delta.cpu_per_million", cpu, "CPU s", must="reported, aim 6", data=data, includes="start of the job")
-    report("e2e.delta.peak_memory", usage.peak_bytes / 2**30, "GiB", must="<= 4, aim 2", data=data)
+    report("e2e.delta.peak_memory", run.usage.peak_bytes / 2**30, "GiB", must="<= 4, aim 2", data=data)
 
 
 def big_transaction() -> None:
     """One transaction of 5 million inserts, then one that updates them all: memory, and visible at once."""
-    with _server() as (server, folder):
+    with rig.source() as (server, folder):
         server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
-        start = _position(server)
+        start = rig.position(server)
         orders.fill(server, DATABASE, "orders", BACKLOG_ROWS, transaction_rows=BACKLOG_ROWS)
-        with _job(server, folder, start, "5s") as job:
+        with rig.job(server, folder, start, _SINK) as job:
+            job.start()
             with Watch(job.pid) as watch:
-                _running(job)
-                _caught_up(job, server, 900)
+                rig.running(job)
+                rig.caught_up(job, server, 900)
                 inserts = watch.usage().peak_bytes
             log = folder / "warehouse" / "ods" / "orders" / "_delta_log"
             counts = {_rows(folder, "orders", version) for version in range(len(list(log.glob("*.json"))))}
@@ -132,9 +64,9 @@ def big_transaction() -> None:
                 raise SystemExit(f"half a transaction was visible: {counts}")
             server.execute(f"UPDATE {DATABASE}.orders SET priority = 9, total = total + 1")
             with Watch(job.pid) as watch:
-                _caught_up(job, server, 900)
+                rig.caught_up(job, server, 900)
                 updates = watch.usage().peak_bytes
-        rows = _prove(server, folder, "orders")
+        rows = rig.prove(server, folder, "orders")
     report(
         "e2e.delta.big_transaction_peak_memory",
         inserts / 2**30,
@@ -153,13 +85,14 @@ def _rows(folder: Path, table: str, version: int) -> int:
 
 def cycle_100_channels() -> None:
     """100 tables of 100 changed rows each: what one cycle takes once it has closed."""
-    with _server() as (server, folder):
+    with rig.source() as (server, folder):
         names = [f"t{number:03d}" for number in range(100)]
         for name in names:
             server.execute(orders.CREATE.format(name=f"{DATABASE}.{name}"))
-        start = _position(server)
-        with _job(server, folder, start, "1s") as job:
-            _running(job)
+        start = rig.position(server)
+        with rig.job(server, folder, start, _SINK, interval="1s") as job:
+            job.start()
+            rig.running(job)
             cycles = []
             for first in (0, 100, 200, 300):
                 connection = server.connect(DATABASE)
@@ -170,10 +103,10 @@ def cycle_100_channels() -> None:
                         if first:
                             cursor.execute(f"UPDATE {name} SET status = 9 WHERE id < {first} AND id % 2 = 0 LIMIT 100")
                     connection.commit()
-                status = _caught_up(job, server, 120)
+                status = rig.caught_up(job, server, 120)
                 seconds = status["checkpoint"]["seconds"]
                 cycles.append(seconds["prepare"] + seconds["commit"] + seconds["save"])
-        rows = sum(_prove(server, folder, name) for name in names[:5])
+        rows = sum(rig.prove(server, folder, name) for name in names[:5])
     # the first cycle creates the tables and starts the Python workers
     value = sorted(cycles[1:])[len(cycles[1:]) // 2]
     report(
@@ -206,27 +139,28 @@ END"""
 
 def freshness(seconds: float = 60.0, per_s: int = 2000) -> None:
     """Single-row transactions at a steady rate onto a million rows: from source commit to visible."""
-    with _server() as (server, folder):
+    with rig.source() as (server, folder):
         server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
         server.execute(f"CREATE TABLE {DATABASE}.beats (id INT NOT NULL PRIMARY KEY, written_at TIMESTAMP(6) NOT NULL)")
         connection = server.connect(DATABASE)
         with connection, connection.cursor() as cursor:
             cursor.execute(_BURST)
-        start = _position(server)
+        start = rig.position(server)
         orders.fill(server, DATABASE, "orders", 1_000_000)
-        with _job(server, folder, start, "1s") as job:
-            _running(job)
-            _caught_up(job, server, 300)
+        with rig.job(server, folder, start, _SINK, interval="1s") as job:
+            job.start()
+            rig.running(job)
+            rig.caught_up(job, server, 300)
             seen: list[tuple[float, float]] = []  # visible at, newest commit visible
             stop = threading.Event()
             watcher = threading.Thread(target=_visible, args=(folder / "warehouse/ods/orders", seen, stop), daemon=True)
             watcher.start()
             bursts = _write_steadily(server, seconds, per_s)
-            _caught_up(job, server, 60)
+            rig.caught_up(job, server, 60)
             time.sleep(0.5)
             stop.set()
             watcher.join()
-        rows = _prove(server, folder, "orders")
+        rows = rig.prove(server, folder, "orders")
     lags = sorted(_lags(bursts, seen))
     report(
         "e2e.delta.freshness_p99",
@@ -278,22 +212,23 @@ def merge_growth() -> None:
     seconds: dict[tuple[int, str], float] = {}
     draw = random.Random(7)
     for rows in (1_000_000, 10_000_000):
-        with _server() as (server, folder):
+        with rig.source() as (server, folder):
             server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
-            start = _position(server)
+            start = rig.position(server)
             orders.fill(server, DATABASE, "orders", rows)
-            with _job(server, folder, start, "1s") as job:
-                _running(job)
-                _caught_up(job, server, 900)
+            with rig.job(server, folder, start, _SINK, interval="1s") as job:
+                job.start()
+                rig.running(job)
+                rig.caught_up(job, server, 900)
                 for kind in ("recent", "random"):
                     low = rows - 20_000 if kind == "recent" else 0
                     runs = []
                     for _ in range(3):
                         keys = ",".join(str(draw.randrange(low, rows)) for _ in range(2000))
                         server.execute(f"UPDATE {DATABASE}.orders SET status = 8 - status WHERE id IN ({keys})")
-                        runs.append(_caught_up(job, server, 120)["checkpoint"]["seconds"]["commit"])
+                        runs.append(rig.caught_up(job, server, 120)["checkpoint"]["seconds"]["commit"])
                     seconds[rows, kind] = sorted(runs)[1]
-            _prove(server, folder, "orders")
+            rig.prove(server, folder, "orders")
     growth = {kind: seconds[10_000_000, kind] / seconds[1_000_000, kind] for kind in ("recent", "random")}
     report(
         "e2e.delta.merge_growth",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import orders
-from benchmarks.bench_e2e import DATABASE, _prove
 from benchmarks.harness import Watch, report
+from benchmarks.rig import DATABASE, prove
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
 
@@ -77,7 +77,7 @@ def delta() -> None:
             status = _loaded(job, [f"{DATABASE}.orders"])
             end = time.monotonic()
             usage = watch.usage()
-        rows = _prove(server, folder, "orders")
+        rows = prove(server, folder, "orders")
     data = {"rows": rows, "table": "orders, 10 columns"}
     report(
         "snapshot.delta",
@@ -117,7 +117,7 @@ def wide() -> None:
         with _job(server, folder) as job, Watch(job.pid) as watch:
             _loaded(job, [f"{DATABASE}.wide"])
             usage = watch.usage()
-        rows = _prove(server, folder, "wide")
+        rows = prove(server, folder, "wide")
     report(
         "snapshot.delta.wide_peak_memory",
         usage.peak_bytes / 2**30,
@@ -149,7 +149,7 @@ def lag() -> None:
             stop.set()
             writer.join()
             _caught_up(job, server)
-        rows = sum(_prove(server, folder, name) for name in ("orders", "busy"))
+        rows = sum(prove(server, folder, name) for name in ("orders", "busy"))
     lags.sort()
     report(
         "snapshot.delta.lag",

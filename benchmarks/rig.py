@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import orders
 from benchmarks.harness import Usage, Watch
+from cdc.demo import proof
 from cdc.demo.process import CDC, JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
 
@@ -102,3 +103,11 @@ def drained(found: JobProcess, server: LocalServer, timeout_s: float = 1800) -> 
         since = time.monotonic()
         status = caught_up(found, server, timeout_s)
         return Run(time.monotonic() - since, since - began, watch.usage(), status)
+
+
+def prove(server: LocalServer, folder: Path, table: str, key: str = "id") -> int:
+    """Compare a table with its Delta target row by row; how many there are. Raises: SystemExit - they differ."""
+    comparison = proof.compare(server, f"{DATABASE}.{table}", folder / "warehouse" / "ods" / table, [key])
+    if comparison.differences:
+        raise SystemExit(f"source and target differ: {comparison.differences}")
+    return comparison.rows
