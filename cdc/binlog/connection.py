@@ -14,6 +14,7 @@ import ssl
 import struct
 import uuid
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,7 +221,9 @@ class BinlogStream:
         self._connection._execute_command(command, payload)  # type: ignore[attr-defined]
 
     def receive(self, room: memoryview, wait_s: float) -> int:
-        """Read into ``room`` what is there; 0 when nothing came within ``wait_s``.
+        """Read into ``room`` all that is there; 0 when nothing came within ``wait_s``.
+
+        With TLS one read gives one record, and a server that is written to sends each event as one.
 
         Raises: SourceUnavailable - the line was closed, or was silent for longer than heartbeats allow. Time spent
         outside this call does not count as silence.
@@ -247,6 +250,10 @@ class BinlogStream:
                 server=self._endpoint,
             )
         self._silence_s = 0.0
+        with suppress(OSError):  # nothing more at the moment; a line that broke says so to the next call
+            sock.settimeout(0)
+            while count < len(room) and (more := sock.recv_into(room[count:])):
+                count += more
         return count
 
     def close(self) -> None:

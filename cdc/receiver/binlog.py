@@ -46,6 +46,10 @@ XA_LIMIT_S = 600.0
 _WAIT_S = 0.25  # how long a stop may go unseen while nothing comes
 _DRAINED_S = 0.05  # nothing came for that long: everything that the server has was read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+# a server that is written to sends each transaction by itself, and a Batch costs the same for one row as for thousands:
+# behind a small fill the thread takes a breath, so that at most a third of its time goes into such Batches
+_SMALL_FILL = 64 << 10
+_BREATH_S, _LONGEST_BREATH_S = 0.02, 0.1
 
 
 class BinlogReceiver:
@@ -334,6 +338,7 @@ class BinlogReceiver:
     def _pump(self, decoder: BinlogDecoder) -> None:
         while not self._stopping.is_set():
             count = self._feed.fill(decoder, _WAIT_S if self._drained else _DRAINED_S)
+            began = time.monotonic()
             if count:
                 self._drained = False
                 if self._away is not None:
@@ -349,6 +354,9 @@ class BinlogReceiver:
                 return
             if count == 0:
                 self._drained = decoder.seen_events > 0
+            elif count < _SMALL_FILL:
+                spent_s = time.monotonic() - began
+                self._stopping.wait(min(max(_BREATH_S, 2 * spent_s), _LONGEST_BREATH_S))
 
     def _deliver(self, batch: Batch, *, xa_open: bool) -> bool:
         """Put a Batch into the window; False when stopped meanwhile."""
