@@ -115,7 +115,8 @@ class Consumer:
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
         self._committing: Future[Checkpoint] | None = None
         self._committed: Checkpoint | None = None
-        self._close_not_before = 0.0  # merges take at most half of the time, unless the source waits for an ack
+        # merges longer than the interval take half of the time at most, unless the source waits for an ack
+        self._close_not_before = 0.0
         self._is_at_end = False
         self._turns: Turns | None = None  # once recovered, where there is something to read
         self._next_turn = 0.0  # the stream goes on until then, or until it stands at its end
@@ -329,7 +330,7 @@ class Consumer:
                 committed = self._load_again(closed.checkpoint, error)
         self._committing = self._closed = None
         self._acknowledge(committed)
-        self._close_not_before = self._now() + self._committer.merge_s
+        self._close_not_before = self._now() + max(0.0, self._committer.merge_s - self._limits.interval_s)
         self._threads.submit(self._maintain, targets)
 
     def _wait_for_commit(self, deadline: float | None = None) -> None:
