@@ -18,7 +18,7 @@ from cdc.local_servers import LocalServer, free_port, obtain
 from tests.servers.canal import DESTINATION, PASSWORD, USER, CanalServer, end_of_binlog, obtain_canal
 
 DATABASE = "bench"
-BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 2_000_000, 400_000, 1_000_000
+BACKLOG_ROWS, SINGLE_ROWS, LARGE_ROWS = 4_000_000, 600_000, 1_000_000
 
 _JOB = f"""\
 name: bench
