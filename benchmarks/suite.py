@@ -55,6 +55,7 @@ SUITE = (
     Benchmark("canal.large_transaction", _CANAL, ("large_transaction",), runs=1),
     Benchmark("clusters.doris", _CLUSTERS, ("doris",), quick=("--rows", "500000")),
     Benchmark("clusters.starrocks", _CLUSTERS, ("starrocks",), quick=("--rows", "500000")),
+    Benchmark("clusters.starrocks-single", _CLUSTERS, ("starrocks-single",), quick=("--rows", "500000")),
     Benchmark("doris.sink", "benchmarks.bench_doris", quick=("--loads", "4")),
 )
 # compiles the kernels, writes the archive of the JVM's classes, unpacks the servers: once a machine, and no run's cost
