@@ -20,7 +20,6 @@ from cdc.config import (
     StartAtFile,
     StartAtGtids,
 )
-from cdc.errors import ConfigError
 from cdc.parts import SnapshotSettings
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Receiver
@@ -247,7 +246,3 @@ def _start(source: BinlogSource) -> str | dict[str, object]:
     if isinstance(start, StartAtGtids):
         return {"gtid_set": start.gtid_set}
     return "latest" if start == "snapshot" else start  # the stream begins before the first chunk is read
-
-
-def _not_yet(what: str, kind: str, known: str) -> ConfigError:
-    return ConfigError(f"`{what}.type: {kind}` is not in this version.", mend=f"Set it to {known}.")

@@ -351,6 +351,21 @@ def test_over_tls(mysql, database):
             Server(endpoint(mysql, tls=tls))
 
 
+def test_small_transactions_come_many_to_a_batch(mysql, database):
+    """With TLS one read gives one record, of 16 KiB at most; of a server that is written to, one event."""
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY)")
+    start = position(mysql)
+    mysql.execute(*(f"INSERT INTO {database}.orders VALUES ({number})" for number in range(2000)))
+    receiver = BinlogReceiver.of_server(endpoint(mysql, tls=Tls("required")), identity(), Mapped(database))
+    receiver.open(start, (), 0)
+    try:
+        taken = Taker(receiver).take_rows(2000)
+        assert taken.values() == list(range(2000))
+        assert len(taken.batches) < 20
+    finally:
+        receiver.close()
+
+
 def test_an_xa_transaction_open_at_a_cut_is_read_again(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY, note VARCHAR(1000))")
     start = position(mysql)
