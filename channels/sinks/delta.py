@@ -81,6 +81,7 @@ class DeltaSink:
         self._token: str | None = None  # see StagedFileWriter
         self._probe_head = "seen-"
         self._swept: set[tuple[str, str, int]] = set()  # runs whose forerunners' leftovers are gone
+        self._unswept: list[CheckpointMark] = []  # commits that were begun, and whose staged files may still be there
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
@@ -155,6 +156,8 @@ class DeltaSink:
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""
         self._claim.check(checkpoint)
+        if checkpoint not in self._unswept:
+            self._unswept.append(checkpoint)
         by_table: dict[str, list[PreparedLoad]] = {}
         for load in sorted(loads, key=lambda load: load.name):
             by_table.setdefault(load.table, []).append(load)
@@ -403,7 +406,10 @@ class DeltaSink:
         Commits come in order: whatever of this job was staged for an earlier checkpoint is committed or dead. So is
         what earlier runs have staged for this one, which a recovery commits under its own fence.
         """
-        shutil.rmtree(self._staging_of(mark.job, mark.incarnation, mark.fence, mark.checkpoint), ignore_errors=True)
+        # one whose answer was lost is not committed again: its files go with those of the next
+        for each in self._unswept:
+            shutil.rmtree(self._staging_of(each.job, each.incarnation, each.fence, each.checkpoint), ignore_errors=True)
+        self._unswept.clear()
         run = (mark.job, mark.incarnation, mark.fence)
         if run in self._swept:
             return

@@ -154,6 +154,26 @@ def test_what_a_dead_run_staged_is_deleted_once_a_later_run_has_committed_it(tmp
     assert not list((tmp_path / "_cdc_staging").glob("cdc-*"))
 
 
+def test_what_was_staged_for_a_commit_whose_answer_was_lost_goes_with_the_next(
+    tmp_path: Path, sink: DeltaSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, lost = sink._commit_table, []
+
+    def lose_the_answer(*arguments: object) -> None:
+        work(*arguments)  # type: ignore[arg-type]
+        if not lost:
+            lost.append(arguments)
+            raise SinkUnavailable("No answer.", mend="It is asked again.")
+
+    commit(sink, 1, range(10))
+    monkeypatch.setattr(sink, "_commit_table", lose_the_answer)
+    with pytest.raises(SinkUnavailable):
+        commit(sink, 2, range(10, 20))
+    assert list((tmp_path / "_cdc_staging").glob("cdc-*"))
+    commit(sink, 3, range(20, 30))
+    assert not list((tmp_path / "_cdc_staging").glob("cdc-*"))
+
+
 def test_what_a_kill_in_the_middle_left_is_deleted(tmp_path: Path) -> None:
     dead = DeltaSink(tmp_path, retention_s=0)
     dead.claim(mark(0), ["ods.orders"])
