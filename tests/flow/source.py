@@ -46,12 +46,15 @@ class Source:
     trouble: Exception | None = None
 
     @classmethod
-    def random(cls, seed, transactions=40, tables=("shop.orders", "shop.items"), largest=6, keys=12):
-        draw, source = random.Random(seed), cls()
+    def random(cls, seed, transactions=40, **shape):
+        source = cls()
+        source.write_random(random.Random(seed), transactions, **shape)
+        return source
+
+    def write_random(self, draw, transactions, tables=("shop.orders", "shop.items"), largest=6, keys=12):
         for _ in range(transactions):
             rows = draw.choice([0, 1, 2, largest])
-            source.write(*[(draw.choice(tables), draw.randrange(keys), draw.random() < 0.3) for _ in range(rows)])
-        return source
+            self.write(*[(draw.choice(tables), draw.randrange(keys), draw.random() < 0.3) for _ in range(rows)])
 
     def write(self, *rows):
         """One transaction of (table, key) or (table, key, deleted)."""
