@@ -10,34 +10,20 @@ Source: StarRocks manual, "Load data using Stream Load transaction interface"; s
 
 from __future__ import annotations
 
-import datetime
 import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import LoadLost, SinkError, SinkSetting, TargetMismatch
+from cdc.errors import LoadLost, SinkError, SinkSetting
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import (
-    CHECKPOINTS,
-    FrontendSql,
-    SqlError,
-    check_claim,
-    claim,
-    mark_row,
-    partition_findings,
-    quoted,
-    running_findings,
-    target,
-)
+from channels.sinks.cluster import FrontendSql, SqlError, running_findings
+from channels.sinks.cluster_sink import ClusterSink, Shown
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
 from channels.sinks.starrocks_leftovers import Leftovers
@@ -68,8 +54,11 @@ _STATES = {
 }
 
 
-class StarrocksSink:
+class StarrocksSink(ClusterSink):
     """See ``channels.sinks.base.Sink``."""
+
+    product = STARROCKS
+    states = _STATES
 
     def __init__(
         self,
@@ -101,19 +90,21 @@ class StarrocksSink:
             tuple(fe), username, password, connect_timeout_s=connect_timeout_s, answer_timeout_s=answer_timeout_s,
             connections=connections,
         )  # fmt: skip
-        self._http, self._sql = StarrocksHttp(access), FrontendSql(access, sql_port, STARROCKS)
-        self._settings = LoadSettings(tries=tries, pause_s=pause_s)
+        self._http = StarrocksHttp(access)
+        super().__init__(
+            self._http,
+            FrontendSql(access, sql_port, STARROCKS),
+            create_tables=create_tables,
+            tables=tables,
+            commit_threads=commit_threads,
+            visible_timeout_s=visible_timeout_s,
+        )
+        self._settings, self._parts = LoadSettings(tries=tries, pause_s=pause_s), parts
         self._databases, self._wanted = sorted(set(databases)), multi_table
-        self._create_tables, self._options, self._parts = create_tables, dict(tables or {}), parts
-        self._visible_timeout_s = visible_timeout_s
-        self._threads = ThreadPoolExecutor(commit_threads, "starrocks-commit")
         self._shared = SharedCommit(self._http, tries, pause_s)
         self._leftovers = Leftovers(self._http, self._sql, self._databases, tries)
         self._multi: bool | None = None  # once the server's version is known
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
-        self._with_checkpoints: set[str] = set()
-        self._recorded: dict[tuple[str, str], int] = {}  # database and job: newest sequence written by us
-        self._claimed: set[str] = set()  # databases
         self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
 
@@ -149,35 +140,16 @@ class StarrocksSink:
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
         self._is_multi()  # a setting that cannot be kept is refused before anything is made
-        if self._create_tables and self._shown(table) is None:
-            database = table.name.partition(".")[0]
-            options = {"replication": self._replication(), **self._options}
-            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", table.name)
-            self._execute(starrocks_tables.create_table(table, options), table.name)
-        for finding in self.describe(table):
-            if finding.fatal:
-                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)
+        super().ensure_table(table)
 
-    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
-        """See ``Sink``."""
-        shown = self._shown(table)
-        if shown is None:
-            return (
-                Finding(
-                    f"There is no table {table.name} in StarRocks.",
-                    "Set sink.create_tables: true, or create it: `cdc ddl JOB.yaml` prints the statement.",
-                ),
-            )
-        found = [*starrocks_tables.findings(table, *shown)]
-        if "PARTITION BY" in shown[1].upper():
-            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
-            today = datetime.datetime.now(datetime.UTC).date()
-            found += partition_findings(table, shown[1], partitions, today)
-        return tuple(found)
+    def _create_table(self, table: TargetTable, options: Mapping[str, Any]) -> str:
+        return starrocks_tables.create_table(table, options)
 
-    def ddl(self, table: TargetTable) -> str:
-        """See ``Sink``."""
-        return starrocks_tables.create_table(table, self._options) + ";"
+    def _create_checkpoints(self, database: str, replication: int) -> str:
+        return starrocks_tables.create_checkpoints(database, replication)
+
+    def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]:
+        return starrocks_tables.findings(table, *shown)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -206,13 +178,6 @@ class StarrocksSink:
                 found += load_findings(self._http, table)
         return tuple(found)
 
-    def _shown(self, table: TargetTable) -> tuple[list[dict[str, Any]], str] | None:
-        """DESC and SHOW CREATE TABLE; None when there is no such table."""
-        if not self._sql.has_table(table.name):
-            return None
-        columns = self._sql.ask(f"DESC {target(table)}")
-        return columns, str(self._sql.ask(f"SHOW CREATE TABLE {target(table)}")[0]["Create Table"])
-
     def _replication(self) -> int:
         return max(1, min(3, alive(self._sql) or 1))  # where it cannot be seen, sink.tables.replication says more
 
@@ -223,15 +188,6 @@ class StarrocksSink:
         is_multi = self._is_multi()
         return StarrocksPartWriter(self._http, table, self._settings, is_multi, dict(self._losses))
 
-    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
-        """See ``Sink``: by the rows of ``_cdc_checkpoints``, which are read back, and looked at by each commit."""
-        there = {str(next(iter(row.values()))) for row in self._sql.ask("SHOW DATABASES")}
-        wanted = {target.partition(".")[0] for target in targets}
-        self._claimed = wanted if self._create_tables else wanted & there
-        for database in sorted(self._claimed - there):
-            self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
-        claim(self._sql, self._claimed, mark, self._record)
-
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         parts = 1 if self._is_multi() else self._parts  # a transaction takes one load of a table at a time
@@ -239,34 +195,18 @@ class StarrocksSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Loads say themselves whether they share a transaction."""
-        check_claim(self._sql, self._claimed, checkpoint)
+        self._check_claim(checkpoint)
         if any("transaction" in load.detail for load in loads):
             self._commit_shared(loads, checkpoint)
             return
-        by_table: dict[str, list[PreparedLoad]] = {}
-        for load in sorted(loads, key=lambda load: load.name):
-            by_table.setdefault(load.table, []).append(load)
-        jobs = [self._threads.submit(self._commit_table, found) for found in by_table.values()]
-        errors = [error for job in jobs if (error := job.exception()) is not None]
-        others = [error for error in errors if not isinstance(error, LoadLost)]
-        if others:
-            raise others[0]
-        if errors and not self._is_recorded(checkpoint):
-            raise _lost([label for error in errors for label in error.where["labels"]])  # type: ignore[attr-defined]
-        for database in sorted({table.partition(".")[0] for table in by_table}):
-            self._record(database, checkpoint)
+        self._commit_each(loads, checkpoint)
+        self._record_all(loads, checkpoint)
         if not self._is_swept:
             self._is_swept = True
             self._leftovers.sweep(checkpoint)
 
-    def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
-        lost = [label_for(load.name) for load in loads if not self._commit_alone(load)]
-        if lost:
-            raise _lost(lost)
-        self._await_visible(_transaction_of(loads[-1]))
-
-    def _commit_alone(self, load: PreparedLoad) -> bool:
-        """Whether the load is committed now; False: StarRocks no longer has it. Raises: SinkUnavailable, SinkBusy."""
+    def _commit_load(self, load: PreparedLoad) -> bool:
+        """See ClusterSink."""
         transaction = _transaction_of(load)
         where = {"table": load.table, "label": transaction.label}
         reason: object = "no answer"
@@ -301,7 +241,7 @@ class StarrocksSink:
             if reason.is_ok:
                 reason = self._shared.committed(whole)
             if reason.is_ok:
-                self._await_visible(whole)
+                self._await_visible(whole.database, whole.label)
                 return
         # what is not committed now must never be: then it may be loaded again
         if not self._shared.is_rolled_back(whole) or self._is_recorded(checkpoint):
@@ -319,21 +259,9 @@ class StarrocksSink:
         of_run = (loads[0].name.fence, checkpoint.checkpoint)
         for key in {of_run, (checkpoint.fence, checkpoint.checkpoint)}:
             self._losses[key] = self._losses.get(key, 0) + 1
-        raise _lost([label_for(load.name) for load in loads])
+        raise self._lost([label_for(load.name) for load in loads])
 
-    # ---- both
-
-    def _await_visible(self, transaction: Transaction) -> None:
-        """Wait for the newest load of a table; versions follow the order of commits, so the others are visible too."""
-        deadline = time.monotonic() + self._visible_timeout_s
-        for pause in waits(0.02, 0.5):
-            if self._http.state(transaction.database, transaction.label) != "COMMITTED":
-                return
-            if time.monotonic() > deadline:
-                told = "%s is committed and not visible yet; StarRocks publishes it by itself"
-                logger.warning(told, transaction.label)
-                return
-            time.sleep(pause)
+    # ---- the rest
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
@@ -344,86 +272,18 @@ class StarrocksSink:
                 self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
         self._leftovers.roll_back(lambda label: label.startswith(prefix))
 
-    def state(self, load: PreparedLoad) -> LoadState:
-        """See ``Sink``."""
-        transaction, name = _transaction_of(load), load.name
-        found = _STATES.get(self._http.state(transaction.database, transaction.label), LoadState.UNKNOWN)
-        if found is not LoadState.UNKNOWN:
-            return found
-        # a label is cleaned one day, our own record is not
-        known = self._sql.is_recorded(name.job, name.incarnation, name.checkpoint)
-        return LoadState.COMMITTED if known else LoadState.UNKNOWN
+    def _raise_refused(self, error: SqlError, table: str) -> None:
+        raise_refused(str(error), dict, self._http.access.username, {"table": table})
 
-    # ---- checkpoints
-
-    def last_checkpoint(self, job: str) -> CheckpointMark | None:
-        """See ``Sink``."""
-        return self._sql.last_checkpoint(job)
-
-    def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
-        return self._sql.is_recorded(checkpoint.job, checkpoint.incarnation, checkpoint.checkpoint)
-
-    def _record(self, database: str, mark: CheckpointMark) -> None:
-        self._ensure_checkpoints(database)
-        if self._recorded.get((database, mark.job), -1) > mark.sequence:
-            return  # a repeat of an older checkpoint
-        row = mark_row(mark)
-        self._execute(
-            f"INSERT INTO {quoted(database)}.{quoted(CHECKPOINTS)} ({', '.join(map(quoted, row))}) "
-            f"VALUES ({', '.join(['%s'] * len(row))})",
-            f"{database}.{CHECKPOINTS}",
-            tuple(row.values()),
+    def _lost(self, labels: list[str]) -> LoadLost:
+        return LoadLost(
+            "StarRocks no longer has loads that were to be committed: "
+            "they expired, were forgotten, or went with a server.",
+            mend="They are loaded again by themselves.",
+            labels=labels,
         )
-        self._recorded[database, mark.job] = mark.sequence
-
-    def _ensure_checkpoints(self, database: str) -> None:
-        if database not in self._with_checkpoints:
-            statement = starrocks_tables.create_checkpoints(database, self._replication())
-            self._execute(statement, f"{database}.{CHECKPOINTS}")
-            self._with_checkpoints.add(database)
-
-    # ---- the rest
-
-    @property
-    def tells_keys(self) -> bool:
-        """See ``Sink``."""
-        return False
-
-    def keys(self, table: TargetTable) -> pa.Table | None:
-        """See ``Sink``: not asked for."""
-        return None
-
-    def maintain(self, tables: Iterable[TargetTable]) -> None:
-        """See ``Sink``: StarRocks compacts by itself."""
-
-    def close(self) -> None:
-        """See ``Sink``."""
-        self._threads.shutdown(wait=True)
-        self._http.close()
-        self._sql.close()
-
-    def _execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> None:
-        try:
-            self._sql.rows(statement, values)
-        except SqlError as error:
-            raise_refused(str(error), dict, self._http.access.username, {"table": table})
-            if statement.startswith("CREATE"):
-                raise TargetMismatch(
-                    f"StarRocks does not create the table: {error}.",
-                    mend="Mend sink.tables, or the channel's, or create it yourself: `cdc ddl` prints the statement.",
-                    table=table,
-                ) from error
-            raise STARROCKS.refused(error, table=table) from error
 
 
 def _transaction_of(load: PreparedLoad) -> Transaction:
     database, _, table = load.table.partition(".")
     return Transaction(database, str(load.detail.get("label", label_for(load.name))), table)
-
-
-def _lost(labels: list[str]) -> LoadLost:
-    return LoadLost(
-        "StarRocks no longer has loads that were to be committed: they expired, were forgotten, or went with a server.",
-        mend="They are loaded again by themselves.",
-        labels=labels,
-    )
