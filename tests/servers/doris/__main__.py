@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
-import threading
-
 from tests.servers.doris.settings import DorisSettings
 from tests.servers.doris.stand_in import DorisStandIn
-
-
-def main() -> None:
-    """Run until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--null", action="store_true", help="read bodies and throw them away")
-    parser.add_argument("--backends", type=int, default=1)
-    parser.add_argument("--fe-port", type=int, default=0)
-    parser.add_argument("--sql-port", type=int, default=0)
-    parser.add_argument("--user", default="cdc:secret", help="name:password")
-    arguments = parser.parse_args()
-    user, _, password = arguments.user.partition(":")
-    settings = DorisSettings(null=arguments.null, backends=arguments.backends, users={"root": "", user: password})
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    with DorisStandIn(settings, fe_port=arguments.fe_port, sql_port=arguments.sql_port) as doris:
-        print(json.dumps({"fe": doris.fe, "sql_port": doris.sql_port}), flush=True)
-        ended.wait()
-
+from tests.servers.olap_cluster import serve
 
 if __name__ == "__main__":
-    main()
+    serve(DorisSettings, DorisStandIn)
