@@ -6,6 +6,7 @@
       token                  0600, what the status endpoint wants; random unless the job file sets one
       driver.log, .1, .2     what supervisor and driver write
       failure.json           the error that ended the newest driver; gone when a new one starts
+      tmp/                   temporary files of the driver, its JVM and its workers; emptied when a new one starts
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +64,18 @@ class JobFolder:
                 mend="Give it to the user that runs the job, or set CDC_HOME to another folder.",
                 path=self.path,
             ) from error
+
+    def use_temporary(self) -> None:
+        """Let this process and its children keep their temporary files here; what a killed driver left is deleted.
+
+        The machine's own folder may be tidied by age, under the feet of a job that runs for months. Calls: once the
+        job is ours. Raises: CheckpointError - the folder cannot be made.
+        """
+        temporary = self.path / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        self.make()
+        temporary.mkdir(exist_ok=True, mode=0o700)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
 
     def token(self) -> str:
         """The token in the folder; drawn if there is none yet. Raises: CheckpointError - it cannot be kept."""

@@ -471,7 +471,12 @@ def run_job(
         if address.token is not None:
             folder.set_token(address.token.get_secret_value())
         endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
-        return job.run(endpoint.start, supervisor_pid)
+
+        def listen() -> str | None:
+            folder.use_temporary()
+            return endpoint.start()
+
+        return job.run(listen, supervisor_pid)
     finally:
         if endpoint is not None:
             endpoint.close()

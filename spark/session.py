@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _PACKAGES = ("cdc", "channels", "spark")
 _ROOT = Path(__file__).resolve().parent.parent
 _MIB = 1 << 20
+_SOCKET_PATH = 107  # bytes of it at most; see unix(7)
+_SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ def _static(master: str, java_options: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_driver_memory() // _MIB}m",
         # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_quiet_logs()} {java_options}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_places()} {java_options}",
         "spark.python.worker.reuse": "true",
         # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back
         "spark.python.unix.domain.socket.enabled": "true",
@@ -101,11 +103,14 @@ def _static(master: str, java_options: str) -> dict[str, str]:
     return settings
 
 
-def _quiet_logs() -> str:
-    """A Java option that keeps Spark's warnings out of our log from the JVM's first line on."""
-    path = Path(tempfile.gettempdir()) / f"cdc-log4j2-{os.getuid()}.properties"
+def _places() -> str:
+    """Java options: temporary files lie where ours do, and Spark's warnings stay out of our log from its first line."""
+    folder = Path(tempfile.gettempdir())
+    path = folder / f"cdc-log4j2-{os.getuid()}.properties"
     path.write_text(_LOG4J, encoding="ascii")
-    return f"-Dlog4j2.configurationFile={path.as_uri()}"
+    quiet = f"-Dlog4j2.configurationFile={path.as_uri()}"
+    # Spark puts its sockets among its temporary files, and the path of a socket is short
+    return f'"-Djava.io.tmpdir={folder}" {quiet}' if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH else quiet
 
 
 _LOG4J = """\

@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress
 
@@ -22,7 +23,7 @@ from cdc.local_servers import LocalServer, free_port, obtain
 COMPARE_EVERY = 10
 
 
-def run(folder: Path, *, kills: int, seed: int, longest_s: float = 9.0) -> int:
+def run(folder: Path, *, kills: int, seed: int) -> int:
     """Kill ``kills`` times; returns the number of rows compared at the end.
 
     Raises: AssertionError - source and target differ; the message has kill, seed, table and rows.
@@ -47,6 +48,8 @@ def run(folder: Path, *, kills: int, seed: int, longest_s: float = 9.0) -> int:
                 writers = [shopper(server, seed * 1000 + first, number) for number in range(2)]
                 for writer in writers:
                     writer.start()
+                if not first:
+                    longest_s = 1.5 * until_commit(job)
                 for _ in range(min(COMPARE_EVERY, kills - first)):
                     job.start()
                     # from before the driver has read its job file to well into several cycles
@@ -63,17 +66,27 @@ def shopper(server: LocalServer, seed: int, number: int) -> shop.Shopper:
     return shop.Shopper(lambda: server.connect(shop.DATABASE), seed=seed + number, transactions_per_s=100)
 
 
+def until_commit(job: JobProcess) -> float:
+    """Seconds from a start to a cycle's end, on this machine as busy as it is. The job is killed then."""
+    begin = time.monotonic()
+    job.start()
+    job.wait_for("a first commit", lambda status: status["checkpoint"] is not None, 180)
+    job.kill()
+    return time.monotonic() - begin
+
+
 def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> int:
     connection = server.connect()
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
         end = cursor.fetchone()[:2]
     job.start()
-    job.wait_for(
-        f"caught up with {end}",
-        lambda status: (status["position"]["file"], status["position"]["offset"]) >= end and status["lag_seconds"] == 0,
-        180,
-    )
+
+    def is_behind(status: dict[str, Any]) -> bool:
+        place = status["position"]
+        return place is not None and (place["file"], place["offset"]) >= end and status["lag_seconds"] == 0
+
+    job.wait_for(f"caught up with {end}", is_behind, 180)
     job.kill()
     rows = 0
     for name, key in shop.KEYS.items():

@@ -29,9 +29,9 @@ LIMITS = {
     "threads": (1.1, 10.0),
     "table_files": (1.5, 50.0),
     "staging_files": (1.0, 10.0),
+    "temporary_files": (1.5, 30.0),  # a JVM that is killed leaves some until its driver goes
     "state_kib": (1.5, 1024.0),
 }
-TEMPORARY_PER_KILL = 10  # a JVM that is killed cannot tidy up: its libraries, its folders, a socket
 MOST_STRAYS = 0  # processes that outlive their driver
 
 
@@ -158,7 +158,7 @@ class Sampler:
             table_files=_count(warehouse, "ods/*/*.parquet*"),
             log_files=_count(warehouse, "ods/*/_delta_log/*"),
             staging_files=_count(warehouse, "_cdc_staging/**/*"),
-            temporary_files=_count(self._folder, "tmp/*"),
+            temporary_files=_count(self._folder, "state/jobs/*/tmp/*"),
             state_kib=sum(path.stat().st_size for path in (self._folder / "state").glob("state.db*")) / 1024,
             lag_bytes=lag_bytes,
             lag_s=lag_s,
@@ -185,7 +185,7 @@ class Sampler:
         behind = sum(size for file, size in sizes.items() if file >= place["file"])
         return behind - place["offset"], status["lag_seconds"]
 
-    def verdicts(self, kills: int) -> list[Verdict]:
+    def verdicts(self) -> list[Verdict]:
         """What was before and after, and whether that is within its limit."""
         settled = [sample for sample in self.samples if sample.age > SETTLED_S]
         calm = [sample for sample in settled if sample.second > self.calm_from]
@@ -196,9 +196,7 @@ class Sampler:
                 found.append(grown(f"{name}, the last process alone", calm, name))
         # of files the first third is still filling up: retention, the first vacuum
         later = self.samples[len(self.samples) // 3 :]
-        found += [grown(name, later, name) for name in ("table_files", "state_kib")]
-        temporary = self.samples[-1].temporary_files
-        found.append(Verdict("temporary_files", 0, temporary, TEMPORARY_PER_KILL * (kills + 1)))
+        found += [grown(name, later, name) for name in ("table_files", "temporary_files", "state_kib")]
         found.append(grown("staging_files, at rest", self.rests, "staging_files"))
         strays = max((sample.strays for sample in self.samples), default=0)
         found.append(Verdict("processes that outlive their driver", 0, strays, MOST_STRAYS))

@@ -1,0 +1,23 @@
+"""A job's folder: what is temporary lies in it, for this process and its children, and does not outlive them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cdc.folder import JobFolder
+
+
+def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    left = tmp_path / "jobs" / "shop" / "tmp" / "spark-1" / "block"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    JobFolder(tmp_path, "shop").use_temporary()
+    assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(tmp_path / "jobs" / "shop" / "tmp")
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
