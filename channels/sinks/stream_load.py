@@ -16,6 +16,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -194,13 +195,23 @@ class HttpClient:
             return False
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # a server that has seen enough answers and closes: its answer is read all the same
-            for piece in body():
+            for piece in _ahead(body()):
                 connection.sock.sendall(b"%x\r\n" % len(piece))
                 connection.sock.sendall(piece)
                 connection.sock.sendall(b"\r\n")
             connection.sock.sendall(b"0\r\n\r\n")
             return True
         return False
+
+
+def _ahead(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """``pieces``, each of them made while the one before it is sent."""
+    source = iter(pieces)
+    with ThreadPoolExecutor(1, "body") as thread:
+        coming = thread.submit(next, source, None)
+        while (piece := coming.result()) is not None:
+            coming = thread.submit(next, source, None)
+            yield piece
 
 
 def split_location(location: str) -> tuple[str, str]:
