@@ -191,7 +191,7 @@ def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
     if is_ours(record.supervisor_pid):
         return "its driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
     if record.state is JobState.PENDING:
-        return record.reason, f"Start it with `cdc start {record.job_file}`."
+        return record.reason, record.mend or f"Start it with `cdc start {record.job_file}`."
     return "died", f"Start it again with `cdc start {record.job_file}`; `cdc logs {record.name}` says more."
 
 
