@@ -12,8 +12,8 @@ import zstandard
 from cdc.batch import Batch, Changes
 from cdc.binlog import events as ev
 from cdc.binlog import framing as fr
+from cdc.binlog import layout
 from cdc.binlog import rows as row_events
-from cdc.binlog import walk
 from cdc.binlog.buffer import MIN_ROOM, StreamBuffer
 from cdc.binlog.control import ControlEvents, Source
 from cdc.binlog.events import Malformed, ServerError, Statement
@@ -330,7 +330,7 @@ class BinlogDecoder(ControlEvents):
         slots = self._registry.slots
         order = np.empty(count, np.int64)
         bounds = np.empty(len(slots) + 1, np.int64)
-        walk.group_events(self._events, 0, count, len(slots), order, bounds)
+        layout.group_events(self._events, 0, count, len(slots), order, bounds)
         used = np.flatnonzero(np.diff(bounds))
         faults = []
         for slot_number in used.tolist():

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.batch import Changes, Reads
-from cdc.binlog import json, json_diff, numeric, tables, temporal, text, walk
+from cdc.binlog import fill, json, json_diff, layout, numeric, tables, temporal, text, walk
 from cdc.binlog.charsets import Charset
 from cdc.binlog.events import Malformed
 from cdc.binlog.framing import BITMAPS_AT, END
@@ -101,11 +101,11 @@ def make_slot(table_map: TableMap, schema: TableSchema, reads: Reads) -> Slot:
         if column.name.casefold() in key:
             keys.append(i)
     widths = np.array([mapped.width for mapped in table_map.columns], np.int64)
-    layout = np.zeros((len(plans), walk.WANTED_FIELDS), np.int64)
-    for row, plan in zip(layout, plans, strict=True):
-        row[[walk.OP, walk.SIZE, walk.FIRST, walk.SECOND]] = plan.op, plan.size, plan.first, plan.second
-        row[walk.HELD] = plan.finish is not None or plan.post is not None
-    steps, place_count, width = _steps(widths, columns, layout)
+    wants = np.zeros((len(plans), layout.WANTED_FIELDS), np.int64)
+    for row, plan in zip(wants, plans, strict=True):
+        row[[layout.OP, layout.SIZE, layout.FIRST, layout.SECOND]] = plan.op, plan.size, plan.first, plan.second
+        row[layout.HELD] = plan.finish is not None or plan.post is not None
+    steps, place_count, width = _steps(widths, columns, wants)
     fields = [pa.field(plan.column.name, plan.arrow) for plan in plans]
     ours = [pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())]
     direct = [made for made, plan in zip(fields, plans, strict=True) if plan.finish is None and plan.post is None]
@@ -119,7 +119,7 @@ def make_slot(table_map: TableMap, schema: TableSchema, reads: Reads) -> Slot:
         widths,
         columns[np.array(keys, np.int64)],
         np.array([mapped.type == tables.JSON for mapped in table_map.columns], np.uint8),
-        layout,
+        wants,
         place_count,
         width,
         pa.schema(fields + ours),
@@ -127,41 +127,41 @@ def make_slot(table_map: TableMap, schema: TableSchema, reads: Reads) -> Slot:
     )
 
 
-def _steps(widths: np.ndarray, reads: np.ndarray, layout: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """The way through a complete image, number of places to note and rows of the scratch; fills ``layout``."""
+def _steps(widths: np.ndarray, reads: np.ndarray, wants: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """The way through a complete image, number of places to note and rows of the scratch; fills ``wants``."""
     steps: list[list[int]] = []
     sizes, count, i, places = widths.tolist(), len(widths), 0, 0
     while i < count:
         first, mask, size, word = i, 0, 0, i >> 6
-        step = [0] * walk.STEP_FIELDS
-        step[walk.COLUMN], step[walk.WORD], step[walk.PLACE], step[walk.VARIABLE_PLACE] = first, word, -1, -1
+        step = [0] * layout.STEP_FIELDS
+        step[layout.COLUMN], step[layout.WORD], step[layout.PLACE], step[layout.VARIABLE_PLACE] = first, word, -1, -1
         while i < count and i >> 6 == word and sizes[i] >= 0:
             if reads[i] >= 0:
-                if step[walk.PLACE] < 0:
-                    step[walk.PLACE], places = places, places + 1
-                row = layout[reads[i]]
-                row[walk.FROM], row[walk.DISTANCE], row[walk.EARLIER] = step[walk.PLACE], size, _signed(mask)
+                if step[layout.PLACE] < 0:
+                    step[layout.PLACE], places = places, places + 1
+                row = wants[reads[i]]
+                row[layout.FROM], row[layout.DISTANCE], row[layout.EARLIER] = step[layout.PLACE], size, _signed(mask)
             mask |= 1 << (i & 63)
             size += sizes[i]
             i += 1
-        step[walk.MASK], step[walk.BYTES], step[walk.LAST] = _signed(mask), size, i - 1
+        step[layout.MASK], step[layout.BYTES], step[layout.LAST] = _signed(mask), size, i - 1
         if i < count and i >> 6 == word:
-            step[walk.PREFIX], step[walk.BIT], step[walk.LAST] = -sizes[i], _signed(1 << (i & 63)), i
+            step[layout.PREFIX], step[layout.BIT], step[layout.LAST] = -sizes[i], _signed(1 << (i & 63)), i
             if reads[i] >= 0:
-                layout[reads[i], walk.FROM] = step[walk.VARIABLE_PLACE] = places
+                wants[reads[i], layout.FROM] = step[layout.VARIABLE_PLACE] = places
                 places += 1
             i += 1
         steps.append(step)
     for column, wanted in enumerate(reads.tolist()):
         if wanted >= 0:
-            layout[wanted, walk.SOURCE], layout[wanted, walk.NULL_WORD] = column, column >> 6
-            layout[wanted, walk.NULL_BIT] = _signed(1 << (column & 63))
-    made = np.array(steps, np.int64).reshape(-1, walk.STEP_FIELDS)
-    count = max(places + 1, len(layout))  # what is not read is noted in a place of its own, which costs no branch
-    width = max(_FEWEST_ROWS, min(walk.CHUNK, _SCRATCH_PLACES // count)) + _ODD
-    for place in (walk.PLACE, walk.VARIABLE_PLACE):
+            wants[wanted, layout.SOURCE], wants[wanted, layout.NULL_WORD] = column, column >> 6
+            wants[wanted, layout.NULL_BIT] = _signed(1 << (column & 63))
+    made = np.array(steps, np.int64).reshape(-1, layout.STEP_FIELDS)
+    count = max(places + 1, len(wants))  # what is not read is noted in a place of its own, which costs no branch
+    width = max(_FEWEST_ROWS, min(layout.CHUNK, _SCRATCH_PLACES // count)) + _ODD
+    for place in (layout.PLACE, layout.VARIABLE_PLACE):
         made[:, place] = np.where(made[:, place] < 0, places, made[:, place]) * width
-    layout[:, walk.FROM] *= width
+    wants[:, layout.FROM] *= width
     return made, count, width
 
 
@@ -260,10 +260,10 @@ def _plan(column: Column, mapped: MappedColumn, schema: TableSchema) -> ColumnPl
         )  # fmt: skip
     if mapped.type not in _COMPRESSED:
         if kind in (Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY):
-            return ColumnPlan(column, arrow, walk.BYTES_AS_THEY_ARE, 4)
+            return ColumnPlan(column, arrow, layout.BYTES_AS_THEY_ARE, 4)
         if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and Charset(column.charset or "utf8mb4").is_utf8:
-            return ColumnPlan(column, arrow, walk.TEXT, 4)
-    return ColumnPlan(column, arrow, walk.PLACES, 8, finish=_finish(column, mapped))
+            return ColumnPlan(column, arrow, layout.TEXT, 4)
+    return ColumnPlan(column, arrow, layout.PLACES, 8, finish=_finish(column, mapped))
 
 
 def _fits(column: Column, mapped: MappedColumn) -> bool:
@@ -293,7 +293,7 @@ def _plan_decimal(column: Column, mapped: MappedColumn) -> ColumnPlan:
             raise Malformed(f"a DECIMAL with impossible digits in column {column.name}")
         return array
 
-    return ColumnPlan(column, column.arrow, walk.PLACES, 8, mapped.width, finish=finish)
+    return ColumnPlan(column, column.arrow, layout.PLACES, 8, mapped.width, finish=finish)
 
 
 def _finish(column: Column, mapped: MappedColumn) -> Finish:
@@ -339,15 +339,15 @@ class Decoded:
     def numbered(self, event_rows: np.ndarray, event_base: np.ndarray) -> Changes:
         """With ``__sequence``: rows of event e are numbered from ``event_base[e]`` on."""
         slot, message, block, control = self.slot, self.slot.message, self.block, self.control
-        walk.number_rows(self.order, event_rows, event_base, block, control[walk.SEQUENCE_AT])
-        walk.describe(
+        layout.number_rows(self.order, event_rows, event_base, block, control[layout.SEQUENCE_AT])
+        layout.describe(
             self.wanted, self.rows, len(message.head), block, message.length_at, message.body_length_at,
             message.nodes_at, message.buffers_at, control,
         )  # fmt: skip
         rows = message.arrays(block)
         if self.made:
             direct, made = iter(rows.columns), iter(self.made)
-            held = [*self.wanted[:, walk.HELD].tolist(), 0, 0]
+            held = [*self.wanted[:, layout.HELD].tolist(), 0, 0]
             rows = pa.RecordBatch.from_arrays([next(made if h else direct) for h in held], schema=slot.arrow)
         return Changes(slot.schema, rows)
 
@@ -363,30 +363,30 @@ def decode(
 ) -> Decoded | Fault:
     """Decode the events that ``order`` names, all of ``slot``; fills ``event_rows`` with rows per event."""
     source_bytes = int((events[order, END] - events[order, BITMAPS_AT]).sum())
-    control = np.zeros(walk.CONTROL_SIZE, np.int64)
+    control = np.zeros(layout.CONTROL_SIZE, np.int64)
     wanted = slot.wanted.copy()
     places, sizes, words = scratch.of(slot)
     head = slot.message.head
     capacity = _first_capacity(slot, wanted, source_bytes)
     while True:
-        walk.lay_out(wanted, capacity, len(head), control)
-        block = np.empty(int(control[walk.BODY_END]) + SLACK_BYTES, np.uint8)
+        layout.lay_out(wanted, capacity, len(head), control)
+        block = np.empty(int(control[layout.BODY_END]) + SLACK_BYTES, np.uint8)
         block[: len(head)] = head
-        held = scratch.held(int(control[walk.HELD_END]) + SLACK_BYTES)
-        answer = walk.decode_rows(
+        held = scratch.held(int(control[layout.HELD_END]) + SLACK_BYTES)
+        answer = fill.decode_rows(
             data, events, order, slot.steps, slot.reads, slot.widths, slot.keys, slot.json_columns, documents, wanted,
             places, sizes, words, slot.width, held, block, capacity, event_rows, control,
         )  # fmt: skip
-        if answer != walk.MORE_ROOM:
+        if answer != layout.MORE_ROOM:
             break
         capacity *= 2
-        wanted[:, walk.TEXT_ROOM] = 2 * wanted[:, walk.TEXT_ROOM] + 1024
+        wanted[:, layout.TEXT_ROOM] = 2 * wanted[:, layout.TEXT_ROOM] + 1024
         event_rows[order] = 0
-    if answer == walk.FAILED:
+    if answer == layout.FAILED:
         return _fault(slot, control, order, event_rows)
-    rows = int(control[walk.ROWS])
+    rows = int(control[layout.ROWS])
     slot.row_bytes = max(source_bytes / max(rows, 1), 1.0)
-    slot.text_bytes = wanted[:, walk.TEXT_USED] / max(rows, 1)
+    slot.text_bytes = wanted[:, layout.TEXT_USED] / max(rows, 1)
     made = _made(slot, data, wanted, held, capacity, rows)
     return _impossible_key(slot, wanted, order) or Decoded(slot, order, wanted, block, made, control, rows)
 
@@ -395,10 +395,10 @@ def _first_capacity(slot: Slot, wanted: np.ndarray, source_bytes: int) -> int:
     """Rows to make room for, and in ``wanted`` room for their text."""
     if slot.text_bytes is not None:
         capacity = int(source_bytes / slot.row_bytes * _MARGIN) + 16
-        wanted[:, walk.TEXT_ROOM] = slot.text_bytes * (_MARGIN * capacity) + 256
+        wanted[:, layout.TEXT_ROOM] = slot.text_bytes * (_MARGIN * capacity) + 256
         return capacity
-    texts = max(int((wanted[:, walk.OP] > walk.PLACES).sum()), 1)
-    wanted[:, walk.TEXT_ROOM] = source_bytes if texts == 1 else 2 * source_bytes // texts + 4096
+    texts = max(int((wanted[:, layout.OP] > layout.PLACES).sum()), 1)
+    wanted[:, layout.TEXT_ROOM] = source_bytes if texts == 1 else 2 * source_bytes // texts + 4096
     return source_bytes // (len(slot.widths) // 8 + 1 + int(np.abs(slot.widths).sum()) // 2) + 16
 
 
@@ -407,11 +407,11 @@ def _made(
 ) -> list[pa.Array]:
     """The arrays of the columns whose values were held."""
     arrays = []
-    for i in np.flatnonzero(wanted[:, walk.BAD]).tolist():
+    for i in np.flatnonzero(wanted[:, layout.BAD]).tolist():
         name = slot.columns[i].column.name
-        slot.impossible_dates[name] = slot.impossible_dates.get(name, 0) + int(wanted[i, walk.BAD])
-    for i in np.flatnonzero(wanted[:, walk.HELD]).tolist():
-        plan, at = slot.columns[i], int(wanted[i, walk.VALUES_AT])
+        slot.impossible_dates[name] = slot.impossible_dates.get(name, 0) + int(wanted[i, layout.BAD])
+    for i in np.flatnonzero(wanted[:, layout.HELD]).tolist():
+        plan, at = slot.columns[i], int(wanted[i, layout.VALUES_AT])
         if plan.finish is not None:
             starts = held[at : at + 8 * rows].view(np.int64)
             at += 8 * capacity
@@ -419,8 +419,8 @@ def _made(
         elif plan.post is not None:
             values: np.ndarray = held[at : at + plan.size * rows].view(plan.block_type)
             valid = np.ones(rows, np.bool_)
-            if wanted[i, walk.NULLS]:
-                validity_at = int(wanted[i, walk.VALIDITY_AT])
+            if wanted[i, layout.NULLS]:
+                validity_at = int(wanted[i, layout.VALIDITY_AT])
                 packed = held[validity_at : validity_at + (rows + 7) // 8]
                 valid = np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
             arrays.append(plan.post(values, valid))
@@ -428,7 +428,7 @@ def _made(
 
 
 def _impossible_key(slot: Slot, wanted: np.ndarray, order: np.ndarray) -> Fault | None:
-    for plan, bad in zip(slot.columns, wanted[:, walk.BAD], strict=True):
+    for plan, bad in zip(slot.columns, wanted[:, layout.BAD], strict=True):
         if bad and plan.column.name in slot.key_columns:
             return Fault(
                 DecodeError,
@@ -441,39 +441,39 @@ def _impossible_key(slot: Slot, wanted: np.ndarray, order: np.ndarray) -> Fault 
 
 
 def _fault(slot: Slot, control: np.ndarray, order: np.ndarray, event_rows: np.ndarray | None = None) -> Fault:
-    event = int(order[control[walk.EVENT]])
-    code, column = int(control[walk.FAULT]), int(control[walk.FAULT_COLUMN])
-    if code in (walk.BAD_DIGITS, walk.BAD_TEXT):
+    event = int(order[control[layout.EVENT]])
+    code, column = int(control[layout.FAULT]), int(control[layout.FAULT_COLUMN])
+    if code in (layout.BAD_DIGITS, layout.BAD_TEXT):
         assert event_rows is not None
         behind = np.cumsum(event_rows[order])
-        event = int(order[int(np.searchsorted(behind, control[walk.FAULT_ROW], "right"))])
+        event = int(order[int(np.searchsorted(behind, control[layout.FAULT_ROW], "right"))])
         name = slot.columns[column].column.name
-        if code == walk.BAD_TEXT:
+        if code == layout.BAD_TEXT:
             message, mend = NOT_UTF8_TEXT
             return Fault(DecodeError, message, mend, event, name)
         return Fault(DecodeError, "A DECIMAL with impossible digits", _RESYNC, event, name)
     name = slot.schema.columns[column].name if column < len(slot.schema.columns) else ""
-    if code in (walk.ABSENT, walk.NO_BASE):
+    if code in (layout.ABSENT, layout.NO_BASE):
         message = (
             "A row image lacks a column that the mapping reads"
-            if code == walk.ABSENT
+            if code == layout.ABSENT
             else "A partial JSON update without the document before it"
         )
-        return Fault(UnsupportedImage, message, _IMAGE_MEND, event, name if code == walk.ABSENT else "")
+        return Fault(UnsupportedImage, message, _IMAGE_MEND, event, name if code == layout.ABSENT else "")
     messages = {
-        walk.OVERRUN: "A row reaches beyond its event",
-        walk.COLUMN_COUNT: "Rows and their table map differ in the number of columns",
-        walk.NO_PROGRESS: "A row without bytes",
-        walk.BAD_BITMAP: "The event ends within its bitmaps",
+        layout.OVERRUN: "A row reaches beyond its event",
+        layout.COLUMN_COUNT: "Rows and their table map differ in the number of columns",
+        layout.NO_PROGRESS: "A row without bytes",
+        layout.BAD_BITMAP: "The event ends within its bitmaps",
     }
-    return Fault(DecodeError, messages[code], _RESYNC, event, name if code == walk.OVERRUN else "")
+    return Fault(DecodeError, messages[code], _RESYNC, event, name if code == layout.OVERRUN else "")
 
 
 def json_documents(
     slot: Slot, data: np.ndarray, events: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | Fault:
     """Apply the JSON differences of partial updates: the documents' bytes, and (start, length) of each in them."""
-    control = np.zeros(walk.CONTROL_SIZE, np.int64)
+    control = np.zeros(layout.CONTROL_SIZE, np.int64)
     found = np.zeros((1024, 4), np.int64)
     while True:
         count = walk.find_differences(data, events, order, slot.reads, slot.widths, slot.json_columns, found, control)

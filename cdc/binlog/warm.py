@@ -11,8 +11,8 @@ import sys
 
 import numpy as np
 
+from cdc.binlog import fill, json, layout, numeric, temporal, text
 from cdc.binlog import framing as fr
-from cdc.binlog import json, numeric, temporal, text, walk
 from cdc.binlog.checksum import crc32
 from cdc.binlog.kernels import nothing_compiled
 
@@ -37,16 +37,16 @@ def _other_process() -> subprocess.Popen[bytes]:
 def _warm_rows() -> None:
     data, block = np.zeros(64, np.uint8), np.zeros(4096, np.uint8)
     events, nothing, numbers = np.zeros((1, fr.EVENT_FIELDS), np.int64), np.zeros(0, np.int64), np.zeros(2, np.int64)
-    steps, wanted = np.zeros((1, walk.STEP_FIELDS), np.int64), np.zeros((1, walk.WANTED_FIELDS), np.int64)
-    bits, control = np.zeros(1, np.uint8), np.zeros(walk.CONTROL_SIZE, np.int64)
-    walk.lay_out(wanted, 0, 0, control)
-    walk.decode_rows(
+    steps, wanted = np.zeros((1, layout.STEP_FIELDS), np.int64), np.zeros((1, layout.WANTED_FIELDS), np.int64)
+    bits, control = np.zeros(1, np.uint8), np.zeros(layout.CONTROL_SIZE, np.int64)
+    layout.lay_out(wanted, 0, 0, control)
+    fill.decode_rows(
         data, events, nothing, steps, nothing, nothing, nothing, bits, np.zeros((0, 2), np.int64), wanted, nothing,
         nothing, nothing, 0, block, block, 0, nothing, control,
     )  # fmt: skip
-    walk.describe(wanted, 0, 0, block, 0, 0, 0, 0, control)
-    walk.group_events(events, 0, 0, 0, nothing, numbers)
-    walk.number_rows(nothing, nothing, nothing, block, 0)
+    layout.describe(wanted, 0, 0, block, 0, 0, 0, 0, control)
+    layout.group_events(events, 0, 0, 0, nothing, numbers)
+    layout.number_rows(nothing, nothing, nothing, block, 0)
 
 
 def warm_rest() -> None:
