@@ -48,6 +48,7 @@ from cdc.snapshot.chunks import TableSnapshot
 from cdc.turns import Request, Turn, Turns
 from spark.chunks import TurnOutcome
 
+MISFIT_S = 10.0  # at its end the stream has every statement that was executed this long ago
 WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
 _POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
 _BUSY_POLL_S = 0.02  # the same while something is under way
@@ -119,6 +120,7 @@ class Consumer:
         self._close_not_before = 0.0
         self._is_at_end = False
         self._turns: Turns | None = None  # once recovered, where there is something to read
+        self._misfit: tuple[Position, float] | None = None  # a table was found changed: where and since when
         self._next_turn = 0.0  # the stream goes on until then, or until it stands at its end
 
     # from other threads
@@ -395,18 +397,21 @@ class Consumer:
         if turns is None or settings is None or before is None:
             raise RuntimeError("there is no snapshot to make")
         began = self._now()
-        turn = turns.next(gatherer.cycle.first, gatherer.sequence, self._parts.store.next_id())
+        turn = None
+        try:
+            turn = turns.next(gatherer.cycle.first, gatherer.sequence, self._parts.store.next_id())
+        except SchemaMismatch as error:
+            self._await_statement(error, gatherer.cycle.first)
         self._next_turn = self._now() + settings.turn_s
         if turn is None:
             return
-        opened = gatherer.open()
+        opened, outcome, snapshots = gatherer.open(), None, None
         try:
             outcome = self._read(turn)
             seconds = self._now() - began
             snapshots = turns.after(turn, outcome, seconds) if outcome is not None else None
         except SchemaMismatch as error:
-            _log.warning("the snapshot waits for the stream: %s", error)
-            snapshots = None
+            self._await_statement(error, gatherer.cycle.first)
         self._next_turn = self._now() + settings.turn_s
         if outcome is None or snapshots is None:
             gatherer.discard()
@@ -429,6 +434,18 @@ class Consumer:
         gatherer.begin(gatherer.cycle.first)
         self._closed = Closed(read, [Loading("", 0, 0, 0, read.sequence, loads, taken=True)], None)
         self._committing = self._threads.submit(self._committer.finish, self._closed)
+
+    def _await_statement(self, error: SchemaMismatch, place: Position) -> None:
+        """A table was changed, and the stream, which has the statement ahead of it, decides. Raises: it has none."""
+        if self._misfit is None or self._misfit[0] != place:
+            self._misfit = place, self._now()
+            _log.warning("the snapshot waits for the stream: %s", error)
+        elif self._receiver.at_end() and self._now() - self._misfit[1] > MISFIT_S:
+            raise SchemaMismatch(
+                f"{error.message} The binlog has no statement of it.",
+                mend="Undo the change, then `cdc resume`; or begin anew (`cdc stop --forget`) with the table as it is.",
+                **error.where,
+            ) from error
 
     def _read(self, turn: Turn) -> TurnOutcome | None:
         """What came of the turn; None where a stop came before its end."""

@@ -74,6 +74,7 @@ class Turns:
         self._lock = threading.Lock()
         self._requests: list[Request] = []
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table; those without rows to read included
+        self._misfits: list[str] = []  # tables of this turn whose columns are not those that the stream has come to
         self._read_at: dict[str, float] = {}  # when the last chunk of a table was read
 
     # what is due
@@ -121,9 +122,11 @@ class Turns:
     def next(self, position: Position, sequence: int, checkpoint: int) -> Turn | None:
         """The work of the turn at ``position``; None where nothing can be read at this moment.
 
-        Raises: SourceUnavailable; what keeps a table from its target.
+        Raises: SourceUnavailable; SchemaMismatch - tables are due, and the stream has not come to their columns; what
+        keeps a table from its target.
         """
         self._take_requests()
+        self._misfits = []
         with Server(self._settings.endpoint) as server:
             if not settled(server, position):
                 _log.info("the snapshot waits: the source has not yet finished the commits that the stream has told of")
@@ -168,6 +171,8 @@ class Turns:
             if not plain or rows >= TURN_ROWS or len(reads) >= TURN_TABLES:
                 break
         if not reads:
+            if self._misfits:
+                raise _misfit(self._misfits[0])
             return None
         readers = self._settings.readers
         pace = Pace(
@@ -193,7 +198,7 @@ class Turns:
             return None
         known = self._parts.receiver.schema(database, table)
         if not _same_columns(today, known):
-            _log.info("the snapshot of %s waits: the stream has not come to its newest columns", name)
+            self._misfits.append(name)
             return None
         channel = self._channel(known)
         if channel is None:
@@ -367,6 +372,14 @@ def check_request(request: Request, settings: SnapshotSettings | None, routes: R
             f"{request.where!r} is not one condition over the columns of a row.",
             mend="Write what could stand behind WHERE in MySQL, such as `id > 1000 AND status = 'new'`.",
         )
+
+
+def _misfit(name: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        "The table's columns are not those that the stream has come to.",
+        mend="Nothing: the stream comes to the statement, and pauses there or takes it.",
+        table=name,
+    )
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:

@@ -143,3 +143,50 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         people = next(channel["snapshot"] for channel in status["channels"] if channel["target"] == "ods.people")
         assert people == snapshots["ods.people"], "what was loaded is not loaded again"
         job.stop()
+
+
+def _waits_for_lock(server: LocalServer) -> bool:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM performance_schema.processlist WHERE state LIKE 'Waiting for table%lock'")
+        return cursor.fetchone()[0] > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, database, tmp_path):
+    _fill(mysql, database)
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
+    with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLES orders WRITE")
+        job.start()
+        job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
+        cursor.execute("ALTER TABLE orders DROP COLUMN total")
+        cursor.execute("UNLOCK TABLES")
+        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 120)
+        assert "ALTER TABLE orders DROP COLUMN total" in status["reason"] and status["resume"] == "manual"
+        assert "the snapshot waits for the stream" in job.log.read_text()
+        told = _command(home, "resume", "shop", "--past-ddl")
+        assert told.returncode == 0, told.stderr
+        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+    found = _target(tmp_path, "orders").sort_by("id").to_pylist()
+    assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
+
+
+@pytest.mark.timeout(600)
+def test_a_change_that_the_binlog_does_not_have_pauses_the_snapshot(mysql, database, tmp_path):
+    _fill(mysql, database)
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
+    with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as other, other.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute("LOCK TABLES orders WRITE")
+        job.start()
+        job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
+        cursor.execute("ALTER TABLE orders RENAME COLUMN total TO sum")
+        cursor.execute("UNLOCK TABLES")
+        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 120)
+        assert "The binlog has no statement of it" in status["reason"] and "orders" in status["reason"]
+        cursor.execute("ALTER TABLE orders RENAME COLUMN sum TO total")
+        assert _command(home, "resume", "shop").returncode == 0
+        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
