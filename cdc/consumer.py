@@ -351,6 +351,10 @@ class Consumer:
             self._close(reason)
             self._wait_for_commit(deadline)
 
+    @property
+    def _reload(self) -> Reload:
+        return Reload(self._parts, self._limits, self._stopping)
+
     def _load_again(self, prepared: Checkpoint, error: LoadLost) -> Checkpoint:
         """The sink lost loads: nothing newer commits before the range is read and loaded again."""
         before = self._committed
@@ -358,16 +362,15 @@ class Consumer:
             raise RuntimeError("there is nothing that a checkpoint could follow")
         self._gathering.discard()
         self._gathering.begin(last_of(prepared))
-        while True:
+        committed = None
+        while committed is None:
             self._receiver.rollback(prepared.first)
-            reload = Reload(self._parts, self._limits, self._stopping)
-            prepared = reload.run(prepared, lost_targets(prepared, error), before)
+            prepared = self._reload.run(prepared, lost_targets(prepared, error), before)
             try:
                 committed = self._committer.roll_forward(prepared)
-                break
             except LoadLost as again:
                 error = again
-        reload.tidy(committed)
+        self._reload.tidy(committed)
         # the last Batch read may have ended behind the range
         self._receiver.ack(last_of(committed))
         self._receiver.rollback(last_of(committed))
@@ -408,8 +411,7 @@ class Consumer:
         opened, outcome, snapshots = gatherer.open(), None, None
         try:
             outcome = self._read(turn)
-            seconds = self._now() - began
-            snapshots = turns.after(turn, outcome, seconds) if outcome is not None else None
+            snapshots = turns.after(turn, outcome, self._now() - began) if outcome is not None else None
         except SchemaMismatch as error:
             self._await_statement(error, gatherer.cycle.first)
         self._next_turn = self._now() + settings.turn_s
@@ -427,7 +429,7 @@ class Consumer:
             bytes=sum(one.bytes for one in outcome.chunks),
             sequence=max(before.sequence, gatherer.sequence),
             closed_by="snapshot",
-            seconds={"gather": seconds},
+            seconds={"gather": self._now() - began},
             counts=before.counts,
             snapshots=snapshots,
         )

@@ -307,6 +307,7 @@ def _listen(host: str, wanted: int) -> socket.socket:
         raise SurroundingsError(
             f"The status endpoint cannot listen: {error.strerror}.", mend="Correct `status.host`.", host=host
         ) from error
+    failed = OSError()
     for port in (wanted,) if wanted == 0 else range(wanted, min(wanted + PORTS_TRIED, 1 << 16)):
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a killed driver's port is free at once

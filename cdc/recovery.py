@@ -122,26 +122,27 @@ class Recovery:
         mark = CheckpointMark(run.job, run.incarnation, run.fence, before.id, place, place, sequence)
         self._parts.sink.claim(mark, [mapping.target for mapping in self._parts.routes.mappings])
 
+    @property
+    def _reload(self) -> Reload:
+        return Reload(self._parts, self._limits, self._stopping)
+
     def _roll_forward(self, checkpoint: Checkpoint, before: Checkpoint) -> Checkpoint:
         _log.info("checkpoint %d is PREPARED: rolling forward", checkpoint.id)
-        was_reloaded = False
-        while True:
-            reload = Reload(self._parts, self._limits, self._stopping)
+        was_reloaded, committed = False, None
+        while committed is None:
             try:
                 committed = self._committer.roll_forward(checkpoint)
-                break
             except LoadLost as error:
                 if is_turn(checkpoint):
                     return self._committer.give_back(checkpoint, before)
-                lost = lost_targets(checkpoint, error)
-            self._stand_behind(before)
-            checkpoint, was_reloaded = reload.run(checkpoint, lost, before), True
+                self._stand_behind(before)
+                checkpoint, was_reloaded = self._reload.run(checkpoint, lost_targets(checkpoint, error), before), True
         if is_turn(checkpoint):
             return committed
         if self._is_open and not was_reloaded:
-            reload.skip(committed)
+            self._reload.skip(committed)
         if any(load.name.attempt for load in checkpoint.loads):
-            reload.tidy(committed)
+            self._reload.tidy(committed)
         if self._is_open:
             self._parts.receiver.ack(last_of(committed))
         return committed
