@@ -68,6 +68,19 @@ class GtidSet:
             result = result.add(uuid, tag, intervals)
         return result
 
+    def intersection(self, other: GtidSet) -> GtidSet:
+        """Transactions in both sets."""
+        found = {
+            name: tuple(
+                (max(one[0], two[0]), min(one[1], two[1]))
+                for one in intervals
+                for two in other.intervals.get(name, ())
+                if max(one[0], two[0]) <= min(one[1], two[1])
+            )
+            for name, intervals in self.intervals.items()
+        }
+        return GtidSet({name: intervals for name, intervals in found.items() if intervals})
+
     def contains(self, other: GtidSet) -> bool:
         """Whether every transaction of ``other`` is in this set."""
         return all(

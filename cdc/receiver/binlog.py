@@ -77,6 +77,7 @@ class BinlogReceiver:
         self._window_bytes = window_bytes
         self._patience_s = patience_s
         self._xa_limit_s = xa_limit_s
+        self._xa_seen: dict[BinlogPosition, float] = {}  # since when an undecided one is known here
         ask = (lambda: Server(endpoint)) if endpoint is not None else None
 
         def scan_control_events(
@@ -267,6 +268,10 @@ class BinlogReceiver:
                 mend="The transaction is read again from its beginning.",
                 position=self._safe,
             )
+        if found.position.gtid_set != self._safe.gtid_set:
+            # a person has agreed to go on from elsewhere: that is where a line that is cut goes on, and what is saved
+            self._window.put(Batch((), self._safe, found.position, True, 0, 0, 0, None, None))
+            self._safe = found.position
         decoder = BinlogDecoder(
             selection=self._selection,
             tables=self._tables,
@@ -350,6 +355,14 @@ class BinlogReceiver:
             self._check_xa(decoder)
             if self._feed.ended:
                 decoder.begin_file(self._safe.file)  # refuses an end inside an event or a transaction
+                for xa in decoder.open_xa:
+                    raise SourceBlocked(
+                        f"The files end before XA transaction {xa.xid or '(not yet prepared)'} is decided, which holds "
+                        "rows of mapped tables.",
+                        mend="Put the next file beside them, up to its XA COMMIT or XA ROLLBACK, then `cdc resume`.",
+                        xid=xa.xid,
+                        position=xa.since,
+                    )
                 self._finished = True
                 return
             if count == 0:
@@ -378,8 +391,11 @@ class BinlogReceiver:
         return True
 
     def _check_xa(self, decoder: BinlogDecoder) -> None:
+        now = time.monotonic()
+        self._xa_seen = {xa.since: self._xa_seen.get(xa.since, now) for xa in decoder.open_xa}
         for xa in decoder.open_xa:
-            age_s = time.time() - xa.started_us / 1e6
+            # of an old log only the time that it takes us to read it counts: its decision may be the next event
+            age_s = min(time.time() - xa.started_us / 1e6, now - self._xa_seen[xa.since])
             if age_s <= self._xa_limit_s and xa.bytes <= self._window_bytes:
                 continue
             raise SourceBlocked(

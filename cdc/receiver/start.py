@@ -17,7 +17,7 @@ from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
 from cdc.errors import ConfigError, PositionLost, SourceUnavailable, WrongServer
-from cdc.position import BinlogPosition, parse_gtid_set
+from cdc.position import BinlogPosition, GtidSet, parse_gtid_set
 from cdc.schema import TableSchema
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,8 @@ def _continuation(server: Server, position: BinlogPosition, accept_server: bool)
     same = position.server in ("", server.identity) and not _diverged(server, position)
     by_gtid = server.gtids and bool(position.gtid_set or not position.file)
     here = replace(position, server=server.identity)
+    if accept_server and not server.mariadb:
+        here = replace(here, gtid_set=_seen_there(server, position))
     if same and position.file and (_has(server, position) or not (server.mariadb and by_gtid)):
         _check_file(server, position)
         if by_gtid and not server.mariadb and not accept_server:
@@ -178,6 +180,14 @@ def _diverged(server: Server, position: BinlogPosition) -> bool:
         return False
     there = parse_gtid_set(server.gtids_at(position.file, position.offset) or "")
     return there != parse_gtid_set(position.gtid_set)
+
+
+def _seen_there(server: Server, position: BinlogPosition) -> str:
+    """Our GTID set without transactions that the server never had: it would be refused for them again and again."""
+    seen = parse_gtid_set(position.gtid_set)
+    if not isinstance(seen, GtidSet):
+        return position.gtid_set
+    return str(seen.intersection(GtidSet.parse(server.executed())))
 
 
 def _check_executed(server: Server, position: BinlogPosition) -> None:

@@ -102,6 +102,7 @@ class KnownTables:
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
         self._described: dict[Name, tuple[TableSchema, TableSchema]] = {}  # from metadata -> with comments
         self._catalog: dict[Name, TableSchema] = {}  # as of opening; gone where DDL came since
+        self._gone: dict[Name, BinlogPosition] = {}  # tables that were dropped or made anew, and behind what statement
         self._plain_writes: set[Name] = set()  # tables that statements may write without touching others
         self._start: BinlogPosition | None = None
         self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
@@ -112,8 +113,8 @@ class KnownTables:
     def begin(self, start: BinlogPosition, saved: Iterable[TableSchema]) -> None:
         """Start over at ``start`` with the schemas saved there."""
         self._start = start
-        self._versions = {(schema.database, schema.table): (schema,) for schema in saved}
-        self._described = {}
+        self._versions = {(schema.database, schema.table): (replace(schema, since=None),) for schema in saved}
+        self._described, self._gone = {}, {}
 
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read what is not known of the mapped tables, while ``server`` is at hand.
@@ -209,6 +210,8 @@ class KnownTables:
         if known is not None and known[0] is told:
             return known[1]
         current = self._versions[name][-1] if name in self._versions else None
+        if current is not None and self._is_gone(current):
+            current = None
         if current is told:
             return told
         if current is None or not _merged(told, current).same_shape(current):
@@ -237,7 +240,9 @@ class KnownTables:
     def current(self, database: str, table: str) -> TableSchema | None:
         """The newest version known."""
         versions = self._versions.get((database, table))
-        return versions[-1] if versions else self._catalog.get((database, table))
+        if versions and not self._is_gone(versions[-1]):
+            return versions[-1]
+        return self._catalog.get((database, table))
 
     def look_up(self, database: str, table: str) -> TableSchema | None:
         """The table as the server has it now."""
@@ -248,7 +253,16 @@ class KnownTables:
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """The schemas in force at ``position``."""
-        return in_force(self._versions.values(), position)
+        return tuple(
+            schema for schema in in_force(self._versions.values(), position) if not self._is_gone(schema, position)
+        )
+
+    def _is_gone(self, schema: TableSchema, position: Position | None = None) -> bool:
+        """Whether the table that had ``schema`` is no more, at ``position`` or now."""
+        gone = self._gone.get((schema.database, schema.table))
+        if gone is None or (schema.since is not None and schema.since.reached(gone)):
+            return False
+        return position is None or position.reached(gone)
 
     def rewind(self, position: BinlogPosition) -> None:
         """Forget what came after ``position``; it is read again."""
@@ -283,6 +297,7 @@ class KnownTables:
         elif effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
             self._drop(effect.tables)
+            self._gone |= {_name(table): statement.before for table in effect.tables}
         elif effect.kind is EffectKind.HARMLESS:
             if effect.may_rekey:
                 self._check_key(statement, effect)
@@ -317,7 +332,8 @@ class KnownTables:
             for name in names:
                 schema = found.get(name)
                 if schema is None:
-                    continue  # dropped or renamed; whoever comes under that name is a new table
+                    self._gone[name] = statement.after  # dropped or renamed; who comes under that name is a new table
+                    continue
                 self._selection.reads(schema)
                 if not server.full_metadata:
                     self._refuse_ddl_between(server, statement.after, {name})

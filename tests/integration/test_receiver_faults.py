@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from cdc.errors import PositionLost, SourceBlocked, SourceRewound, SourceUnavail
 from cdc.local_servers import LocalServer, obtain
 from cdc.preflight import check_source
 from cdc.receiver.binlog import BinlogReceiver
+from cdc.snapshot.settled import settled
 from tests.receiving import Line, Mapped, Taker, endpoint, identity, position, receiver_of, until
 
 KINDS = ["mysql", "mariadb"]
@@ -288,6 +290,31 @@ def test_another_server_without_our_transactions_pauses(own, kind):
     receiver.close()
 
 
+def test_a_server_that_lacks_transactions_stays_accepted(own):
+    first, second = own("mysql", "--server-id=7"), own("mysql", "--server-id=8")
+    insert(first, "shop", 0, 5)
+    seen = position(first)
+    with Line(second.port) as line:
+        accepting = receiver_of(second, Mapped("shop"), port=line.port, accept_server=True)
+        accepting.open(seen, (), 0)
+        insert(second, "shop", 100, 2)
+        taken = Taker(accepting).take_rows(2)
+        line.cut_all()
+        insert(second, "shop", 102, 2)
+        taken.take_rows(4)
+        assert taken.values() == [100, 101, 102, 103]
+        stopped, schemas = taken.batches[-1].last, accepting.schemas()
+        assert seen.server not in stopped.gtid_set
+        accepting.close()
+    again = receiver_of(second, Mapped("shop"))
+    again.open(stopped, schemas, 4)  # after a start too
+    insert(second, "shop", 104, 1)
+    assert Taker(again).take_rows(1).values() == [104]
+    with Server(endpoint(second)) as asked:
+        assert settled(asked, stopped, 0.5), "a snapshot need not wait for what never comes"
+    again.close()
+
+
 def test_without_gtids_another_server_must_be_accepted(own):
     options = ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF")
     server = own("mysql", *options)
@@ -402,6 +429,31 @@ def test_an_xa_transaction_left_open_pauses_by_name(mysql, database):
     finally:
         mysql.execute("XA COMMIT 'left'")
         receiver.close()
+
+
+def test_an_old_log_is_not_asked_how_long_its_xa_transactions_were_open(own):
+    server = own("mysql")
+    start = position(server)
+    pattern = f"{server.data}/mysql-bin.*"
+    xa = ("XA START 'old'", "INSERT INTO shop.orders VALUES (1, 'xa')", "XA END 'old'", "XA PREPARE 'old'")
+    server.execute(*xa)
+    time.sleep(1.5)  # longer than the limit below
+    insert(server, "shop", 10, 1)
+
+    def receiver():
+        found = BinlogReceiver.of_files(pattern, Mapped("shop"))
+        found._xa_limit_s = 0.5
+        found.open(replace(start, server=""), (), 0)
+        return found
+
+    undecided = receiver()
+    with pytest.raises(SourceBlocked, match=r"The files end before XA transaction .*6f6c64.* is decided"):
+        until(lambda: undecided.get(0.2) and undecided.finished(), 30)
+    undecided.close()
+    server.execute("XA COMMIT 'old'")
+    decided = receiver()
+    assert sorted(Taker(decided).take_to_end().values()) == [1, 10]
+    decided.close()
 
 
 @pytest.fixture
