@@ -396,6 +396,7 @@ class Consumer:
 
     def _turn(self, gatherer: Gatherer) -> None:
         """Read some chunks at the place where the stream stands, and close them as a checkpoint of their own."""
+        self._save_snapshots(gatherer)  # what is asked for outlives a turn that is lost
         turns, settings, before = self._turns, self._parts.snapshot, self._committed
         if turns is None or settings is None or before is None:
             raise RuntimeError("there is no snapshot to make")
@@ -457,9 +458,12 @@ class Consumer:
         if turn.sweep is None:
             raise RuntimeError("a turn reads or sweeps")
         swept = self._threads.submit(turn.sweep)
-        task = self._awaited(swept)
+        self._awaited(swept)
+        if not swept.done():
+            return None
+        task = swept.result()
         if task is None:
-            return None if not swept.done() else TurnOutcome((), ())
+            return TurnOutcome((), ())
         loads = self._awaited(runner.submit([task])[0])
         return None if loads is None else TurnOutcome(loads, ())
 

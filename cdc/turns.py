@@ -24,7 +24,7 @@ from cdc.schema import Column, TableSchema
 from cdc.snapshot.chunker import Chunker
 from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
 from cdc.snapshot.keys import Order, order_of
-from cdc.snapshot.select import settle_session
+from cdc.snapshot.select import check_condition, settle_session
 from cdc.snapshot.settled import settled
 from cdc.sweep import deletes, surplus, swept_columns
 from channels.channel import Channel
@@ -138,7 +138,10 @@ class Turns:
         with self._lock:
             requests, self._requests = self._requests, []
         for request in requests:
-            again = TableSnapshot(where=request.where, sweeps=request.where is None)
+            old, where, sweeps = self.tables.get(request.table), request.where, request.where is None
+            if old is not None and old.is_due and old.where != where:  # neither may be forgotten for the other
+                where, sweeps = None, sweeps or old.sweeps
+            again = TableSnapshot(where=where, sweeps=sweeps)
             self.tables = {**self.tables, request.table: again}
 
     def _gathered(self, server: Server, position: Position, sequence: int, checkpoint: int) -> Turn | None:
@@ -351,7 +354,10 @@ class Turns:
 
 
 def check_request(request: Request, settings: SnapshotSettings | None, routes: Routes, sink: Sink) -> None:
-    """Raises: ConfigError - the job reads no such table, the condition is none, or nothing can be read again."""
+    """Raises: ConfigError - the job reads no such table, the condition is none, or nothing can be read again.
+
+    SourceUnavailable - the server does not answer.
+    """
     if settings is None:
         raise ConfigError(
             "The source of this job has no tables, only a stream of changes.",
@@ -372,6 +378,9 @@ def check_request(request: Request, settings: SnapshotSettings | None, routes: R
             f"{request.where!r} is not one condition over the columns of a row.",
             mend="Write what could stand behind WHERE in MySQL, such as `id > 1000 AND status = 'new'`.",
         )
+    if request.where is not None:
+        with Server(settings.endpoint) as server:
+            check_condition(server, (database, table), request.where)
 
 
 def _misfit(name: str) -> SchemaMismatch:

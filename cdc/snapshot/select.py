@@ -19,10 +19,12 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from cdc.binlog import result_rows
+from cdc.binlog.catalog import Name, quoted
 from cdc.binlog.connection import NET_WRITE_TIMEOUT_S, Endpoint, connect, translated
 from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.result_rows import AT, Make, ResultColumn
-from cdc.errors import CdcError, SchemaMismatch, SourceUnavailable
+from cdc.binlog.server import Server
+from cdc.errors import CdcError, ConfigError, SchemaMismatch, SourceUnavailable
 from cdc.schema import Column
 from cdc.snapshot.keys import MARK
 
@@ -39,6 +41,22 @@ _SESSION = (
     f"SET SESSION net_write_timeout = {NET_WRITE_TIMEOUT_S}",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
+
+
+def check_condition(server: Server, table: Name, condition: str) -> None:
+    """Let the server say whether it can run ``condition`` over ``table``. Raises: ConfigError; SourceUnavailable."""
+    settle_session(server.connection)
+    try:
+        with server.connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN SELECT 1 FROM {quoted(table)} WHERE ({condition})")
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        if not code or 2000 <= code < 3000:  # the client's own: the line is gone
+            raise translated(error, server.endpoint) from error
+        raise ConfigError(
+            f"The server refuses the condition {condition!r}: {error.args[-1]}.",
+            mend="Write what could stand behind WHERE in MySQL, such as `id > 1000 AND status = 'new'`.",
+        ) from error
 
 
 def settle_session(connection: pymysql.connections.Connection[Any]) -> None:

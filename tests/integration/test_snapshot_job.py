@@ -126,6 +126,9 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         assert refused.returncode and "reads no table" in refused.stderr
         refused = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id in (select 1)")
         assert refused.returncode and "condition" in refused.stderr
+        for condition in ("nothing > 1", "id = ?", "no_such_function(id) = 1"):
+            refused = _command(home, "snapshot", "shop", f"{database}.orders", "--where", condition)
+            assert refused.returncode and "The server refuses the condition" in refused.stderr, condition
 
         # a stop right behind a request, and a channel that comes later
         with mysql.connect(database) as connection, connection.cursor() as cursor:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from cdc.batch import LoadName
 from cdc.checkpoint import CheckpointState
-from cdc.consumer import Ended
+from cdc.consumer import Consumer, Ended
+from cdc.parts import Parts, SnapshotSettings
 from cdc.schema import DELETED, SEQUENCE
 from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
-from tests.flow.harness import JOB, Harness
+from cdc.turns import Request, Turn, Turns
+from spark.chunks import ChunkOutcome, TurnOutcome
+from tests.flow.harness import JOB, Background, Harness
 from tests.flow.source import Source, place
 
 BEFORE = {"shop.orders": TableSnapshot(SnapshotState.READING, open=(Chunk(0, None, ("9",)),), chunks=1, low=place(0))}
@@ -30,21 +37,26 @@ def harness(tmp_path):
     harness.close()
 
 
-def _prepared_turn(harness):
-    """A run that died between PREPARED and its commit."""
-    before = replace(harness.store.last_committed(JOB), snapshots=BEFORE)
-    harness.store.save(before)
-    number = harness.store.next_id()
+def _loaded(harness, number, sequence):
+    """A chunk of one row, prepared at the sink."""
     name = LoadName(JOB, harness.run.incarnation, harness.run.fence, number, "ods.orders", task=0)
     rows = pa.record_batch(
         {
             "id": pa.array([77], pa.int32()),
             "op": pa.array([1000], pa.int64()),
             DELETED: [False],
-            SEQUENCE: [before.sequence],
+            SEQUENCE: [sequence],
         }
     )
-    load = harness.sink.part_writer(None)(name, iter([rows]))
+    return harness.sink.part_writer(None)(name, iter([rows]))
+
+
+def _prepared_turn(harness):
+    """A run that died between PREPARED and its commit."""
+    before = replace(harness.store.last_committed(JOB), snapshots=BEFORE)
+    harness.store.save(before)
+    number = harness.store.next_id()
+    load = _loaded(harness, number, before.sequence)
     turn = replace(
         before, id=number, state=CheckpointState.PREPARED, first=before.last, loads=(load,), snapshots=AFTER,
         committed_at=None, closed_by="snapshot",
@@ -84,3 +96,98 @@ def test_a_table_is_consistent_once_the_stream_has_passed_its_high_watermark():
     for found in (waiting.passed(place(3), "now", caught_up=False), waiting.passed(place(2), "now", caught_up=True)):
         assert found.state is SnapshotState.CONSISTENT and found.consistent_since == "now"
     assert TableSnapshot.from_json(BEFORE["shop.orders"].to_json()) == BEFORE["shop.orders"]
+
+
+class _OneTable(Turns):
+    """Turns over one table of one chunk, without a server."""
+
+    def begin(self, saved):
+        self.tables = {"shop.orders": TableSnapshot(), **saved}
+
+    def next(self, position, sequence, checkpoint):
+        self._take_requests()
+        if not self.tables["shop.orders"].is_due:
+            return None
+        planned = replace(BEFORE["shop.orders"], open=(Chunk(0, None, ("9",)),))
+        self.tables = {"shop.orders": planned}
+        return Turn(("shop.orders",), (None,), (checkpoint, sequence))
+
+    def after(self, turn, outcome, seconds):
+        self.tables = AFTER
+        return self.tables
+
+
+def test_a_first_turn_whose_loads_are_lost_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("cdc.consumer.Turns", _OneTable)
+    source = Source()
+    source.write(("shop.orders", 1))
+    harness = Harness(tmp_path, source, endless=True)
+    turns = []
+
+    def submit_reading(reading):
+        number, sequence = reading
+        load = _loaded(harness, number, sequence)
+        turns.append(number)
+        if len(turns) == 1:
+            harness.sink.lose(load)
+        answer = Future()
+        answer.set_result(TurnOutcome((load,), (ChunkOutcome(0, 0, ("9",), True, 1, 10),)))
+        return answer
+
+    harness.runner.submit_reading = submit_reading
+    harness.receiver = harness.new_receiver()
+    settings = SnapshotSettings(None, lambda server: place(0), turn_s=0.05)
+    parts = Parts(harness.run, harness.receiver, harness.routes, harness.runner, harness.sink, harness.store, None, settings)  # fmt: skip
+    consumer = Consumer(parts, harness.limits, sequence=harness.sequence)
+    run = Background(lambda: consumer.run(harness.first_place))
+    run.start()
+    deadline = time.monotonic() + 20
+    while 77 not in harness.sink.rows().get("ods.orders", {}) and time.monotonic() < deadline and run.is_alive():
+        time.sleep(0.05)
+    consumer.stop()
+    assert run.ended() is Ended.STOPPED
+    assert len(turns) == 2, "lost once, then read again"
+    assert harness.sink.rows()["ods.orders"][77] == 1000
+    harness.close()
+
+
+def test_a_stop_while_a_sweep_ends_takes_its_answer_or_nothing():
+    class EndsMeanwhile(Future):
+        looks = 0
+
+        def done(self):
+            self.looks += 1
+            if self.looks == 2:
+                self.set_result("deletes")
+            return super().done()
+
+    swept, submitted = EndsMeanwhile(), []
+    consumer = Consumer.__new__(Consumer)
+    consumer._stopping = threading.Event()
+    consumer._stopping.set()
+    consumer._threads = SimpleNamespace(submit=lambda work: swept)
+    consumer._parts = SimpleNamespace(
+        runner=SimpleNamespace(submit=lambda tasks: submitted.append(tasks) or [Future()])
+    )
+    assert consumer._read(SimpleNamespace(reading=None, sweep=lambda: None)) is None
+    assert submitted == [["deletes"]], "not taken for a sweep that found nothing"
+
+
+@pytest.mark.parametrize(
+    ("old", "where", "now"),
+    [
+        (BEFORE["shop.orders"], "id > 5", (None, False)),  # the initial load, and some of its rows again
+        (TableSnapshot(where="id > 5"), "id < 3", (None, False)),
+        (TableSnapshot(sweeps=True), "id < 3", (None, True)),
+        (TableSnapshot(where="id > 5"), None, (None, True)),
+        (TableSnapshot(where="id > 5"), "id > 5", ("id > 5", False)),
+        (TableSnapshot(SnapshotState.CONSISTENT), "id > 5", ("id > 5", False)),
+    ],
+)
+def test_a_request_does_not_make_what_is_due_forgotten(old, where, now):
+    turns = Turns(None, None, None)
+    turns.tables = {"shop.orders": old}
+    turns.request(Request("shop.orders", where))
+    turns._take_requests()
+    found = turns.tables["shop.orders"]
+    assert (found.state, found.where, found.sweeps) == (SnapshotState.WAITING, *now)
