@@ -138,7 +138,7 @@ class CanalReceiver:
         self._begin_at(CanalPosition("", 0))
 
     def _begin_at(self, start: CanalPosition) -> None:
-        self._handed = self._acked = start
+        self._handed = self._acked = self._start = start
         self._began_at = start  # the session: what was handed out when its first batch came
         self._may_hold = start.held
         self._holds = False  # the batch that is being read
@@ -204,6 +204,8 @@ class CanalReceiver:
     def ack(self, position: Position) -> None:
         """See ``Receiver``."""
         assert isinstance(position, CanalPosition)
+        if position != self._start:  # said of the gap at hand, which is passed now, and not of any that comes later
+            self._accept_gap = self._accept_server = False
         self._acked = position
         self._release()
 

@@ -158,7 +158,15 @@ def test_canal_restarted_without_its_cursor_is_a_gap_until_it_is_accepted(own_ca
     assert caught.value.where["stopped_at"] == stopped and "accept-gap" in caught.value.mend
     assert not again.rows
     again.receiver.close()
-    assert Taker(opened(shop.receiver(accept_gap=True), stopped, schemas, 1)).take_rows(1).values() == [3]
+    agreed = Taker(opened(shop.receiver(accept_gap=True), stopped, schemas, 1)).take_rows(1)
+    assert agreed.values() == [3]
+    ack_all(agreed)
+    shop.canal.stop()
+    shop.write("INSERT INTO {db}.orders VALUES (4, 'lost to Canal')")
+    shop.canal.launch()
+    shop.write("INSERT INTO {db}.orders VALUES (5, '')")
+    with pytest.raises(PositionLost, match="its cursor was lost"):
+        agreed.take_rows(2)  # one gap was accepted, and not all that ever come
 
 
 def test_a_cut_line_loses_and_doubles_nothing(shop_of, opened):
