@@ -90,6 +90,8 @@ class Gatherer:
             return False
         if receiver.acks_make_room:
             return True  # the close starts the Tasks: one for all costs less than one for each piece
+        if not all(loading.taken for loading in self.cycle.loading):
+            return False  # they make room once they start; a Task of what has come since would be a small one
         # small channels stay where they are: each would cost the sink another load, and free next to nothing
         self._start_tasks(max((one.buffered_bytes for one in self.channels.values()), default=0) // _SMALL)
         return all(loading.taken for loading in self.cycle.loading)
