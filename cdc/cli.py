@@ -109,8 +109,7 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
             sys.exit(drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         refuse_start(store, config)
         refuse_unready(config, record.incarnation if record else "")
-        options = ["--adopt"] if adopt else []
-        start_detached(store, config.name, job_file, options, debug=debug)
+        start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
 
 
 @app.command()
@@ -155,8 +154,7 @@ def resume(context: click.Context, name: str, past_ddl: bool, accept_server: boo
         else:
             _end_supervisor(record)
             flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
-            options = ["--resume", flags or "plain"]
-            start_detached(store, name, Path(record.job_file), options, debug=context.obj)
+            start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)
             return
     _say(f"{name} is RUNNING.")
 

@@ -118,10 +118,10 @@ def driver_command(job_file: Path, options: list[str]) -> list[str]:
     return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", *options]
 
 
-def start_detached(store: SqliteStore, name: str, job_file: Path, options: list[str], *, debug: bool) -> None:
+def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
     """Leave a supervisor behind that starts the driver; return when the job runs.
 
-    Raises: CdcError - why it does not.
+    ``once``: options of the first driver alone. Raises: CdcError - why it does not.
     """
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
@@ -129,7 +129,7 @@ def start_detached(store: SqliteStore, name: str, job_file: Path, options: list[
 
     folder = JobFolder(state_folder(), name)
     fence = record.fence if (record := store.job(name)) else 0
-    supervisor = launch(folder, driver_command(job_file, options + (["--debug"] if debug else [])), debug=debug)
+    supervisor = launch(folder, driver_command(job_file, ["--debug"] if debug else []), once, debug=debug)
     terminal = console(stderr=True)
     with terminal.status(f"Starting {name}"):
         status = _wait_until_running(store, name, fence, supervisor)

@@ -107,6 +107,10 @@ def alive(record: JobRecord) -> bool:
     return is_ours(record.driver_pid)
 
 
+def command_of(record: JobRecord) -> str:
+    return Path(f"/proc/{record.driver_pid}/cmdline").read_text().replace("\0", " ")
+
+
 def test_a_job_is_started_paused_resumed_and_stopped(desk: Desk) -> None:
     told = desk.run("start", str(desk.job_file))
     assert "shop is RUNNING." in told
@@ -216,6 +220,22 @@ def test_a_start_that_fails_says_why_and_leaves_nothing_behind(desk: Desk, error
     told = desk.run("start", str(desk.job_file), code=code)
     assert told.splitlines()[-3:] == ["error: The server is away.", "where: host db", "mend:  Start it."]
     assert "no jobs" in desk.run("list")
+
+
+def test_what_a_person_agreed_to_is_for_the_first_driver_alone(desk: Desk) -> None:
+    record = desk.start()
+    desk.run("pause", "shop")
+    for pid in (record.supervisor_pid, record.driver_pid):
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not alive(record), "the driver ended")
+    desk.run("resume", "shop", "--past-ddl")
+    agreed = desk.record()
+    assert "--resume past_ddl" in command_of(agreed)
+    assert agreed.driver_pid
+    os.kill(agreed.driver_pid, signal.SIGKILL)
+    wait_for(lambda: desk.record().driver_pid != agreed.driver_pid, "another driver")
+    assert "--resume" not in command_of(desk.record())
 
 
 def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:
