@@ -186,7 +186,7 @@ def stop(name: str, forget: bool) -> None:
     from cdc.checkpoint import JobState
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
-    from cdc.jobs import Driver, is_ours, known, mark, opened_store
+    from cdc.jobs import Driver, driver_lives, known, mark, opened_store, supervisor_lives
 
     with opened_store() as store:
         record = known(store, name)
@@ -195,9 +195,7 @@ def stop(name: str, forget: bool) -> None:
             driver.stop()
             _poll(
                 f"Stopping {name}",
-                lambda: (
-                    driver.status() is None and not is_ours(record.driver_pid) and not is_ours(record.supervisor_pid)
-                ),
+                lambda: driver.status() is None and not driver_lives(record) and not supervisor_lives(record),
                 PAUSE_S,
             )
         elif record.state not in (JobState.CANCELLED, JobState.DONE):
@@ -336,12 +334,12 @@ def _refuse_ended(record: JobRecord) -> None:
 
 def _end_supervisor(record: JobRecord) -> None:
     """End a supervisor that waits to start the next driver, so that it does not while we change the state."""
-    from cdc.jobs import is_ours
+    from cdc.jobs import supervisor_lives
 
-    if record.supervisor_pid is None or not is_ours(record.supervisor_pid):
+    if record.supervisor_pid is None or not supervisor_lives(record):
         return
     os.kill(record.supervisor_pid, signal.SIGTERM)
-    _poll(f"Ending the supervisor of {record.name}", lambda: not is_ours(record.supervisor_pid), PAUSE_S)
+    _poll(f"Ending the supervisor of {record.name}", lambda: not supervisor_lives(record), PAUSE_S)
 
 
 def _poll(what: str, condition: Callable[[], bool], timeout_s: float) -> None:

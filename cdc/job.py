@@ -199,7 +199,9 @@ class Job:
         self._take_signals()
         try:
             self._begin(listen(), supervisor_pid)
-            return self._loop()
+            code = self._loop()
+            self._record = replace(self._record, supervisor_pid=None)  # it ends with us
+            return code
         finally:
             if self._assembly is not None:
                 self._assembly.close()

@@ -53,7 +53,7 @@ def refuse_unready(config: Config, incarnation: str) -> None:
 def refuse_start(store: SqliteStore, config: Config) -> None:
     """Raises: ConfigError, LeaseLost - the job runs, is paused or was cancelled."""
     from cdc.checkpoint import JobState
-    from cdc.jobs import Driver, is_ours
+    from cdc.jobs import Driver, driver_lives, supervisor_lives
 
     record = store.job(config.name)
     if record is None:
@@ -70,7 +70,7 @@ def refuse_start(store: SqliteStore, config: Config) -> None:
             f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
             mend=f"`cdc resume {record.name}` goes on where it stands.",
         )
-    if live is not None or is_ours(record.driver_pid) or is_ours(record.supervisor_pid):
+    if live is not None or driver_lives(record) or supervisor_lives(record):
         raise LeaseLost(
             f"The job {record.name} runs already.",
             mend=f"Look at it with `cdc status {record.name}`.",

@@ -71,9 +71,10 @@ class Bench:
 
         return Assembly(routes, sink, ThreadRunner(sink), receiver, lambda run: place(0))
 
-    def job(self, home="home", **options):
+    def job(self, home="home", supervisor_pid=None, **options):
         store = SqliteStore(self.folder / home)
-        return Running(Job(self.file, store, load=load_config, assemble=self.assemble, **options), store)
+        job = Job(self.file, store, load=load_config, assemble=self.assemble, **options)
+        return Running(job, store, supervisor_pid)
 
     def rows(self):
         sink = FileSink(self.folder / "sink.db")
@@ -89,15 +90,15 @@ class Bench:
 class Running:
     """A Job at work."""
 
-    def __init__(self, job, store):
-        self.job, self.store = job, store
+    def __init__(self, job, store, supervisor_pid=None):
+        self.job, self.store, self.supervisor_pid = job, store, supervisor_pid
         self.code = self.error = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self):
         try:
-            self.code = self.job.run()
+            self.code = self.job.run(supervisor_pid=self.supervisor_pid)
         except BaseException as error:
             self.error = error
         finally:
@@ -291,6 +292,17 @@ def test_a_pause_by_hand_outlives_the_process(bench):
     time.sleep(0.05)
     assert again.job.status().state == "PAUSED"
     again.stop()
+
+
+def test_a_driver_that_ends_in_order_leaves_no_process_behind_in_its_record(bench):
+    job = bench.job(supervisor_pid=4711)
+    job.until("RUNNING")
+    assert job.job._record.supervisor_pid == 4711
+    kill_like(job)
+    store = SqliteStore(bench.folder / "home")
+    record = store.job("shop")
+    store.close()
+    assert (record.driver_pid, record.supervisor_pid, record.status_url) == (None, None, None)
 
 
 def test_a_start_with_resume_takes_a_paused_job_up_again(bench):
