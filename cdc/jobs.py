@@ -111,6 +111,8 @@ class Driver:
         address = urlsplit(self._record.status_url or "")
         if address.hostname is None:
             raise ConnectionRefusedError("no driver has ever listened")
+        if not driver_lives(self._record):
+            raise ConnectionRefusedError("its port may be anybody's now, and the token is for the driver alone")
         connection = http.client.HTTPConnection(address.hostname, address.port, timeout=ANSWER_S)
         try:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}

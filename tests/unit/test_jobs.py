@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from cdc.checkpoint import JobRecord, JobState
-from cdc.jobs import driver_lives, supervisor_lives
+from cdc.folder import JobFolder
+from cdc.jobs import Driver, driver_lives, supervisor_lives
 
 SLEEP = "import sys; print(flush=True); sys.stdin.read()"
 
@@ -54,3 +57,28 @@ def test_a_process_is_known_by_its_arguments(
         assert (driver_lives(found), supervisor_lives(found)) == (drives, supervises)
     assert not driver_lives(found) and not supervisor_lives(found)
     assert not driver_lives(record(tmp_path, os.getpid()))
+
+
+def test_the_token_goes_to_no_stranger_at_a_dead_drivers_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_HOME", str(tmp_path))
+    JobFolder(tmp_path, "shop").set_token("the-token")
+    heard = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with process(tmp_path, "start", "shop.yaml", "--foreground") as pid:
+            assert Driver(record(tmp_path, pid, url)).status() is None
+            assert heard == ["Bearer the-token"]
+        assert Driver(record(tmp_path, pid, url)).status() is None
+        assert Driver(record(tmp_path, os.getpid(), url)).status() is None
+        server.shutdown()
+    assert len(heard) == 1
