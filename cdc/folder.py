@@ -56,14 +56,7 @@ class JobFolder:
 
     def make(self) -> None:
         """Raises: CheckpointError - the folder cannot be made."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise CheckpointError(
-                f"The job's folder cannot be made: {error.strerror}.",
-                mend="Give it to the user that runs the job, or set CDC_HOME to another folder.",
-                path=self.path,
-            ) from error
+        _make(self.path)
 
     def use_temporary(self) -> None:
         """Let this process and its children keep their temporary files here; what a killed driver left is deleted.
@@ -74,7 +67,7 @@ class JobFolder:
         temporary = self.path / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         self.make()
-        temporary.mkdir(exist_ok=True, mode=0o700)
+        _make(temporary)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
 
     def token(self) -> str:
@@ -129,3 +122,14 @@ class JobFolder:
                 mend="Free some space, or give the folder to the user that runs the job.",
                 path=self.path / name,
             ) from error
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CheckpointError(
+            f"The job's folder cannot be made: {error.strerror}.",
+            mend="Free some space, give it to the user that runs the job, or set CDC_HOME to another folder.",
+            path=path,
+        ) from error
