@@ -78,14 +78,17 @@ def last_lines(log: Path, number: int) -> list[str]:
 
 
 def follow_log(log: Path) -> Iterator[str]:
-    """Lines as they are written, without end; a log that was moved away and begun anew is read from its start."""
+    """Lines as they are written, until the log is deleted; one that is begun anew is read from its start."""
     with log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         held = b""
         while True:
             piece = file.read(1 << 16)
             if not piece:
-                if log.stat().st_size < file.tell():
+                known = os.fstat(file.fileno())
+                if not known.st_nlink:  # the job is forgotten
+                    return
+                if known.st_size < file.tell():
                     file.seek(0)
                 time.sleep(FOLLOW_S)
                 continue
