@@ -32,14 +32,15 @@ class Failure:
     place: str  # where, in words
     mend: str
     exit_code: int
+    pid: int  # of that driver
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """``error`` in words, for another process to tell."""
         name = type(error).__name__
         if isinstance(error, CdcError):
-            return cls(name, error.message, error.place, error.mend, error.exit_code)
-        return cls(name, f"{name}: {error}", "", "See the job's log.", 1)
+            return cls(name, error.message, error.place, error.mend, error.exit_code, os.getpid())
+        return cls(name, f"{name}: {error}", "", "See the job's log.", 1, os.getpid())
 
 
 class JobFolder:

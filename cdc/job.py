@@ -466,16 +466,18 @@ def run_job(
     Raises: CdcError - the start is refused.
     """
     store = SqliteStore(state_folder())
-    endpoint = None
+    endpoint: StatusEndpoint | None = None
     try:
         job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
         address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
-        if address.token is not None:
-            folder.set_token(address.token.get_secret_value())
-        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
 
-        def listen() -> str | None:
+        def listen() -> str | None:  # the folder is the driver's that holds the job
+            nonlocal endpoint
             folder.use_temporary()
+            folder.set_failure(None)
+            if address.token is not None:
+                folder.set_token(address.token.get_secret_value())
+            endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
             return endpoint.start()
 
         return job.run(listen, supervisor_pid)

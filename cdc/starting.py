@@ -97,7 +97,6 @@ def drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bo
     try:
         from cdc.job import run_job
 
-        folder.set_failure(None)
         return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

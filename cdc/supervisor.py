@@ -117,8 +117,9 @@ class Supervisor:
             return code not in (-signal.SIGTERM, -signal.SIGINT)  # its user ended it before it could say so
         if code in (0, 2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
             return False
-        failure = self._folder.failure()
-        if failure is not None and failure.error == LeaseLost.__name__:
+        failure, driver = self._folder.failure(), self._driver
+        # a start that was refused because ours ran has left its LeaseLost there too
+        if failure and driver and (failure.error, failure.pid) == (LeaseLost.__name__, driver.pid):
             return False
         return self._has_run()
 

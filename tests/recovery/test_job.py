@@ -19,6 +19,7 @@ from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
 from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
+from cdc.folder import JobFolder
 from cdc.job import Job
 from cdc.status import Resume
 from channels.mapping import Routes
@@ -344,6 +345,19 @@ def test_the_same_job_runs_once(bench):
     first.until("RUNNING")
     with pytest.raises(LeaseLost, match=str(os.getpid())):
         bench.job().ended()
+    first.stop()
+
+
+def test_a_driver_that_is_refused_leaves_the_token_of_the_one_that_runs(bench, monkeypatch):
+    monkeypatch.setenv("CDC_HOME", str(bench.folder / "home"))
+    folder = JobFolder(bench.folder / "home", "shop")
+    folder.set_token("of the one that runs")
+    bench.file.write_text(f"{bench.file.read_text()}status: {{port: 0, token: of the one that is refused}}\n")
+    first = bench.job()
+    first.until("RUNNING")
+    with pytest.raises(LeaseLost):
+        cdc.job.run_job(bench.file)
+    assert folder.known_token() == "of the one that runs"
     first.stop()
 
 
