@@ -29,6 +29,7 @@ from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkBusy, SinkForeign, decide
 from cdc.folder import JobFolder
 from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
+from cdc.logs import hide
 from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position
 from cdc.recovery import adopt, compare
@@ -73,7 +74,7 @@ class Job:
         self._load = load
         self._assemble = assemble
         self._adopt = adopt
-        self._config = load(self._file)
+        self._config = self._read()
         self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
@@ -131,7 +132,7 @@ class Job:
     def request_resume(self, resume: Resume) -> None:
         """See ``Controls``."""
         if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
-            check_identity(self._record.identity, self._load(self._file), accept_server=resume.accept_server)
+            check_identity(self._record.identity, self._read(), accept_server=resume.accept_server)
             self._note(Wish.RESUME, resume)
 
     def request_snapshot(self, table: str, where: str | None) -> None:
@@ -184,6 +185,12 @@ class Job:
                 )
             )
         os._exit(code)
+
+    def _read(self) -> Config:
+        """The job file as it is now. Raises: ConfigError."""
+        config = self._load(self._file)
+        hide(config.secrets())
+        return config
 
     # the run
 
@@ -365,7 +372,7 @@ class Job:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         try:
-            config = self._load(self._file)
+            config = self._read()
             check_identity(self._record.identity, config, accept_server=self._accepts_server)
         except ConfigError as error:
             self._save(_paused(self._record, error, "manual"))

@@ -34,8 +34,15 @@ class LineFormatter(logging.Formatter):
     def __init__(self, job: str, secrets: Sequence[str] = ()) -> None:
         super().__init__()
         self._job = job
+        self._known: frozenset[str] = frozenset()
+        self._secrets: re.Pattern[str] | None = None
+        self.hide(secrets)
+
+    def hide(self, secrets: Sequence[str]) -> None:
+        """Mask these from now on, beside those that are masked already."""
+        self._known |= {secret for secret in secrets if len(secret) >= SECRET_LEAST}
         # longest first: one secret may begin with another
-        found = sorted({secret for secret in secrets if len(secret) >= SECRET_LEAST}, key=len, reverse=True)
+        found = sorted(self._known, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, found))) if found else None
 
     def format(self, record: logging.LogRecord) -> str:
@@ -60,6 +67,13 @@ def set_up_logs(job: str, *, secrets: Sequence[str] = (), debug: bool = False, s
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(level)
     logging.captureWarnings(True)
+
+
+def hide(secrets: Sequence[str]) -> None:
+    """Keep these too out of every line from now on: a job file that is read again may have new ones."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, LineFormatter):
+            handler.formatter.hide(secrets)
 
 
 def _shown(value: object) -> str:

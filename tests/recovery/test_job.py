@@ -1,5 +1,7 @@
 """The Job: states, pauses that end by themselves and those that wait, requests, signals, start and adoption."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from cdc.config import load_config
 from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
 from cdc.folder import JobFolder
 from cdc.job import Job
+from cdc.logs import LineFormatter
 from cdc.status import Resume
 from channels.mapping import Routes
 from tests.flow.harness import MAPPINGS
@@ -338,6 +341,23 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again = bench.job(resume=Resume())
     again.until("RUNNING")
     again.stop()
+
+
+def test_a_secret_that_is_new_in_the_job_file_is_hidden_once_it_is_read(bench, monkeypatch):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter("shop", ("old-secret",)))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    bench.file.write_text(bench.file.read_text().replace("username: cdc", "username: cdc, password: new-secret"))
+    job.job.request_resume(Resume())
+    job.until("RUNNING")
+    logging.getLogger("cdc").error("it was old-secret, it is new-secret")
+    job.stop()
+    assert "it was [hidden], it is [hidden]" in stream.getvalue()
 
 
 def test_the_same_job_runs_once(bench):
