@@ -17,6 +17,7 @@ from typing import TextIO
 
 SECRET_LEAST = 4  # masking shorter ones would only shred words
 HIDDEN = "[hidden]"
+SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")  # a setting whose value is one
 LINE_BYTES_MOST = 4096  # that a line has on average at the very most, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}
