@@ -109,8 +109,7 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
             sys.exit(drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         refuse_start(store, config)
         refuse_unready(config, record.incarnation if record else "")
-        options = ["--adopt"] if adopt else []
-        start_detached(store, config.name, job_file, options, debug=debug)
+        start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
 
 
 @app.command()
@@ -155,8 +154,7 @@ def resume(context: click.Context, name: str, past_ddl: bool, accept_server: boo
         else:
             _end_supervisor(record)
             flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
-            options = ["--resume", flags or "plain"]
-            start_detached(store, name, Path(record.job_file), options, debug=context.obj)
+            start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)
             return
     _say(f"{name} is RUNNING.")
 
@@ -188,7 +186,7 @@ def stop(name: str, forget: bool) -> None:
     from cdc.checkpoint import JobState
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
-    from cdc.jobs import Driver, is_ours, known, mark, opened_store
+    from cdc.jobs import Driver, driver_lives, known, mark, opened_store, supervisor_lives
 
     with opened_store() as store:
         record = known(store, name)
@@ -197,9 +195,7 @@ def stop(name: str, forget: bool) -> None:
             driver.stop()
             _poll(
                 f"Stopping {name}",
-                lambda: (
-                    driver.status() is None and not is_ours(record.driver_pid) and not is_ours(record.supervisor_pid)
-                ),
+                lambda: driver.status() is None and not driver_lives(record) and not supervisor_lives(record),
                 PAUSE_S,
             )
         elif record.state not in (JobState.CANCELLED, JobState.DONE):
@@ -338,12 +334,12 @@ def _refuse_ended(record: JobRecord) -> None:
 
 def _end_supervisor(record: JobRecord) -> None:
     """End a supervisor that waits to start the next driver, so that it does not while we change the state."""
-    from cdc.jobs import is_ours
+    from cdc.jobs import supervisor_lives
 
-    if record.supervisor_pid is None or not is_ours(record.supervisor_pid):
+    if record.supervisor_pid is None or not supervisor_lives(record):
         return
     os.kill(record.supervisor_pid, signal.SIGTERM)
-    _poll(f"Ending the supervisor of {record.name}", lambda: not is_ours(record.supervisor_pid), PAUSE_S)
+    _poll(f"Ending the supervisor of {record.name}", lambda: not supervisor_lives(record), PAUSE_S)
 
 
 def _poll(what: str, condition: Callable[[], bool], timeout_s: float) -> None:

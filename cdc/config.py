@@ -28,6 +28,7 @@ from cdc.crossing import crossing
 from cdc.errors import ConfigError
 from cdc.jobfile import Fault, Misfit, explain, read_job_file
 from cdc.kinds import Address, Bytes, Count, Model, Port, Seconds, Text, filled, setting, switch
+from cdc.logs import SECRET_SETTING
 from cdc.status import is_loopback
 
 MYSQL_PORT = 3306
@@ -56,7 +57,6 @@ NAME_MOST = 40  # the shortest label limit of the sinks leaves this much for the
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
 _TABLE = re.compile(r"(?P<database>[^.*\s]+)\.(?P<table>[^.\s]+)")
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
-_SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")
 
 
 class Tls(Model):
@@ -393,7 +393,7 @@ class Config(Model):
 
     def secrets(self) -> tuple[str, ...]:
         """Every secret that the file holds, for the filter that keeps them out of logs."""
-        settings = (value for name, value in self.spark.conf.items() if _SECRET_SETTING.search(name))
+        settings = (value for name, value in self.spark.conf.items() if SECRET_SETTING.search(name))
         return tuple(filter(None, {*_secrets(self), *settings}))
 
 

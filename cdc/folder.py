@@ -32,14 +32,15 @@ class Failure:
     place: str  # where, in words
     mend: str
     exit_code: int
+    pid: int  # of that driver
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """``error`` in words, for another process to tell."""
         name = type(error).__name__
         if isinstance(error, CdcError):
-            return cls(name, error.message, error.place, error.mend, error.exit_code)
-        return cls(name, f"{name}: {error}", "", "See the job's log.", 1)
+            return cls(name, error.message, error.place, error.mend, error.exit_code, os.getpid())
+        return cls(name, f"{name}: {error}", "", "See the job's log.", 1, os.getpid())
 
 
 class JobFolder:
@@ -56,14 +57,7 @@ class JobFolder:
 
     def make(self) -> None:
         """Raises: CheckpointError - the folder cannot be made."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise CheckpointError(
-                f"The job's folder cannot be made: {error.strerror}.",
-                mend="Give it to the user that runs the job, or set CDC_HOME to another folder.",
-                path=self.path,
-            ) from error
+        _make(self.path)
 
     def use_temporary(self) -> None:
         """Let this process and its children keep their temporary files here; what a killed driver left is deleted.
@@ -74,7 +68,7 @@ class JobFolder:
         temporary = self.path / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         self.make()
-        temporary.mkdir(exist_ok=True, mode=0o700)
+        _make(temporary)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
 
     def token(self) -> str:
@@ -129,3 +123,14 @@ class JobFolder:
                 mend="Free some space, or give the folder to the user that runs the job.",
                 path=self.path / name,
             ) from error
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CheckpointError(
+            f"The job's folder cannot be made: {error.strerror}.",
+            mend="Free some space, give it to the user that runs the job, or set CDC_HOME to another folder.",
+            path=path,
+        ) from error

@@ -29,6 +29,7 @@ from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkBusy, SinkForeign, decide
 from cdc.folder import JobFolder
 from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
+from cdc.logs import hide
 from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position
 from cdc.recovery import adopt, compare
@@ -73,7 +74,7 @@ class Job:
         self._load = load
         self._assemble = assemble
         self._adopt = adopt
-        self._config = load(self._file)
+        self._config = self._read()
         self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
@@ -131,7 +132,7 @@ class Job:
     def request_resume(self, resume: Resume) -> None:
         """See ``Controls``."""
         if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
-            check_identity(self._record.identity, self._load(self._file), accept_server=resume.accept_server)
+            check_identity(self._record.identity, self._read(), accept_server=resume.accept_server)
             self._note(Wish.RESUME, resume)
 
     def request_snapshot(self, table: str, where: str | None) -> None:
@@ -185,6 +186,12 @@ class Job:
             )
         os._exit(code)
 
+    def _read(self) -> Config:
+        """The job file as it is now. Raises: ConfigError."""
+        config = self._load(self._file)
+        hide(config.secrets())
+        return config
+
     # the run
 
     def run(self, listen: Callable[[], str | None] = lambda: None, supervisor_pid: int | None = None) -> int:
@@ -199,7 +206,9 @@ class Job:
         self._take_signals()
         try:
             self._begin(listen(), supervisor_pid)
-            return self._loop()
+            code = self._loop()
+            self._record = replace(self._record, supervisor_pid=None)  # it ends with us
+            return code
         finally:
             if self._assembly is not None:
                 self._assembly.close()
@@ -363,7 +372,7 @@ class Job:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         try:
-            config = self._load(self._file)
+            config = self._read()
             check_identity(self._record.identity, config, accept_server=self._accepts_server)
         except ConfigError as error:
             self._save(_paused(self._record, error, "manual"))
@@ -464,16 +473,18 @@ def run_job(
     Raises: CdcError - the start is refused.
     """
     store = SqliteStore(state_folder())
-    endpoint = None
+    endpoint: StatusEndpoint | None = None
     try:
         job = Job(job_file, store, load=load_config, assemble=assemble, adopt=adopt, resume=resume)
         address, folder = job.config.status, JobFolder(state_folder(), job.config.name)
-        if address.token is not None:
-            folder.set_token(address.token.get_secret_value())
-        endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
 
-        def listen() -> str | None:
+        def listen() -> str | None:  # the folder is the driver's that holds the job
+            nonlocal endpoint
             folder.use_temporary()
+            folder.set_failure(None)
+            if address.token is not None:
+                folder.set_token(address.token.get_secret_value())
+            endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
             return endpoint.start()
 
         return job.run(listen, supervisor_pid)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,6 +111,8 @@ class Driver:
         address = urlsplit(self._record.status_url or "")
         if address.hostname is None:
             raise ConnectionRefusedError("no driver has ever listened")
+        if not driver_lives(self._record):
+            raise ConnectionRefusedError("its port may be anybody's now, and the token is for the driver alone")
         connection = http.client.HTTPConnection(address.hostname, address.port, timeout=ANSWER_S)
         try:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -168,27 +171,42 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
     )
 
 
-def is_ours(pid: int | None) -> bool:
-    """Whether a process of this program has that id; ids are given again after a while."""
+def driver_lives(record: JobRecord) -> bool:
+    """Whether the process of that id drives this job; ids are given again after a while."""
+    return _is(record.driver_pid, lambda words, folder: _drives(words, folder, record))
+
+
+def supervisor_lives(record: JobRecord) -> bool:
+    """Whether the process of that id supervises this job."""
+    return _is(record.supervisor_pid, lambda words, _: ("cdc.supervisor", record.name) in pairwise(words))
+
+
+def _drives(words: Sequence[str], folder: Path, record: JobRecord) -> bool:
+    """Whether it is ``cdc start JOB.yaml --foreground``, by whatever name ``cdc`` goes there."""
+    files = (folder / Path(word).expanduser() for word in words)
+    return {"start", "--foreground"} <= set(words) and Path(record.job_file) in files
+
+
+def _is(pid: int | None, fits: Callable[[Sequence[str], Path], bool]) -> bool:
+    """Whether there is such a process, and its arguments and working folder are the wanted ones."""
     if pid is None:
         return False
-    try:
-        return b"cdc" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
-            return False
-    except OSError:
-        return True
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, 0)
-        return True
-    return False
+    if not Path("/proc/self").exists():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, 0)
+            return True
+        return False
+    process = Path(f"/proc/{pid}")
+    try:  # what this user may not read is not this user's job
+        return fits(os.fsdecode((process / "cmdline").read_bytes()).split("\0"), (process / "cwd").readlink())
+    except (OSError, RuntimeError):  # no such process; a ~ of nobody
+        return False
 
 
 def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
-    if is_ours(record.driver_pid):
+    if driver_lives(record):
         return f"its driver (process {record.driver_pid}) does not answer", f"See `cdc logs {record.name}`."
-    if is_ours(record.supervisor_pid):
+    if supervisor_lives(record):
         return "its driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
     if record.state is JobState.PENDING:
         return record.reason, record.mend or f"Start it with `cdc start {record.job_file}`."

@@ -17,6 +17,7 @@ from typing import TextIO
 
 SECRET_LEAST = 4  # masking shorter ones would only shred words
 HIDDEN = "[hidden]"
+SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")  # a setting whose value is one
 LINE_BYTES_MOST = 4096  # that a line has on average at the very most, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}
@@ -34,8 +35,15 @@ class LineFormatter(logging.Formatter):
     def __init__(self, job: str, secrets: Sequence[str] = ()) -> None:
         super().__init__()
         self._job = job
+        self._known: frozenset[str] = frozenset()
+        self._secrets: re.Pattern[str] | None = None
+        self.hide(secrets)
+
+    def hide(self, secrets: Sequence[str]) -> None:
+        """Mask these from now on, beside those that are masked already."""
+        self._known |= {secret for secret in secrets if len(secret) >= SECRET_LEAST}
         # longest first: one secret may begin with another
-        found = sorted({secret for secret in secrets if len(secret) >= SECRET_LEAST}, key=len, reverse=True)
+        found = sorted(self._known, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, found))) if found else None
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,6 +70,13 @@ def set_up_logs(job: str, *, secrets: Sequence[str] = (), debug: bool = False, s
     logging.captureWarnings(True)
 
 
+def hide(secrets: Sequence[str]) -> None:
+    """Keep these too out of every line from now on: a job file that is read again may have new ones."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, LineFormatter):
+            handler.formatter.hide(secrets)
+
+
 def _shown(value: object) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
@@ -78,14 +93,17 @@ def last_lines(log: Path, number: int) -> list[str]:
 
 
 def follow_log(log: Path) -> Iterator[str]:
-    """Lines as they are written, without end; a log that was moved away and begun anew is read from its start."""
+    """Lines as they are written, until the log is deleted; one that is begun anew is read from its start."""
     with log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         held = b""
         while True:
             piece = file.read(1 << 16)
             if not piece:
-                if log.stat().st_size < file.tell():
+                known = os.fstat(file.fileno())
+                if not known.st_nlink:  # the job is forgotten
+                    return
+                if known.st_size < file.tell():
                     file.seek(0)
                 time.sleep(FOLLOW_S)
                 continue

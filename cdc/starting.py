@@ -53,7 +53,7 @@ def refuse_unready(config: Config, incarnation: str) -> None:
 def refuse_start(store: SqliteStore, config: Config) -> None:
     """Raises: ConfigError, LeaseLost - the job runs, is paused or was cancelled."""
     from cdc.checkpoint import JobState
-    from cdc.jobs import Driver, is_ours
+    from cdc.jobs import Driver, driver_lives, supervisor_lives
 
     record = store.job(config.name)
     if record is None:
@@ -70,7 +70,7 @@ def refuse_start(store: SqliteStore, config: Config) -> None:
             f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
             mend=f"`cdc resume {record.name}` goes on where it stands.",
         )
-    if live is not None or is_ours(record.driver_pid) or is_ours(record.supervisor_pid):
+    if live is not None or driver_lives(record) or supervisor_lives(record):
         raise LeaseLost(
             f"The job {record.name} runs already.",
             mend=f"Look at it with `cdc status {record.name}`.",
@@ -97,7 +97,6 @@ def drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bo
     try:
         from cdc.job import run_job
 
-        folder.set_failure(None)
         return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -118,10 +117,10 @@ def driver_command(job_file: Path, options: list[str]) -> list[str]:
     return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", *options]
 
 
-def start_detached(store: SqliteStore, name: str, job_file: Path, options: list[str], *, debug: bool) -> None:
+def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
     """Leave a supervisor behind that starts the driver; return when the job runs.
 
-    Raises: CdcError - why it does not.
+    ``once``: options of the first driver alone. Raises: CdcError - why it does not.
     """
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
@@ -129,7 +128,7 @@ def start_detached(store: SqliteStore, name: str, job_file: Path, options: list[
 
     folder = JobFolder(state_folder(), name)
     fence = record.fence if (record := store.job(name)) else 0
-    supervisor = launch(folder, driver_command(job_file, options + (["--debug"] if debug else [])), debug=debug)
+    supervisor = launch(folder, driver_command(job_file, ["--debug"] if debug else []), once, debug=debug)
     terminal = console(stderr=True)
     with terminal.status(f"Starting {name}"):
         status = _wait_until_running(store, name, fence, supervisor)

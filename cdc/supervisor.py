@@ -36,15 +36,20 @@ SUPERVISOR_PID = "CDC_SUPERVISOR_PID"  # environment variable by which a driver 
 _log = logging.getLogger(__name__)
 
 
-def launch(folder: JobFolder, command: Sequence[str], *, debug: bool = False) -> subprocess.Popen[bytes]:
-    """Start a supervisor, detached from this terminal, that runs ``command`` as the driver."""
+def launch(
+    folder: JobFolder, command: Sequence[str], once: Sequence[str] = (), *, debug: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a supervisor, detached from this terminal, that runs ``command`` as the driver.
+
+    ``once``: options of the first driver alone, which is the one that a person agreed to.
+    """
     folder.make()
     folder.set_failure(None)
     options = ["--debug"] if debug else []
     with folder.log.open("ab") as log:
         folder.log.chmod(0o600)
         return subprocess.Popen(
-            [sys.executable, "-m", "cdc.supervisor", folder.job, *options, "--", *command],
+            [sys.executable, "-m", "cdc.supervisor", folder.job, *options, "--", *command, "--", *once],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -56,10 +61,16 @@ class Supervisor:
     """Runs one driver after the other. Calls: ``run``, from a main thread, since it takes SIGTERM and SIGINT."""
 
     def __init__(
-        self, folder: JobFolder, command: Sequence[str], *, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: JobFolder,
+        command: Sequence[str],
+        once: Sequence[str] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._command = command
+        self._once = once  # what was agreed to holds for what lay ahead then: later drivers do not get it
         self._clock = clock
         self._driver: subprocess.Popen[bytes] | None = None
         self._ending: int | None = None  # the signal that ends us
@@ -84,7 +95,8 @@ class Supervisor:
     def _run_driver(self) -> int:
         self._folder.set_failure(None)
         environment = {**os.environ, SUPERVISOR_PID: str(os.getpid())}
-        with subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment) as self._driver:
+        command, self._once = [*self._command, *self._once], ()
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as self._driver:
             _log.info("The driver starts.", extra={"pid": self._driver.pid})
             if self._ending is not None:
                 self._driver.terminate()  # the signal came before there was anybody to pass it to
@@ -105,8 +117,9 @@ class Supervisor:
             return code not in (-signal.SIGTERM, -signal.SIGINT)  # its user ended it before it could say so
         if code in (0, 2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
             return False
-        failure = self._folder.failure()
-        if failure is not None and failure.error == LeaseLost.__name__:
+        failure, driver = self._folder.failure(), self._driver
+        # a start that was refused because ours ran has left its LeaseLost there too
+        if failure and driver and (failure.error, failure.pid) == (LeaseLost.__name__, driver.pid):
             return False
         return self._has_run()
 
@@ -150,12 +163,14 @@ def _told(code: int) -> str:
 
 
 def main() -> int:
-    """``python -m cdc.supervisor JOB [--debug] -- COMMAND...``, as ``launch`` starts it."""
+    """``python -m cdc.supervisor JOB [--debug] -- COMMAND... -- ONCE...``, as ``launch`` starts it."""
     job, *rest = sys.argv[1:]
-    options, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+    first = rest.index("--")
+    second = rest.index("--", first + 1)
+    options, command, once = rest[:first], rest[first + 1 : second], rest[second + 1 :]
     set_up_logs(job, debug="--debug" in options)
     try:
-        return Supervisor(JobFolder(state_folder(), job), command).run()
+        return Supervisor(JobFolder(state_folder(), job), command, once).run()
     except (CdcError, OSError):
         _log.exception("The supervisor ends.")
         return 1

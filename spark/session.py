@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from cdc.logs import SECRET_SETTING
 from spark.archive import archive_options, ensure_archive
 from spark.shared import SharedRows, is_shared
 
@@ -54,6 +55,7 @@ def build_session(
         settings = {**_static(master, java_options or archive_options()), **settings}
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
         builder = SparkSession.builder.master(master).appName(app_name)
+        _launch(settings, master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark_session: SparkSession = builder.getOrCreate()
@@ -61,6 +63,17 @@ def build_session(
     if remote is None:
         spark_session.sparkContext.setLogLevel("ERROR")
     return spark_session
+
+
+def _launch(settings: Mapping[str, str], master: str) -> None:
+    """Start the JVM ahead of its session, without secrets: it is told settings by its command line, for all to read.
+
+    The session tells them to the JVM that runs by then, over its socket. Harmless when there is one already.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    plain = [(name, value) for name, value in settings.items() if not SECRET_SETTING.search(name)]
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setMaster(master).setAll(plain))
 
 
 _RUNTIME: Mapping[str, str] = {

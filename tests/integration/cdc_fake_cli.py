@@ -12,7 +12,7 @@ import cdc.starting
 
 
 def driver_command(job_file: Path, options: list[str]) -> list[str]:
-    return [sys.executable, "-m", "tests.integration.cdc_fake_driver", str(job_file), *options]
+    return [sys.executable, "-m", "tests.integration.cdc_fake_driver", "start", str(job_file), "--foreground", *options]
 
 
 if __name__ == "__main__":

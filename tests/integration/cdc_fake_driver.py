@@ -1,6 +1,6 @@
 """A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
 
-``python -m tests.integration.cdc_fake_driver JOB.yaml [--resume FLAGS]``. What it does on its way is set by files
+``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
 beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
 """
 
@@ -68,7 +68,7 @@ class FakeJob:
 
 
 def main() -> int:
-    file = Path(sys.argv[1])
+    file = Path(sys.argv[2])
     config = load_config(file)
     set_up_logs(config.name)
     folder = JobFolder(state_folder(), config.name)

@@ -14,7 +14,7 @@ import pytest
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.demo import proof
 from cdc.demo.process import JobProcess
-from cdc.jobs import is_ours
+from cdc.jobs import driver_lives, supervisor_lives
 from cdc.local_servers import free_port
 from tests.canal_sources import drain
 from tests.canal_types import create_every_type, write_every_type
@@ -116,11 +116,14 @@ def desk(tmp_path, mysql, database, canal):
     desk = Desk(tmp_path, shop, canal)
     yield desk
     store = SqliteStore(desk.home)
-    pids = [pid for record in store.jobs() for pid in (record.supervisor_pid, record.driver_pid) if is_ours(pid)]
+    records = store.jobs()
     store.close()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(map(is_ours, pids)), 30, "the end of every process")
+    for record in records:
+        if supervisor_lives(record):
+            os.kill(record.supervisor_pid, signal.SIGKILL)
+        if driver_lives(record):
+            os.kill(record.driver_pid, signal.SIGKILL)
+    until(lambda: not any(driver_lives(one) or supervisor_lives(one) for one in records), 30, "the end of all")
 
 
 def write_all_kinds(shop):

@@ -18,7 +18,7 @@ import pytest
 from cdc.checkpoint import JobRecord
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.folder import JobFolder
-from cdc.jobs import is_ours
+from cdc.jobs import driver_lives, supervisor_lives
 
 ROOT = Path(__file__).parents[2]
 JOB = """\
@@ -44,7 +44,7 @@ class Desk:
         self.home = folder / "home"
         self.job_file = folder / "shop.yaml"
         self.job_file.write_text(JOB)
-        self.pids: set[int] = set()
+        self.records: list[JobRecord] = []
 
     def run(self, *words: str, code: int = 0) -> str:
         done = self.command(*words)
@@ -77,7 +77,7 @@ class Desk:
         record = store.job("shop")
         store.close()
         assert record is not None
-        self.pids |= {pid for pid in (record.supervisor_pid, record.driver_pid) if pid is not None}
+        self.records.append(record)
         return record
 
     def status(self) -> dict[str, object]:
@@ -97,14 +97,19 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield desk
     with suppress(AssertionError):
         desk.record()
-    for pid in sorted(desk.pids):
-        if is_ours(pid):
-            os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not any(map(is_ours, desk.pids)), "every process of the test has ended")
+    for record in desk.records:
+        if supervisor_lives(record) and record.supervisor_pid:
+            os.kill(record.supervisor_pid, signal.SIGKILL)
+        if driver_lives(record) and record.driver_pid:
+            os.kill(record.driver_pid, signal.SIGKILL)
+    wait_for(
+        lambda: not any(driver_lives(one) or supervisor_lives(one) for one in desk.records),
+        "every process of the test has ended",
+    )
 
 
-def alive(record: JobRecord) -> bool:
-    return is_ours(record.driver_pid)
+def command_of(record: JobRecord) -> str:
+    return Path(f"/proc/{record.driver_pid}/cmdline").read_text().replace("\0", " ")
 
 
 def test_a_job_is_started_paused_resumed_and_stopped(desk: Desk) -> None:
@@ -124,7 +129,7 @@ def test_a_job_is_started_paused_resumed_and_stopped(desk: Desk) -> None:
 
     told = desk.run("stop", "shop")
     assert "CANCELLED" in told and "--forget" in told
-    assert not alive(record) and not is_ours(record.supervisor_pid)
+    assert not driver_lives(record) and not supervisor_lives(record)
     assert desk.status()["state"] == "CANCELLED"
     assert "`cdc stop shop --forget`" in desk.run("start", str(desk.job_file), code=2)
     assert "CANCELLED" in desk.run("resume", "shop", code=2)
@@ -178,7 +183,7 @@ def test_sigterm_to_the_supervisor_ends_the_driver_and_leaves_the_job_pending(de
     record = desk.start()
     assert record.supervisor_pid
     os.kill(record.supervisor_pid, signal.SIGTERM)
-    wait_for(lambda: not alive(record) and not is_ours(record.supervisor_pid), "both ended")
+    wait_for(lambda: not driver_lives(record) and not supervisor_lives(record), "both ended")
     assert desk.record().state.value == "PENDING"
     desk.start()
 
@@ -187,7 +192,7 @@ def test_sigterm_to_the_driver_ends_the_supervisor_too(desk: Desk) -> None:
     record = desk.start()
     assert record.driver_pid
     os.kill(record.driver_pid, signal.SIGTERM)
-    wait_for(lambda: not is_ours(record.supervisor_pid), "the supervisor ended")
+    wait_for(lambda: not supervisor_lives(record), "the supervisor ended")
     assert desk.status()["state"] == "PENDING"
 
 
@@ -197,7 +202,7 @@ def test_a_job_without_driver_and_supervisor_is_shown_as_died_and_starts_again(d
     os.kill(record.supervisor_pid, signal.SIGKILL)
     assert desk.status()["state"] == "RUNNING"  # the driver goes on without it
     os.kill(record.driver_pid, signal.SIGKILL)
-    wait_for(lambda: not alive(record), "the driver ended")
+    wait_for(lambda: not driver_lives(record), "the driver ended")
     status = desk.status()
     assert (status["state"], status["reason"]) == ("PENDING", "died")
     assert status["source"] == {"type": "binlog", "server": "127.0.0.1:3306", "destination": None}
@@ -216,6 +221,22 @@ def test_a_start_that_fails_says_why_and_leaves_nothing_behind(desk: Desk, error
     told = desk.run("start", str(desk.job_file), code=code)
     assert told.splitlines()[-3:] == ["error: The server is away.", "where: host db", "mend:  Start it."]
     assert "no jobs" in desk.run("list")
+
+
+def test_what_a_person_agreed_to_is_for_the_first_driver_alone(desk: Desk) -> None:
+    record = desk.start()
+    desk.run("pause", "shop")
+    for pid in (record.supervisor_pid, record.driver_pid):
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not driver_lives(record), "the driver ended")
+    desk.run("resume", "shop", "--past-ddl")
+    agreed = desk.record()
+    assert "--resume past_ddl" in command_of(agreed)
+    assert agreed.driver_pid
+    os.kill(agreed.driver_pid, signal.SIGKILL)
+    wait_for(lambda: desk.record().driver_pid != agreed.driver_pid, "another driver")
+    assert "--resume" not in command_of(desk.record())
 
 
 def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:

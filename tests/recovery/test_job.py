@@ -1,5 +1,7 @@
 """The Job: states, pauses that end by themselves and those that wait, requests, signals, start and adoption."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -19,7 +21,9 @@ from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
 from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
+from cdc.folder import JobFolder
 from cdc.job import Job
+from cdc.logs import LineFormatter
 from cdc.status import Resume
 from channels.mapping import Routes
 from tests.flow.harness import MAPPINGS
@@ -71,9 +75,10 @@ class Bench:
 
         return Assembly(routes, sink, ThreadRunner(sink), receiver, lambda run: place(0))
 
-    def job(self, home="home", **options):
+    def job(self, home="home", supervisor_pid=None, **options):
         store = SqliteStore(self.folder / home)
-        return Running(Job(self.file, store, load=load_config, assemble=self.assemble, **options), store)
+        job = Job(self.file, store, load=load_config, assemble=self.assemble, **options)
+        return Running(job, store, supervisor_pid)
 
     def rows(self):
         sink = FileSink(self.folder / "sink.db")
@@ -89,15 +94,15 @@ class Bench:
 class Running:
     """A Job at work."""
 
-    def __init__(self, job, store):
-        self.job, self.store = job, store
+    def __init__(self, job, store, supervisor_pid=None):
+        self.job, self.store, self.supervisor_pid = job, store, supervisor_pid
         self.code = self.error = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self):
         try:
-            self.code = self.job.run()
+            self.code = self.job.run(supervisor_pid=self.supervisor_pid)
         except BaseException as error:
             self.error = error
         finally:
@@ -293,6 +298,17 @@ def test_a_pause_by_hand_outlives_the_process(bench):
     again.stop()
 
 
+def test_a_driver_that_ends_in_order_leaves_no_process_behind_in_its_record(bench):
+    job = bench.job(supervisor_pid=4711)
+    job.until("RUNNING")
+    assert job.job._record.supervisor_pid == 4711
+    kill_like(job)
+    store = SqliteStore(bench.folder / "home")
+    record = store.job("shop")
+    store.close()
+    assert (record.driver_pid, record.supervisor_pid, record.status_url) == (None, None, None)
+
+
 def test_a_start_with_resume_takes_a_paused_job_up_again(bench):
     job = bench.job()
     job.until("RUNNING")
@@ -327,11 +343,41 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again.stop()
 
 
+def test_a_secret_that_is_new_in_the_job_file_is_hidden_once_it_is_read(bench, monkeypatch):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter("shop", ("old-secret",)))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    bench.file.write_text(bench.file.read_text().replace("username: cdc", "username: cdc, password: new-secret"))
+    job.job.request_resume(Resume())
+    job.until("RUNNING")
+    logging.getLogger("cdc").error("it was old-secret, it is new-secret")
+    job.stop()
+    assert "it was [hidden], it is [hidden]" in stream.getvalue()
+
+
 def test_the_same_job_runs_once(bench):
     first = bench.job()
     first.until("RUNNING")
     with pytest.raises(LeaseLost, match=str(os.getpid())):
         bench.job().ended()
+    first.stop()
+
+
+def test_a_driver_that_is_refused_leaves_the_token_of_the_one_that_runs(bench, monkeypatch):
+    monkeypatch.setenv("CDC_HOME", str(bench.folder / "home"))
+    folder = JobFolder(bench.folder / "home", "shop")
+    folder.set_token("of the one that runs")
+    bench.file.write_text(f"{bench.file.read_text()}status: {{port: 0, token: of the one that is refused}}\n")
+    first = bench.job()
+    first.until("RUNNING")
+    with pytest.raises(LeaseLost):
+        cdc.job.run_job(bench.file)
+    assert folder.known_token() == "of the one that runs"
     first.stop()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.errors import CheckpointError
 from cdc.folder import JobFolder
 
 
@@ -21,3 +22,11 @@ def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypa
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(tmp_path / "jobs" / "shop" / "tmp")
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
     assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "jobs" / "shop" / "tmp"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot be made: File exists"):
+        JobFolder(tmp_path, "shop").use_temporary()

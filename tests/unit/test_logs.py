@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdc.logs import LineFormatter, last_lines
+from cdc.logs import FOLLOW_S, LineFormatter, follow_log, last_lines
 from cdc.supervisor import LOG_BYTES, rotate
 
 
@@ -57,3 +59,22 @@ def test_a_log_that_has_grown_large_is_moved_while_its_writer_goes_on(tmp_path: 
     assert log.read_text() == "after\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.log", *(f"driver.log.{n}" for n in (1, 2, 3))]
     assert (tmp_path / "driver.log.1").read_bytes().startswith(b"turn 4\n")
+
+
+def test_following_goes_on_behind_a_rotation_and_ends_once_the_job_is_forgotten(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text("before\n")
+    followed = follow_log(log)
+    with ThreadPoolExecutor(1) as thread, log.open("a", buffering=1) as writer:
+        found = thread.submit(next, followed)
+        while not found.done():
+            writer.write("after\n")
+            time.sleep(0.05)
+        assert found.result() == "after"
+        writer.truncate(0)
+        found = thread.submit(lambda: [line for line in followed if line == "anew"])
+        time.sleep(2 * FOLLOW_S)
+        writer.write("anew\n")
+        time.sleep(2 * FOLLOW_S)
+        log.unlink()
+        assert found.result(timeout=30) == ["anew"]

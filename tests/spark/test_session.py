@@ -1,0 +1,35 @@
+"""The session: what reaches its JVM, and by which road."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_SESSION = """
+from pathlib import Path
+from spark.session import SessionHolder
+def told(key):
+    conf = {"spark.hadoop.fs.s3a.secret.key": key, "spark.hadoop.fs.s3a.endpoint": "an-endpoint"}
+    holder = SessionHolder("told", "local[1]", conf)
+    context = holder.get().sparkContext
+    hadoop = context._jsc.hadoopConfiguration()
+    print(hadoop.get("fs.s3a.secret.key"), context.getConf().get("spark.hadoop.fs.s3a.secret.key"))
+    print(hadoop.get("fs.s3a.endpoint"), context.master, context.appName)
+    line = Path(f"/proc/{context._gateway.proc.pid}/cmdline").read_text()
+    print("java" in line, "an-endpoint" in line, key in line)
+    holder.close()
+told("first-key")
+told("second-key")  # a job file that was read again: the JVM is the same one
+"""
+
+
+def test_secrets_reach_the_jvm_and_are_not_on_its_command_line() -> None:
+    done = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "first-key first-key",
+        "an-endpoint local[1] told",
+        "True True False",
+        "second-key second-key",
+        "an-endpoint local[1] told",
+        "True True False",
+    ]
