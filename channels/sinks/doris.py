@@ -112,8 +112,7 @@ class DorisSink(ClusterSink):
         found = [*running_findings(self._sql, DORIS, tables)] if self._settings.two_phase else []
         for table in tables:
             is_there = self._shown(table) is not None
-            if is_there or not self._create_tables:
-                found += self.describe(table)
+            found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there:
                 found += self._may_load(table)
         return tuple(found)

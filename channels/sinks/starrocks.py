@@ -171,8 +171,7 @@ class StarrocksSink(ClusterSink):
         found += self._leftovers.findings()
         for table in tables:
             is_there, database = self._shown(table) is not None, table.name.partition(".")[0]
-            if is_there or not self._create_tables:
-                found += self.describe(table)
+            found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there and database not in asked:  # one is enough: each leaves a label, of which few are kept
                 asked.add(database)
                 found += load_findings(self._http, table)

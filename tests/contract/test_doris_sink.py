@@ -23,7 +23,7 @@ from channels.sinks.doris import DorisSink
 from channels.sinks.doris_types import doris_type
 from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
-from tests.servers.olap_cases import TABLE, USER, mark_of, name_of, rows_of, write
+from tests.servers.olap_cases import TABLE, UNTYPED, USER, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
 
 MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
@@ -280,6 +280,21 @@ def test_a_table_without_a_partition_for_today_is_found_and_mended(doris: DorisS
     assert load is not None
     sink.commit([load], mark_of())
     assert doris.rows("SELECT * FROM ods.daily") == [(today, 1)]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("table", "column"), UNTYPED)
+def test_a_column_without_a_type_is_named_before_anything_is_made(
+    sink: DorisSink, table: TargetTable, column: str, is_there: bool
+) -> None:
+    table = replace(table, name="ods.orders" if is_there else "ods.others")
+    sink.ensure_table(TABLE)
+    (finding,) = sink.check([table])
+    assert f"column {column}" in finding.problem and "cast(... as string)" in finding.mend and finding.fatal
+    assert finding in sink.describe(table)
+    for refused in (sink.ensure_table, sink.ddl):
+        with pytest.raises(TargetMismatch, match=f"column {column}"):
+            refused(table)
 
 
 def test_a_missing_table_that_is_not_ours_to_make(doris: DorisStandIn) -> None:

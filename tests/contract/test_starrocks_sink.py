@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from cdc.schema import DELETED, SEQUENCE
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
 from channels.sinks.starrocks_types import parsed, starrocks_type
-from tests.servers.olap_cases import TABLE, USER, committed_once, mark_of, name_of, rows_of, write
+from tests.servers.olap_cases import TABLE, UNTYPED, USER, committed_once, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
 from tests.servers.starrocks.cases import MODES, sink_on, stand_in
 from tests.servers.starrocks.stand_in import StarrocksStandIn
@@ -548,6 +549,21 @@ def test_string_is_not_endless() -> None:
     assert parsed("varchar(65533)").holds(parsed("string"))
     with pytest.raises(TypeError, match="no DOUBLE as a key"):
         starrocks_type(TargetColumn("c", pa.float64(), False, "double"), key=True)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("table", "column"), UNTYPED)
+def test_a_column_without_a_type_is_named_before_anything_is_made(
+    single: StarrocksSink, table: TargetTable, column: str, is_there: bool
+) -> None:
+    table = replace(table, name="ods.orders" if is_there else "ods.others")
+    single.ensure_table(TABLE)
+    (finding,) = single.check([table])
+    assert f"column {column}" in finding.problem and "cast(... as string)" in finding.mend and finding.fatal
+    assert finding in single.describe(table)
+    for refused in (single.ensure_table, single.ddl):
+        with pytest.raises(TargetMismatch, match=f"column {column}"):
+            refused(table)
 
 
 def test_a_column_called_like_the_operation_is_refused_by_name(single: StarrocksSink) -> None:
