@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.column_types import parsed
 from channels.sinks.doris import DorisSink
 from channels.sinks.doris_types import doris_type
+from channels.sinks.stream_load import HttpClient, Reply
 from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
 from tests.servers.olap_cases import TABLE, UNTYPED, USER, mark_of, name_of, rows_of, write
@@ -332,6 +334,36 @@ def test_check_says_what_is_wrong_with_the_cluster(
     with pytest.raises(error):
         sink.ensure_table(TABLE)
     sink.close()
+
+
+@pytest.mark.parametrize(("status", "body"), [(403, b"<html>Forbidden</html>"), (200, b"<html>Log in"), (200, b"[]")])
+def test_a_proxy_that_answers_for_a_frontend_is_a_sink_that_is_away(
+    sink: DorisSink, status: int, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ensure_table(TABLE)
+    load = write(sink, (1, "a", False, 1))
+    request = HttpClient.request
+
+    def proxied(client: HttpClient, method: str, host: str, path: str, **more: Any) -> Reply:
+        is_asked = "get_load_state" in path or "backends" in path or path.endswith("_stream_load")
+        return Reply(status, {}, body) if is_asked else request(client, method, host, path, **more)
+
+    monkeypatch.setattr(HttpClient, "request", proxied)
+    for step in (lambda: sink.state(load), lambda: sink.commit([load], mark_of())):
+        with pytest.raises(SinkUnavailable):
+            step()
+    assert any(finding.fatal for finding in sink.check([TABLE]))
+    assert any(finding.fatal for finding in sink._may_load(TABLE))
+
+
+def test_a_backend_is_not_found_by_a_redirect_that_leads_nowhere(
+    sink: DorisSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        HttpClient, "request", lambda client, method, *_, **__: Reply(307 if method == "PUT" else 404, {}, b"")
+    )
+    with pytest.raises(SinkUnavailable, match="redirect to nowhere"):
+        sink._http.backends(fresh=True, via="/api/ods/orders/_stream_load")
 
 
 def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:
