@@ -104,7 +104,7 @@ class DorisSink(ClusterSink):
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
         try:
-            self._sql.rows("SELECT 1")
+            self._sql.ask("SELECT 1")
             self._http.ask_backends()
         except SinkError as error:
             return (Finding(str(error), error.mend),)

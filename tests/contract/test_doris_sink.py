@@ -366,6 +366,12 @@ def test_a_backend_is_not_found_by_a_redirect_that_leads_nowhere(
         sink._http.backends(fresh=True, via="/api/ods/orders/_stream_load")
 
 
+def test_a_frontend_that_refuses_the_simplest_statement_is_a_finding(doris: DorisStandIn, sink: DorisSink) -> None:
+    doris.faults.order("sql", Fault.ERROR, match="SELECT 1", text="There is no scanNode Backend available")
+    (finding,) = sink.check([TABLE])
+    assert "no scanNode Backend" in finding.problem
+
+
 def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:
     sink.ensure_table(TABLE)
     doris.stop_backend()
