@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
+from pymysql.cursors import DictCursor
 
 from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable, TargetMismatch, decide
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
@@ -370,6 +372,22 @@ def test_a_frontend_that_refuses_the_simplest_statement_is_a_finding(doris: Dori
     doris.faults.order("sql", Fault.ERROR, match="SELECT 1", text="There is no scanNode Backend available")
     (finding,) = sink.check([TABLE])
     assert "no scanNode Backend" in finding.problem
+
+
+def test_a_line_that_broke_in_the_middle_of_an_answer_is_made_again(
+    doris: DorisStandIn, sink: DorisSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ensure_table(TABLE)
+    execute, broken = DictCursor.execute, [pymysql.err.InternalError("Packet sequence number wrong - got 3 expected 1")]
+
+    def breaks(cursor: DictCursor, *arguments: Any) -> int:
+        if broken:
+            raise broken.pop()
+        return execute(cursor, *arguments)
+
+    monkeypatch.setattr(DictCursor, "execute", breaks)
+    assert sink.describe(TABLE) == ()
+    assert not broken
 
 
 def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:
