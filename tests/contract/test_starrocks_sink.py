@@ -204,6 +204,25 @@ def test_single_loads_of_a_run_before_an_upgrade_are_committed_after_it(starrock
     new.close()
 
 
+def test_what_was_lost_in_one_mode_is_loaded_again_in_the_other(starrocks: StarrocksStandIn) -> None:
+    old, new = sink_on(starrocks, "single"), sink_on(starrocks, "multi")
+    items = TargetTable("ods.items", TABLE.columns, TABLE.key)
+    for table in (TABLE, items):
+        old.ensure_table(table)
+    kept, lost = write(old, *ROWS), write(old, *ROWS, name=name_of(channel="ods.items"), table=items)
+    starrocks.transactions.expire(labels(lost)[0])
+    with pytest.raises(LoadLost) as caught:
+        new.commit([kept, lost], mark_of())
+    assert caught.value.where["labels"] == labels(lost)
+    again = write(new, *ROWS, name=name_of(channel="ods.items", attempt=1), table=items)
+    for _ in range(2):
+        new.commit([kept, again], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == starrocks.rows("SELECT * FROM ods.items") == SEEN
+    assert new.last_checkpoint("shop") == mark_of()
+    old.close()
+    new.close()
+
+
 # ---- faults
 
 
