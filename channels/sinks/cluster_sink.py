@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,6 +125,12 @@ class ClusterSink(ABC):
                     "Set sink.create_tables: true, or create it: `cdc ddl JOB.yaml` prints the statement.",
                 ),
             )
+        if re.match(r"CREATE\s+(MATERIALIZED\s+)?VIEW\b", shown[1], re.IGNORECASE):
+            return (
+                Finding(
+                    f"{table.name} is a view, and rows go into tables alone", "Name a table as target: of the channel."
+                ),
+            )
         found = [*(untyped or self._differences(table, shown))]
         if "PARTITION BY" in shown[1].upper():
             partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
@@ -154,7 +161,8 @@ class ClusterSink(ABC):
         """What the table is like; None when there is no such table."""
         if not self._sql.has_table(table.name):
             return None
-        return self._columns(table), str(self._sql.ask(f"SHOW CREATE TABLE {target(table)}")[0]["Create Table"])
+        (row, *_) = self._sql.ask(f"SHOW CREATE TABLE {target(table)}")
+        return self._columns(table), str([*row.values()][1])  # of a view the column has another name
 
     def _columns(self, table: TargetTable) -> list[dict[str, Any]]:
         return self._sql.ask(f"DESC {target(table)}")

@@ -390,6 +390,20 @@ def test_a_line_that_broke_in_the_middle_of_an_answer_is_made_again(
     assert not broken
 
 
+def test_a_view_is_no_target(sink: DorisSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.ensure_table(TABLE)
+    ask = sink._sql.ask
+    view = {"View": "orders", "Create View": "CREATE VIEW `orders` AS SELECT sum(1) OVER (PARTITION BY id) FROM t"}
+    monkeypatch.setattr(
+        sink._sql, "ask", lambda sql, *values: [view] if sql.startswith("SHOW CREATE") else ask(sql, *values)
+    )
+    assert [finding.problem for finding in sink.check([TABLE])] == [
+        "ods.orders is a view, and rows go into tables alone"
+    ]
+    with pytest.raises(TargetMismatch, match="is a view"):
+        sink.ensure_table(TABLE)
+
+
 def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:
     sink.ensure_table(TABLE)
     doris.stop_backend()
