@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from cdc import errors
 from cdc.batch import LoadName, PreparedLoad
 from cdc.binlog.connection import Endpoint
 from cdc.binlog.result_rows import selected
-from cdc.errors import CdcError, DecodeError
+from cdc.errors import CdcError, DecodeError, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE, Column
 from cdc.snapshot.chunks import Bound, Chunk
 from cdc.snapshot.keys import Order
@@ -151,6 +152,7 @@ class _Reader:
     progress: list[ChunkOutcome] = field(default_factory=list)
 
     def batches(self, share: Sequence[ChunkRead]) -> Iterator[tuple[TableRead, Chunk, pa.RecordBatch]]:
+        _refuse_second_try()
         for read in share:
             if self.is_over():
                 return
@@ -196,6 +198,15 @@ class _Reader:
         )
         if self.began is not None and (ahead_s := wanted - (time.monotonic() - self.began)) > 0:
             time.sleep(min(ahead_s, max(0.0, self.began + pace.seconds - time.monotonic())))
+
+
+def _refuse_second_try() -> None:
+    # it would cut its parts elsewhere, and a sink knows their labels already, with the bodies of the first try
+    if (context := TaskContext.get()) is not None and context.attemptNumber():
+        raise SinkUnavailable(
+            "An executor was lost while it read chunks, and what arrived of them is unknown.",
+            mend="They are read again by themselves; look after Spark's executors (memory, disk).",
+        )
 
 
 def _last_key(table: TableRead, rows: Rows) -> Bound | None:
@@ -329,8 +340,6 @@ def _typed_writer(table: TableRead) -> Callable[[Batches], Batches]:
 
 
 def _share_of_task() -> int:
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
 

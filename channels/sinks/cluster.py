@@ -98,11 +98,13 @@ class FrontendSql:
                         cursor.execute(statement, values)
                         return list(cursor.fetchall())
                 except pymysql.MySQLError as error:
-                    code, text = error.args[0] if error.args else 0, str(error.args[-1] if error.args else error)
+                    # PyMySQL's own complaints, of packets or a closed line, have no number
+                    code, text = error.args[0] if error.args else "", str(error.args[-1] if error.args else error)
                     if code in _AUTH_CODES:
                         self._drop()
                         raise self._product.denied(text, self._access.username) from error
-                    if not isinstance(error, pymysql.err.InterfaceError) and not 2000 <= int(code) < 3000:
+                    is_refusal = isinstance(code, int) and not 2000 <= code < 3000
+                    if is_refusal and not isinstance(error, pymysql.err.InterfaceError):
                         raise SqlError(text, statement) from error
                     self._drop()
                     last = error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +80,8 @@ class ClusterSink(ABC):
     # ---- what each cluster has its own way for
 
     @abstractmethod
-    def _create_table(self, table: TargetTable, options: Mapping[str, Any]) -> str: ...
+    def _create_table(self, table: TargetTable, options: Mapping[str, Any]) -> str:
+        """The statement. Raises: TypeError - a column has no type there."""
 
     @abstractmethod
     def _create_checkpoints(self, database: str, replication: int) -> str: ...
@@ -105,25 +107,31 @@ class ClusterSink(ABC):
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
+        _refuse(table, self._untyped(table))
         if self._create_tables and self._shown(table) is None:
             options = {"replication": self._replication(), **self._options}
             self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(table.name.partition('.')[0])}", table.name)
             self._execute(self._create_table(table, options), table.name)
-        for finding in self.describe(table):
-            if finding.fatal:
-                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)
+        _refuse(table, self.describe(table))
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        shown = self._shown(table)
+        shown, untyped = self._shown(table), self._untyped(table)
         if shown is None:
             return (
+                *untyped,
                 Finding(
                     f"There is no table {table.name} in {self.product.name}.",
                     "Set sink.create_tables: true, or create it: `cdc ddl JOB.yaml` prints the statement.",
                 ),
             )
-        found = [*self._differences(table, shown)]
+        if re.match(r"CREATE\s+(MATERIALIZED\s+)?VIEW\b", shown[1], re.IGNORECASE):
+            return (
+                Finding(
+                    f"{table.name} is a view, and rows go into tables alone", "Name a table as target: of the channel."
+                ),
+            )
+        found = [*(untyped or self._differences(table, shown))]
         if "PARTITION BY" in shown[1].upper():
             partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
             today = datetime.datetime.now(datetime.UTC).date()
@@ -131,14 +139,30 @@ class ClusterSink(ABC):
         return tuple(found)
 
     def ddl(self, table: TargetTable) -> str:
-        """See ``Sink``."""
+        """See ``Sink``. Raises: TargetMismatch - a column has no type there."""
+        _refuse(table, self._untyped(table))
         return self._create_table(table, self._options) + ";"
+
+    def _untyped(self, table: TargetTable) -> tuple[Finding, ...]:
+        """The first column that has no type there, whether or not the table is."""
+        try:
+            self._create_table(table, self._options)
+        except TypeError as error:
+            return (
+                Finding(
+                    f"{table.name}: {error}",
+                    "Make another type of it by columns:, such as cast(... as string); "
+                    "or set another key: if it is part of it.",
+                ),
+            )
+        return ()
 
     def _shown(self, table: TargetTable) -> Shown | None:
         """What the table is like; None when there is no such table."""
         if not self._sql.has_table(table.name):
             return None
-        return self._columns(table), str(self._sql.ask(f"SHOW CREATE TABLE {target(table)}")[0]["Create Table"])
+        (row, *_) = self._sql.ask(f"SHOW CREATE TABLE {target(table)}")
+        return self._columns(table), str([*row.values()][1])  # of a view the column has another name
 
     def _columns(self, table: TargetTable) -> list[dict[str, Any]]:
         return self._sql.ask(f"DESC {target(table)}")
@@ -263,6 +287,12 @@ class ClusterSink(ABC):
                     table=table,
                 ) from error
             raise self.product.refused(error, table=table) from error
+
+
+def _refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        if finding.fatal:
+            raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)
 
 
 def _by_table(loads: Sequence[PreparedLoad]) -> dict[str, list[PreparedLoad]]:

@@ -111,7 +111,7 @@ def wanted_type(column: TargetColumn, dialect: Dialect) -> ColumnType:
     if pa.types.is_timestamp(kind):
         digits = _length(source) if source.startswith(("datetime", "timestamp")) else 6
         return ColumnType("DATETIME", (digits,) if digits and dialect.has_datetime_digits else ())
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) and kind.value_type in _PLAIN:
         return ColumnType(f"ARRAY<{_PLAIN[kind.value_type]}>")
     if pa.types.is_string(kind):
         return _text(source, dialect)

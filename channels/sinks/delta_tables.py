@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import ArrayType, DataType, Field
 from deltalake.schema import Schema as DeltaSchema
 
 from channels.sinks.base import Finding, TargetTable
@@ -21,10 +21,9 @@ def create_table(table: TargetTable, folder: Path) -> str:
     """The statement, Spark SQL, for a table at ``folder``."""
     lines = []
     for field, column in zip(delta_schema(table).fields, table.columns, strict=True):
-        kind = field.type.type if isinstance(field.type, PrimitiveType) else "array<float>"
         null = "" if field.nullable else " NOT NULL"
         comment = f" COMMENT {_quoted(column.comment)}" if column.comment else ""
-        lines.append(f"  `{column.name}` {kind.upper()}{null}{comment}")
+        lines.append(f"  `{column.name}` {_type_text(field.type).upper()}{null}{comment}")
     comment = f"\nCOMMENT {_quoted(table.comment)}" if table.comment else ""
     database, _, name = table.name.partition(".")
     return (
@@ -87,7 +86,8 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             )
         elif fields[name].type != field.type:
             yield Finding(
-                f"Column {name} is {fields[name].type.type} in the table, and the mapping gives {field.type.type}.",
+                f"Column {name} is {_type_text(fields[name].type)} in the table, and the mapping gives "
+                f"{_type_text(field.type)}.",
                 "Cast it in `columns:`, or load the table anew.",
             )
         elif field.nullable and not fields[name].nullable:
@@ -101,6 +101,10 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             "It stays NULL for new rows; add it to `columns:` to fill it.",
             fatal=not fields[name].nullable,
         )
+
+
+def _type_text(kind: DataType) -> str:
+    return f"array<{_type_text(kind.element_type)}>" if isinstance(kind, ArrayType) else kind.type
 
 
 def _quoted(text: str) -> str:

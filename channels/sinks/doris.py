@@ -104,7 +104,7 @@ class DorisSink(ClusterSink):
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
         try:
-            self._sql.rows("SELECT 1")
+            self._sql.ask("SELECT 1")
             self._http.ask_backends()
         except SinkError as error:
             return (Finding(str(error), error.mend),)
@@ -112,8 +112,7 @@ class DorisSink(ClusterSink):
         found = [*running_findings(self._sql, DORIS, tables)] if self._settings.two_phase else []
         for table in tables:
             is_there = self._shown(table) is not None
-            if is_there or not self._create_tables:
-                found += self.describe(table)
+            found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there:
                 found += self._may_load(table)
         return tuple(found)
@@ -148,11 +147,16 @@ class DorisSink(ClusterSink):
         return loads_of(write_parts(frame, name, table.key, self.part_writer(table), self._parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
-        """See ``Sink``."""
+        """See ``Sink``. Loads say themselves whether they wait for it: the setting may be another one by now."""
         self._check_claim(checkpoint)
-        if self._settings.two_phase:
-            self._commit_each(loads, checkpoint)
+        self._commit_each([load for load in loads if self._is_two_phase(load)], checkpoint)
         self._record_all(loads, checkpoint)
+
+    def _is_two_phase(self, load: PreparedLoad) -> bool:
+        if "two_phase" in load.detail:
+            return bool(load.detail["two_phase"])
+        # saved by an older version; a plain one is committed as soon as it is there
+        return self._settings.two_phase or self.state(load) is not LoadState.COMMITTED
 
     def _commit_load(self, load: PreparedLoad) -> bool:
         """See ClusterSink."""
@@ -181,9 +185,7 @@ class DorisSink(ClusterSink):
         raise DORIS.unavailable(reason, **where)
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
-        """See ``Sink``. Without two-phase commit nothing is ever merely prepared."""
-        if not self._settings.two_phase:
-            return
+        """See ``Sink``."""
         prefix = label_prefix(job, incarnation, fence, checkpoint)
         for database in self._databases():
             for _ in range(self._settings.tries):
@@ -196,7 +198,8 @@ class DorisSink(ClusterSink):
                 raise DORIS.unavailable("prepared loads do not go away", database=database, labels=prefix)
 
     def _unfinished(self, database: str, prefix: str) -> Iterator[tuple[int, str]]:
-        for status in ("PREPARE", "PRECOMMITTED"):
+        # a plain load is not aborted while it runs, it becomes visible; what rests prepared is of another setting
+        for status in ("PREPARE", "PRECOMMITTED") if self._settings.two_phase else ("PRECOMMITTED",):
             try:
                 rows = self._sql.rows(f"SHOW TRANSACTION FROM {quoted(database)} WHERE status = '{status}'")
             except (SqlError, TargetMismatch) as error:

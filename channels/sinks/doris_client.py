@@ -73,7 +73,7 @@ class DorisHttp:
 
     def _listed(self) -> tuple[str, ...]:
         reply = self.frontend("GET", "/api/backends?is_alive=true")
-        data = reply.json() if reply.status == 200 else {}
+        data = self._told(reply) if reply.status == 200 else {}
         if not isinstance(data.get("data"), dict):
             self.refuse_denied(data.get("data"), data.get("msg"))
             return ()
@@ -84,14 +84,17 @@ class DorisHttp:
         if not path:
             return ()
         reply = self._asked_to_load(path)
-        return (split_location(reply.headers["location"])[0],) if reply.status == 307 else ()
+        try:
+            return (split_location(reply.headers.get("location", ""))[0],) if reply.status == 307 else ()
+        except Unreachable as error:
+            raise self._unavailable(error) from error
 
     def ask_to_load(self, table: TargetTable) -> None:
         """Ask where a load of ``table`` would go: nothing is begun. Raises: TargetMismatch - ours it would not be."""
         database, _, name = table.name.partition(".")
         reply = self._asked_to_load(f"/api/{quote(database)}/{quote(name)}/_stream_load")
         if reply.status not in (301, 302, 307, 308):
-            answer = reply.json()
+            answer = self._told(reply)
             self.refuse_denied(answer.get("msg"), answer.get("data"))
 
     def _asked_to_load(self, path: str) -> Reply:
@@ -103,14 +106,14 @@ class DorisHttp:
     ) -> dict[str, Any]:
         """A Stream Load's answer. Raises: Unreachable."""
         answer = self._client.request("PUT", host, path, headers=headers, body=body).json()
-        if not isinstance(answer, dict) or "Status" not in answer:
+        if "Status" not in answer:
             raise Unreachable(f"http://{host} gives no load's answer: {answer!r}")
         return answer
 
     def state(self, database: str, label: str) -> str:
         """UNKNOWN, PREPARE, PRECOMMITTED, COMMITTED, VISIBLE or ABORTED. Raises: SinkUnavailable, TargetMismatch."""
         reply = self.frontend("GET", f"/api/{quote(database)}/get_load_state?label={quote(label)}")
-        answer = reply.json()
+        answer = self._told(reply)
         if answer.get("code") == 0:
             return str(answer["data"])
         self.refuse_denied(answer.get("data"), answer.get("msg"))
@@ -151,7 +154,17 @@ class DorisHttp:
         try:
             return each_host(self.access.fe, ask)
         except Unreachable as error:
-            raise DORIS.unavailable(error, fe=", ".join(self.access.fe)) from error
+            raise self._unavailable(error) from error
+
+    def _told(self, reply: Reply) -> Mapping[str, Any]:
+        """What an FE says. Raises: SinkUnavailable - a proxy has answered in its place."""
+        try:
+            return reply.json()
+        except Unreachable as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Unreachable) -> SinkUnavailable:
+        return DORIS.unavailable(error, fe=", ".join(self.access.fe))
 
     def refuse_denied(self, *texts: object) -> None:
         """Raises: TargetMismatch - one of ``texts`` says that the credentials or privileges do not do."""

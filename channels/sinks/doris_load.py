@@ -179,7 +179,7 @@ class _Load:
         raise AssertionError("unreachable")
 
     def _prepared(self, number: int) -> PreparedLoad:
-        detail = {"label": self.label, "transaction": number}
+        detail = {"label": self.label, "transaction": number, "two_phase": self._settings.two_phase}
         return PreparedLoad(self._name, self._table.name, self._rows.row_count, self._rows.byte_count, detail)
 
     def _bad_rows(self, answer: Mapping[str, Any]) -> dict[str, object]:

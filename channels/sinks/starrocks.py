@@ -171,8 +171,7 @@ class StarrocksSink(ClusterSink):
         found += self._leftovers.findings()
         for table in tables:
             is_there, database = self._shown(table) is not None, table.name.partition(".")[0]
-            if is_there or not self._create_tables:
-                found += self.describe(table)
+            found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there and database not in asked:  # one is enough: each leaves a label, of which few are kept
                 asked.add(database)
                 found += load_findings(self._http, table)
@@ -196,10 +195,12 @@ class StarrocksSink(ClusterSink):
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Loads say themselves whether they share a transaction."""
         self._check_claim(checkpoint)
-        if any("transaction" in load.detail for load in loads):
-            self._commit_shared(loads, checkpoint)
+        shared = [load for load in loads if "transaction" in load.detail]
+        # beside them those of a run in the other mode, of which a part was lost and loaded again
+        self._commit_each([load for load in loads if "transaction" not in load.detail], checkpoint)
+        if shared:
+            self._commit_shared(shared, checkpoint)
             return
-        self._commit_each(loads, checkpoint)
         self._record_all(loads, checkpoint)
         if not self._is_swept:
             self._is_swept = True

@@ -161,8 +161,6 @@ class StarrocksHttp:
 
     def _answer(self, reply: Reply) -> Answer:
         data = reply.json()
-        if not isinstance(data, dict):
-            raise Unreachable(f"answer {reply.status} is none of the transaction interface: {reply.body[:200]!r}")
         self._refuse_denied(reply, data)
         status, message = data.get("Status", data.get("status")), data.get("Message", data.get("msg", ""))
         return Answer(str(status), str(message), data)

@@ -37,12 +37,15 @@ class Reply:
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
-    def json(self) -> Any:
-        """The body's JSON. Raises: Unreachable - it is none: a proxy's page, or a fault of the server."""
+    def json(self) -> dict[str, Any]:
+        """The body's JSON object. Raises: Unreachable - it is none: a proxy's page, or a fault of the server."""
         try:
-            return json.loads(self.body)
+            found = json.loads(self.body)
         except ValueError as error:
             raise Unreachable(f"answer {self.status} is no JSON: {self.body[:200]!r}") from error
+        if not isinstance(found, dict):
+            raise Unreachable(f"answer {self.status} is no JSON object: {self.body[:200]!r}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
+from pymysql.cursors import DictCursor
 
 from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable, TargetMismatch, decide
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
@@ -21,9 +24,10 @@ from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.column_types import parsed
 from channels.sinks.doris import DorisSink
 from channels.sinks.doris_types import doris_type
+from channels.sinks.stream_load import HttpClient, Reply
 from tests.servers.doris.cases import sink_on, stand_in
 from tests.servers.doris.stand_in import DorisStandIn
-from tests.servers.olap_cases import TABLE, USER, mark_of, name_of, rows_of, write
+from tests.servers.olap_cases import TABLE, UNTYPED, USER, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
 
 MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
@@ -282,6 +286,21 @@ def test_a_table_without_a_partition_for_today_is_found_and_mended(doris: DorisS
     assert doris.rows("SELECT * FROM ods.daily") == [(today, 1)]
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("table", "column"), UNTYPED)
+def test_a_column_without_a_type_is_named_before_anything_is_made(
+    sink: DorisSink, table: TargetTable, column: str, is_there: bool
+) -> None:
+    table = replace(table, name="ods.orders" if is_there else "ods.others")
+    sink.ensure_table(TABLE)
+    (finding,) = sink.check([table])
+    assert f"column {column}" in finding.problem and "cast(... as string)" in finding.mend and finding.fatal
+    assert finding in sink.describe(table)
+    for refused in (sink.ensure_table, sink.ddl):
+        with pytest.raises(TargetMismatch, match=f"column {column}"):
+            refused(table)
+
+
 def test_a_missing_table_that_is_not_ours_to_make(doris: DorisStandIn) -> None:
     sink = sink_on(doris, create_tables=False)
     with pytest.raises(TargetMismatch, match=r"no table ods\.orders"):
@@ -317,6 +336,72 @@ def test_check_says_what_is_wrong_with_the_cluster(
     with pytest.raises(error):
         sink.ensure_table(TABLE)
     sink.close()
+
+
+@pytest.mark.parametrize(("status", "body"), [(403, b"<html>Forbidden</html>"), (200, b"<html>Log in"), (200, b"[]")])
+def test_a_proxy_that_answers_for_a_frontend_is_a_sink_that_is_away(
+    sink: DorisSink, status: int, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ensure_table(TABLE)
+    load = write(sink, (1, "a", False, 1))
+    request = HttpClient.request
+
+    def proxied(client: HttpClient, method: str, host: str, path: str, **more: Any) -> Reply:
+        is_asked = "get_load_state" in path or "backends" in path or path.endswith("_stream_load")
+        return Reply(status, {}, body) if is_asked else request(client, method, host, path, **more)
+
+    monkeypatch.setattr(HttpClient, "request", proxied)
+    for step in (lambda: sink.state(load), lambda: sink.commit([load], mark_of())):
+        with pytest.raises(SinkUnavailable):
+            step()
+    assert any(finding.fatal for finding in sink.check([TABLE]))
+    assert any(finding.fatal for finding in sink._may_load(TABLE))
+
+
+def test_a_backend_is_not_found_by_a_redirect_that_leads_nowhere(
+    sink: DorisSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        HttpClient, "request", lambda client, method, *_, **__: Reply(307 if method == "PUT" else 404, {}, b"")
+    )
+    with pytest.raises(SinkUnavailable, match="redirect to nowhere"):
+        sink._http.backends(fresh=True, via="/api/ods/orders/_stream_load")
+
+
+def test_a_frontend_that_refuses_the_simplest_statement_is_a_finding(doris: DorisStandIn, sink: DorisSink) -> None:
+    doris.faults.order("sql", Fault.ERROR, match="SELECT 1", text="There is no scanNode Backend available")
+    (finding,) = sink.check([TABLE])
+    assert "no scanNode Backend" in finding.problem
+
+
+def test_a_line_that_broke_in_the_middle_of_an_answer_is_made_again(
+    doris: DorisStandIn, sink: DorisSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ensure_table(TABLE)
+    execute, broken = DictCursor.execute, [pymysql.err.InternalError("Packet sequence number wrong - got 3 expected 1")]
+
+    def breaks(cursor: DictCursor, *arguments: Any) -> int:
+        if broken:
+            raise broken.pop()
+        return execute(cursor, *arguments)
+
+    monkeypatch.setattr(DictCursor, "execute", breaks)
+    assert sink.describe(TABLE) == ()
+    assert not broken
+
+
+def test_a_view_is_no_target(sink: DorisSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.ensure_table(TABLE)
+    ask = sink._sql.ask
+    view = {"View": "orders", "Create View": "CREATE VIEW `orders` AS SELECT sum(1) OVER (PARTITION BY id) FROM t"}
+    monkeypatch.setattr(
+        sink._sql, "ask", lambda sql, *values: [view] if sql.startswith("SHOW CREATE") else ask(sql, *values)
+    )
+    assert [finding.problem for finding in sink.check([TABLE])] == [
+        "ods.orders is a view, and rows go into tables alone"
+    ]
+    with pytest.raises(TargetMismatch, match="is a view"):
+        sink.ensure_table(TABLE)
 
 
 def test_no_backend_alive_is_said_and_tried_again(doris: DorisStandIn, sink: DorisSink) -> None:

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from cdc.schema import DELETED, SEQUENCE
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
 from channels.sinks.starrocks_types import parsed, starrocks_type
-from tests.servers.olap_cases import TABLE, USER, committed_once, mark_of, name_of, rows_of, write
+from tests.servers.olap_cases import TABLE, UNTYPED, USER, committed_once, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
 from tests.servers.starrocks.cases import MODES, sink_on, stand_in
 from tests.servers.starrocks.stand_in import StarrocksStandIn
@@ -199,6 +200,25 @@ def test_single_loads_of_a_run_before_an_upgrade_are_committed_after_it(starrock
     load = write(old, *ROWS)
     new.commit([load], mark_of())
     assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    old.close()
+    new.close()
+
+
+def test_what_was_lost_in_one_mode_is_loaded_again_in_the_other(starrocks: StarrocksStandIn) -> None:
+    old, new = sink_on(starrocks, "single"), sink_on(starrocks, "multi")
+    items = TargetTable("ods.items", TABLE.columns, TABLE.key)
+    for table in (TABLE, items):
+        old.ensure_table(table)
+    kept, lost = write(old, *ROWS), write(old, *ROWS, name=name_of(channel="ods.items"), table=items)
+    starrocks.transactions.expire(labels(lost)[0])
+    with pytest.raises(LoadLost) as caught:
+        new.commit([kept, lost], mark_of())
+    assert caught.value.where["labels"] == labels(lost)
+    again = write(new, *ROWS, name=name_of(channel="ods.items", attempt=1), table=items)
+    for _ in range(2):
+        new.commit([kept, again], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == starrocks.rows("SELECT * FROM ods.items") == SEEN
+    assert new.last_checkpoint("shop") == mark_of()
     old.close()
     new.close()
 
@@ -548,6 +568,21 @@ def test_string_is_not_endless() -> None:
     assert parsed("varchar(65533)").holds(parsed("string"))
     with pytest.raises(TypeError, match="no DOUBLE as a key"):
         starrocks_type(TargetColumn("c", pa.float64(), False, "double"), key=True)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(("table", "column"), UNTYPED)
+def test_a_column_without_a_type_is_named_before_anything_is_made(
+    single: StarrocksSink, table: TargetTable, column: str, is_there: bool
+) -> None:
+    table = replace(table, name="ods.orders" if is_there else "ods.others")
+    single.ensure_table(TABLE)
+    (finding,) = single.check([table])
+    assert f"column {column}" in finding.problem and "cast(... as string)" in finding.mend and finding.fatal
+    assert finding in single.describe(table)
+    for refused in (single.ensure_table, single.ddl):
+        with pytest.raises(TargetMismatch, match=f"column {column}"):
+            refused(table)
 
 
 def test_a_column_called_like_the_operation_is_refused_by_name(single: StarrocksSink) -> None:

@@ -220,3 +220,10 @@ def test_ddl_has_key_types_and_comments(sink: DeltaSink) -> None:
         "`id` LONG NOT NULL COMMENT 'it\\'s the key'" in text or "`id` BIGINT NOT NULL COMMENT 'it\\'s the key'" in text
     )
     assert "COMMENT 'all'" in text and "cdc.key" in text
+
+
+def test_ddl_tells_arrays_apart(sink: DeltaSink) -> None:
+    kinds = {"texts": pa.list_(pa.string()), "prices": pa.list_(pa.decimal128(12, 2)), "vector": pa.list_(pa.float32())}
+    text = sink.ddl(TargetTable("ods.arrays", tuple(TargetColumn(*each, True) for each in kinds.items()), ("texts",)))
+    for expected in ("`texts` ARRAY<STRING>", "`prices` ARRAY<DECIMAL(12,2)>", "`vector` ARRAY<FLOAT>"):
+        assert expected in text

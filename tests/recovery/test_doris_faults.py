@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -239,6 +240,36 @@ def test_plain_loads_are_visible_at_once_and_harmless_to_repeat(doris: DorisStan
     write(sink, *ROWS, name=name_of(attempt=1))  # read again by a later run, with the sequence of then
     assert doris.rows("SELECT * FROM ods.orders") == [(2, "b")]
     sink.close()
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["load", "load of an older version"])
+def test_prepared_loads_are_committed_and_aborted_without_the_setting_that_made_them(
+    doris: DorisStandIn, two_phase: DorisSink, is_old: bool
+) -> None:
+    loads = [write(two_phase, *ROWS), write(two_phase, (3, "c", False, 3), name=name_of(task=1))]
+    gone = write(two_phase, (4, "d", False, 4), name=name_of(2))
+    plain = sink_on(doris, two_phase_commit=False)
+    if is_old:
+        loads = [replace(load, detail={name: load.detail[name] for name in ("label", "transaction")}) for load in loads]
+    plain.commit(loads, mark_of())
+    plain.abort("shop", "0a1b2c3d", 1, 2)
+    assert doris.rows("SELECT * FROM ods.orders") == [*SEEN, (3, "c")]
+    assert plain.state(gone) is LoadState.ABORTED
+    doris.transactions.forget(labels(gone)[0])
+    with pytest.raises(LoadLost):
+        plain.commit([gone], mark_of(2))
+    plain.close()
+
+
+def test_plain_loads_ask_nothing_of_a_commit_whatever_the_setting_is_then(
+    doris: DorisStandIn, two_phase: DorisSink
+) -> None:
+    plain = sink_on(doris, two_phase_commit=False)
+    load = write(plain, *ROWS)
+    doris.transactions.forget(labels(load)[0])
+    two_phase.commit([load], mark_of())
+    assert two_phase.last_checkpoint("shop") == mark_of()
+    plain.close()
 
 
 def test_a_commit_waits_for_publishing(doris: DorisStandIn, two_phase: DorisSink) -> None:

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+import cdc.consumer
 from cdc.batch import LoadName
 from cdc.checkpoint import CheckpointState
 from cdc.consumer import Consumer, Ended
+from cdc.errors import Answer, SinkUnavailable, decide
 from cdc.parts import Parts, SnapshotSettings
 from cdc.schema import DELETED, SEQUENCE
 from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
@@ -81,6 +83,46 @@ def test_a_turn_whose_loads_are_lost_is_committed_without_its_chunks(harness):
     assert 77 not in harness.sink.rows()["ods.orders"]
     assert harness.store.last_committed(JOB).snapshots == BEFORE, "the chunk counts as not read"
     assert harness.store.unfinished() == () and harness.sink.prepared() == []
+
+
+def test_a_turn_that_lost_an_executor_is_aborted_and_read_again(harness, monkeypatch):
+    tried = []
+
+    class OneTurn:
+        is_due, tables = True, BEFORE
+
+        def __init__(self, *_):
+            pass
+
+        def begin(self, _):
+            pass
+
+        def at(self, position, joined, *, at_end):
+            return BEFORE
+
+        def next(self, position, sequence, checkpoint):
+            tried.append(checkpoint)
+            return Turn(("shop.orders",), (), reading=checkpoint)
+
+    def submit_reading(checkpoint):
+        name = LoadName(JOB, harness.run.incarnation, harness.run.fence, checkpoint, "ods.orders", task=0)
+        rows = pa.record_batch({"id": [77], "op": [1000], DELETED: [False], SEQUENCE: [1]})
+        harness.sink.part_writer(None)(name, iter([rows]))  # what the executor had loaded
+        assert harness.sink.prepared()
+        lost = Future()
+        lost.set_exception(SinkUnavailable("An executor was lost.", mend=""))
+        return lost
+
+    monkeypatch.setattr(cdc.consumer, "Turns", OneTurn)
+    monkeypatch.setattr(harness.runner, "submit_reading", submit_reading, raising=False)
+    for _ in range(2):
+        consumer = harness.start()
+        consumer._parts = replace(consumer._parts, snapshot=SnapshotSettings(None, None))
+        with pytest.raises(SinkUnavailable) as caught:
+            consumer.run(harness.first_place)
+        assert decide(caught.value) is Answer.RETRY
+        assert harness.store.unfinished() == () and harness.sink.prepared() == []
+    assert tried[0] < tried[1], "labels of the first try may come late"
 
 
 def test_chunks_are_carried_on_by_every_checkpoint_of_the_stream(harness):

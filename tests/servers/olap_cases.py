@@ -21,6 +21,15 @@ TABLE = TargetTable(
     (TargetColumn("id", pa.int64(), False, "bigint"), TargetColumn("name", pa.string(), True, "varchar(10)")),
     ("id",),
 )
+# tables with a column that neither has a type for, and its name
+UNTYPED = (
+    (replace(TABLE, columns=(*TABLE.columns, TargetColumn("words", pa.list_(pa.string()), True))), "words"),
+    (replace(TABLE, columns=(*TABLE.columns, TargetColumn("sums", pa.list_(pa.decimal128(9, 2)), True))), "sums"),
+    (
+        replace(TABLE, columns=(TargetColumn("ratio", pa.float64(), False), *TABLE.columns), key=("ratio", "id")),
+        "ratio",
+    ),
+)
 
 
 class Cluster(Protocol):
