@@ -297,7 +297,8 @@ class KnownTables:
         elif effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
             self._drop(effect.tables)
-            self._gone |= {_name(table): statement.before for table in effect.tables}
+            known = [name for name in map(_name, effect.tables) if name in self._versions]
+            self._gone |= dict.fromkeys(known, statement.before)
         elif effect.kind is EffectKind.HARMLESS:
             if effect.may_rekey:
                 self._check_key(statement, effect)
