@@ -322,7 +322,6 @@ class Consumer:
         self._gathering.watch(closed.loading if closed else ())
         if committing is None or closed is None or not committing.done():
             return
-        targets = frozenset(load.table for load in closed.checkpoint.loads)
         try:
             committed = committing.result()
         except LoadLost as error:
@@ -333,7 +332,7 @@ class Consumer:
         self._committing = self._closed = None
         self._acknowledge(committed)
         self._close_not_before = self._now() + max(0.0, self._committer.merge_s - self._limits.interval_s)
-        self._threads.submit(self._maintain, targets)
+        self._threads.submit(self._maintain, closed.targets)
 
     def _wait_for_commit(self, deadline: float | None = None) -> None:
         """Until the cycle before is COMMITTED and acknowledged; once a stop is asked for, not for long if OPEN."""

@@ -165,6 +165,11 @@ class Closed:
         """Whether it rolls forward, whatever happens."""
         return self.checkpoint.state is not CheckpointState.OPEN
 
+    @property
+    def targets(self) -> frozenset[str]:
+        """Tables that its loads go to. Asked for once all are prepared."""
+        return frozenset(load.table for loading in self.loading for load in loading.future.result())
+
     def loads(self) -> tuple[PreparedLoad, ...]:
         """All loads in order of channel, task and part, once every Task is prepared. Blocks.
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -44,8 +44,13 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_TRIES = 5  # somebody else may write the table's log between our snapshot and our commit, rarely
 _METADATA = "cdc"
-_ABORTED_KEPT_S = 7 * 86400.0
+_ABORTED_KEPT_S = 3600.0  # an executor that outlives its driver gives up long before
+_MAINTAIN_EVERY_S = 5.0  # looking costs as well
 _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
+_SHORTEST_LOG_S = 60.0  # a reader that has listed the log still has to read it
+_CHECKPOINT_EVERY = 50  # versions of a table's log
+# by default every commit would list the whole log several times to see what has expired: `maintain` looks after that
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class DeltaSink:
@@ -63,7 +68,8 @@ class DeltaSink:
         threads: int | None = None,
         parts: int = 2,
     ) -> None:
-        """``retention_s``: how long files that a merge replaced stay for readers of older versions.
+        """``retention_s``: how long files that a merge replaced, and entries of the log, stay for readers of older
+        versions.
 
         ``merge_memory_bytes``: what the keys of one load may take while merging (``memory.merge``).
         """
@@ -77,6 +83,7 @@ class DeltaSink:
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
         self._claim = Claim(self._root / STAGING)
         self._tables: dict[str, DeltaTable] = {}
+        self._maintained: dict[str, float] = {}
         self._vacuumed: dict[str, float] = {}
         self._token: str | None = None  # see StagedFileWriter
         self._probe_head = "seen-"
@@ -103,8 +110,8 @@ class DeltaSink:
                 configuration={
                     "cdc.key": json.dumps(list(table.key)),
                     "delta.deletedFileRetentionDuration": f"interval {int(self._retention_s)} seconds",
-                    "delta.logRetentionDuration": "interval 1 days",
-                    "delta.checkpointInterval": "50",
+                    "delta.logRetentionDuration": f"interval {int(max(self._retention_s, _SHORTEST_LOG_S))} seconds",
+                    "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
                     **{name: str(value) for name, value in table.options.get("properties", {}).items()},
                 },
                 raise_if_key_not_exists=False,
@@ -226,12 +233,20 @@ class DeltaSink:
         return pa.concat_tables(pieces).select(list(table.key))
 
     def maintain(self, tables: Iterable[TargetTable]) -> None:
-        """See ``Sink``: puts small files together, and deletes files that no version within retention needs."""
+        """See ``Sink``: puts small files together, and deletes what no version within retention needs.
+
+        A table is looked at every few seconds at most.
+        """
+        now = time.monotonic()
         for table in tables:
+            if now - self._maintained.get(table.name, -_MAINTAIN_EVERY_S) < _MAINTAIN_EVERY_S:
+                continue
             found = self._open(table.name)
             if found is None:
                 continue
+            self._maintained[table.name] = now
             self._compact(found, table)
+            self._tidy_log(found, table)
             self._vacuum(found, table)
 
     def close(self) -> None:
@@ -302,7 +317,13 @@ class DeltaSink:
             app_transactions=[Transaction(application, mark.checkpoint)],
         )
         sync_folder(folder)  # adopted files are there for good before the log names them
-        found.create_write_transaction(actions, "append", found.schema(), commit_properties=properties)
+        found.create_write_transaction(
+            actions,
+            "append",
+            found.schema(),
+            commit_properties=properties,
+            post_commithook_properties=_NO_HOOKS,
+        )
         # without retries a commit is the version behind its snapshot, or fails
         self._sync_log(folder / "_delta_log", found.version() + 1)
 
@@ -334,7 +355,13 @@ class DeltaSink:
             newest = found.history(1)[0].get(_METADATA)
             properties = CommitProperties(custom_metadata={_METADATA: newest} if newest else None, max_commit_retries=0)
             sync_folder(folder)
-            found.create_write_transaction(actions, "append", found.schema(), commit_properties=properties)
+            found.create_write_transaction(
+                actions,
+                "append",
+                found.schema(),
+                commit_properties=properties,
+                post_commithook_properties=_NO_HOOKS,
+            )
             found.update_incremental()
         except CommitFailedError:
             logger.warning("table %s was changed by another writer while its small files were put together", table.name)
@@ -343,6 +370,20 @@ class DeltaSink:
         else:
             added = sum(isinstance(action, AddAction) for action in actions)
             logger.info("compacted %s: %d files into %d", table.name, len(actions) - added, added)
+
+    def _tidy_log(self, found: DeltaTable, table: TargetTable) -> None:
+        """Sum up the log in a checkpoint now and then, and delete entries before it that have expired.
+
+        A commit takes time by the length of the log: 50,000 entries, half a day's, are 0.8 s.
+        """
+        newest = self._folder(table.name) / "_delta_log" / "_last_checkpoint"
+        try:
+            summed_up = json.loads(newest.read_text(encoding="utf-8"))["version"] if newest.exists() else 0
+            if found.version() - summed_up >= _CHECKPOINT_EVERY:
+                found.create_checkpoint()
+                found.cleanup_metadata()
+        except OSError as error:
+            raise unavailable(error, newest) from error
 
     def _vacuum(self, found: DeltaTable, table: TargetTable) -> None:
         now = time.monotonic()

@@ -40,7 +40,7 @@ class FileSink:
         self._connection.executescript(TABLES)
         self.tables = {}
         self.commits = 0
-        self.maintained = 0
+        self.maintained = []  # the names of each call
 
     @contextmanager
     def _transaction(self):
@@ -158,7 +158,7 @@ class FileSink:
         return CheckpointMark(**{**mark, **places})
 
     def maintain(self, tables):
-        self.maintained += 1
+        self.maintained.append({table.name for table in tables})
 
     def close(self):
         with self._lock:

@@ -109,6 +109,25 @@ def test_files_within_retention_stay_for_readers_of_older_versions(tmp_path: Pat
     assert pa.table(rows).to_pylist() == [{"s": 10}]
 
 
+def test_the_log_is_summed_up_and_what_expired_of_it_deleted(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path, retention_s=0)
+    sink.ensure_table(TABLE)
+    log = tmp_path / "ods/orders/_delta_log"
+    for checkpoint in range(1, 56):
+        commit(sink, checkpoint, range(10), value=checkpoint)
+    assert not list(log.glob("*.checkpoint.parquet")), "a commit does not wait for that"
+    entries = sorted(log.glob("*.json"))
+    for entry in entries:
+        os.utime(entry, (time.time() - 3600,) * 2)
+    sink.maintain([TABLE])
+    left = sorted(log.glob("*.json"))
+    assert len(entries) == 56 and len(left) < 5 and len(list(log.glob("*.checkpoint.parquet"))) == 1
+    commit(sink, 56, range(10, 20), value=1)
+    assert sums(tmp_path) == (20, 560)
+    newest = DeltaSink(tmp_path).last_checkpoint("shop")
+    assert newest is not None and newest.checkpoint == 56
+
+
 def test_another_writers_commit_during_a_merge_is_seen_and_the_merge_made_anew(
     tmp_path: Path, sink: DeltaSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ LIMITS = {
     "handles": (1.1, 20.0),
     "threads": (1.1, 10.0),
     "table_files": (1.5, 50.0),
+    "log_files": (1.5, 50.0),
     "staging_files": (1.0, 10.0),
     "temporary_files": (1.5, 30.0),  # a JVM that is killed leaves some until its driver goes
     "state_kib": (1.5, 1024.0),
@@ -49,8 +50,9 @@ class Sample:
     threads: int  # of the driver
     strays: int  # processes of earlier drivers that should have ended
     table_files: int  # Parquet files in all tables' folders, those of older versions too
-    log_files: int  # of the tables' logs, which keep a day
+    log_files: int  # of the tables' logs
     staging_files: int
+    aborted_marks: int  # in the staging folder too: each stays for an hour
     temporary_files: int  # and folders, of the first level
     state_kib: float
     lag_bytes: int | None  # of binlog behind the committed position; None: the job does not answer
@@ -130,6 +132,7 @@ class Sampler:
 
     def _sample(self) -> Sample:
         memory = {"driver": 0.0, "java": 0.0, "worker": 0.0}
+        birth = self._driver_birth()  # first: a driver that is started meanwhile makes no strays of those seen before
         ages, handles, threads, births = [], 0, 0, []
         for process in self._processes():
             try:
@@ -145,6 +148,7 @@ class Sampler:
         now = time.time()
         age = now - max(ages) if len(ages) > 1 else 0.0
         warehouse, lag_bytes, lag_s = self._folder / "warehouse", *self._lag()
+        marks = _count(warehouse, "_cdc_staging/*.aborted")
         return Sample(
             second=round(time.monotonic() - self._began, 1),
             age=round(age, 1),
@@ -154,10 +158,11 @@ class Sampler:
             processes=len(births),
             handles=handles,
             threads=threads,
-            strays=sum(birth < self._driver_birth() - 0.1 for birth in births) if age > GONE_S else 0,
+            strays=sum(each < birth - 0.1 for each in births) if age > GONE_S else 0,
             table_files=_count(warehouse, "ods/*/*.parquet*"),
             log_files=_count(warehouse, "ods/*/_delta_log/*"),
-            staging_files=_count(warehouse, "_cdc_staging/**/*"),
+            staging_files=_count(warehouse, "_cdc_staging/**/*") - marks,
+            aborted_marks=marks,
             temporary_files=_count(self._folder, "state/jobs/*/tmp/*"),
             state_kib=sum(path.stat().st_size for path in (self._folder / "state").glob("state.db*")) / 1024,
             lag_bytes=lag_bytes,
@@ -185,8 +190,8 @@ class Sampler:
         behind = sum(size for file, size in sizes.items() if file >= place["file"])
         return behind - place["offset"], status["lag_seconds"]
 
-    def verdicts(self) -> list[Verdict]:
-        """What was before and after, and whether that is within its limit."""
+    def verdicts(self, kills: int) -> list[Verdict]:
+        """What was before and after, and whether that is within its limit, after so many ``kills``."""
         settled = [sample for sample in self.samples if sample.age > SETTLED_S]
         calm = [sample for sample in settled if sample.second > self.calm_from]
         found = []
@@ -196,8 +201,10 @@ class Sampler:
                 found.append(grown(f"{name}, the last process alone", calm, name))
         # of files the first third is still filling up: retention, the first vacuum
         later = self.samples[len(self.samples) // 3 :]
-        found += [grown(name, later, name) for name in ("table_files", "temporary_files", "state_kib")]
+        found += [grown(name, later, name) for name in ("table_files", "log_files", "temporary_files", "state_kib")]
         found.append(grown("staging_files, at rest", self.rests, "staging_files"))
+        # a kill leaves at most the cycle that was gathering and the one that waited for its Tasks
+        found.append(Verdict("aborted_marks, of kills", 0, self.rests[-1].aborted_marks, 2 * kills))
         strays = max((sample.strays for sample in self.samples), default=0)
         found.append(Verdict("processes that outlive their driver", 0, strays, MOST_STRAYS))
         found.append(Verdict("processes that outlive the job", 0, len(self.left_behind), 0))
@@ -257,7 +264,7 @@ def plot(
         ("memory, MiB", ("driver_mib", "java_mib", "worker_mib", "memory_mib")),
         ("driver's file descriptors, threads", ("handles", "threads")),
         ("processes", ("processes", "strays")),
-        ("files", ("table_files", "staging_files", "temporary_files")),
+        ("files", ("table_files", "log_files", "staging_files", "temporary_files")),
         ("binlog lag, bytes", ("lag_bytes",)),
         ("state, KiB", ("state_kib",)),
     )

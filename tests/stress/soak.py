@@ -193,7 +193,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-soak-") as folder:
         run, sampler = soak(Path(folder), given.minutes, given.seed)
-    verdicts = sampler.verdicts()
+    verdicts = sampler.verdicts(len(run.kills))
     ARTIFACTS.mkdir(exist_ok=True)
     result = {
         "minutes": given.minutes,
