@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from cdc.errors import CdcError, CheckpointError
 
 
@@ -60,12 +62,15 @@ class JobFolder:
         _make(self.path)
 
     def use_temporary(self) -> None:
-        """Let this process and its children keep their temporary files here; what a killed driver left is deleted.
+        """Let this process and its children keep their temporary files here; what a killed driver left goes.
+
+        Its processes too: a JVM that had not started yet would miss its files, and never look for its driver's end.
 
         The machine's own folder may be tidied by age, under the feet of a job that runs for months. Calls: once the
         job is ours. Raises: CheckpointError - the folder cannot be made.
         """
         temporary = self.path / "tmp"
+        _kill_all_with(str(temporary))
         shutil.rmtree(temporary, ignore_errors=True)
         self.make()
         _make(temporary)
@@ -134,3 +139,12 @@ def _make(path: Path) -> None:
             mend="Free some space, give it to the user that runs the job, or set CDC_HOME to another folder.",
             path=path,
         ) from error
+
+
+def _kill_all_with(temporary: str) -> None:
+    """Kill processes that keep their temporary files there, but this one and what started it."""
+    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid not in ours and process.environ().get("TMPDIR") == temporary:
+                process.kill()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from channels.sinks.delta_merge import LEAF_ROWS, Action, TableFile, write_leaves
 
-_SMALL_ROWS = LEAF_ROWS // 2
+_SMALL_ROWS = LEAF_ROWS // 4  # a full Task of narrow rows makes larger files: a backlog is not rewritten
 _SMALL_FILES = 8  # so many small files are worth a rewrite
 _ROUND_ROWS = 20 * LEAF_ROWS  # rewritten in one call at most: commits wait for it
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +25,31 @@ def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypa
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(tmp_path / "jobs" / "shop" / "tmp")
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
     assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
+
+
+def test_processes_of_a_killed_driver_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    of_job, of_other = (
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            env={"TMPDIR": str(tmp_path / "jobs" / name / "tmp")},
+            start_new_session=True,
+        )
+        for name in ("shop", "shop2")
+    )
+    with of_job, of_other:
+        try:
+            for process in (of_job, of_other):
+                assert process.stdout is not None and process.stdout.readline()
+            JobFolder(tmp_path, "shop").use_temporary()
+            assert of_job.wait(10) == -signal.SIGKILL
+            assert of_other.poll() is None
+        finally:
+            of_job.kill()
+            of_other.kill()
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
