@@ -19,6 +19,7 @@ from cdc.demo import proof, shop
 from cdc.demo.process import JobProcess
 from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
+from tests.stress.sampling import left_behind
 
 COMPARE_EVERY = 10
 LONGEST_S = 9.0  # at least: on a busy machine a cycle takes longer to come
@@ -60,6 +61,7 @@ def run(folder: Path, *, kills: int, seed: int) -> int:
                 for writer in writers:
                     writer.stop()
                 rows = compare(server, job, folder, f"seed {seed}, kill {first + COMPARE_EVERY}")
+    assert not (left := left_behind(folder / "state")), left
     return rows
 
 

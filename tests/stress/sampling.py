@@ -91,7 +91,7 @@ class Sampler:
         self.rests: list[Sample] = []  # while nothing was written and all was committed
         self.calm_from = 0.0  # the second after which nothing was killed
         self.left_behind: list[str] = []
-        self._job, self._folder, self._server = job, folder, server
+        self._job, self._folder, self._home, self._server = job, folder, folder / "state", server
         self._began = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -114,27 +114,13 @@ class Sampler:
 
     def ended(self) -> None:
         """The job was stopped: whatever of it still runs is named."""
-        deadline = time.monotonic() + GONE_S
-        while (found := self._processes()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        self.left_behind = [_command(process) for process in found]
-
-    def _processes(self) -> list[psutil.Process]:
-        """All that carry this job's home in their environment, orphans too."""
-        home, found = str(self._folder / "state"), []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("CDC_HOME") == home:
-                    found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
+        self.left_behind = left_behind(self._home)
 
     def _sample(self) -> Sample:
         memory = {"driver": 0.0, "java": 0.0, "worker": 0.0}
         birth = self._driver_birth()  # first: a driver that is started meanwhile makes no strays of those seen before
         ages, handles, threads, births = [], 0, 0, []
-        for process in self._processes():
+        for process in processes_of(self._home):
             try:
                 kind = _kind(process)
                 memory[kind] += pss_bytes(process.pid) / 2**20
@@ -163,8 +149,8 @@ class Sampler:
             log_files=_count(warehouse, "ods/*/_delta_log/*"),
             staging_files=_count(warehouse, "_cdc_staging/**/*") - marks,
             aborted_marks=marks,
-            temporary_files=_count(self._folder, "state/jobs/*/tmp/*"),
-            state_kib=sum(path.stat().st_size for path in (self._folder / "state").glob("state.db*")) / 1024,
+            temporary_files=_count(self._home, "jobs/*/tmp/*"),
+            state_kib=sum(path.stat().st_size for path in self._home.glob("state.db*")) / 1024,
             lag_bytes=lag_bytes,
             lag_s=lag_s,
         )
@@ -229,6 +215,26 @@ def grown(what: str, samples: Sequence[Sample], name: str) -> Verdict:
     before, after = statistics.median(values[:third]), statistics.median(values[-third:])
     factor, slack = LIMITS[name]
     return Verdict(what, before, after, before * factor + slack)
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """All that carry this ``CDC_HOME`` in their environment, orphans too."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("CDC_HOME") == str(home):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def left_behind(home: Path) -> list[str]:
+    """What still runs of a job that has ended, after the time that it may take to notice."""
+    deadline = time.monotonic() + GONE_S
+    while (found := processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return [_command(process) for process in found]
 
 
 def _kind(process: psutil.Process) -> str:
