@@ -51,6 +51,7 @@ def run(folder: Path, *, kills: int, seed: int) -> int:
                 for writer in writers:
                     writer.start()
                 if not first:
+                    until_commit(job)  # the snapshot; a cold start
                     longest_s = max(LONGEST_S, 1.5 * until_commit(job))
                 for _ in range(min(COMPARE_EVERY, kills - first)):
                     job.start()
@@ -73,9 +74,15 @@ def until_commit(job: JobProcess) -> float:
     """Seconds from a start to a commit of rows, on this machine as busy as it is. The job is killed then."""
     begin = time.monotonic()
     job.start()
-    job.wait_for("a first commit", lambda status: (status["checkpoint"] or {}).get("rows", 0) > 0, 180)
+    job.wait_for("a first commit", _has_committed_rows, 180)
     job.kill()
     return time.monotonic() - begin
+
+
+def _has_committed_rows(status: dict[str, Any]) -> bool:
+    """In this run. Both times are of one clock, in one form."""
+    checkpoint, since = status["checkpoint"] or {}, status["started_at"]
+    return bool(since and checkpoint.get("rows") and (checkpoint["committed_at"] or "") > since)
 
 
 def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> int:
