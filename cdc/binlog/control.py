@@ -84,7 +84,7 @@ class ControlEvents(ABC):
 
     @property
     def open_xa(self) -> tuple[OpenXa, ...]:
-        """XA transactions with rows of mapped tables that are not decided: since when, and how large."""
+        """XA transactions with rows of mapped tables that are not decided, in the order in which they began."""
         everyone = [*self._prepared.values(), *([self._xa] if self._xa else [])]
         return tuple(xa for xa in everyone if xa.rows)
 
@@ -93,7 +93,7 @@ class ControlEvents(ABC):
 
     def _safe_position(self) -> BinlogPosition:
         """The position, or where the oldest undecided XA transaction with rows begins."""
-        return min((xa.since for xa in self.open_xa), key=lambda p: (p.file, p.offset), default=self.position)
+        return next((xa.since for xa in self.open_xa), self.position)
 
     def _event_place(self) -> dict[str, object]:
         state = self._state

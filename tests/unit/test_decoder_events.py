@@ -79,6 +79,19 @@ def test_gtids_join_the_start_set():
     assert run(file_of(TRANSACTION), start=start).decoder.position.gtid_set == f"{uuid}:1-5"
 
 
+def prepared_xa(gtrid):
+    prepare = event(38, struct.pack("<BIII", 0, 1, 1, 0) + gtrid)
+    return GTID + query(b"XA START X'31',X'',1") + event(19, TABLE_MAP) + event(30, ROWS + ROW) + prepare
+
+
+def test_an_open_xa_transaction_holds_the_position_where_file_names_grow_longer():
+    rotation = event(4, struct.pack("<Q", 4) + b"binlog.1000000")
+    data = file_of(prepared_xa(b"1"), rotation) + file_of(prepared_xa(b"2"), TRANSACTION)
+    outcome = run(data, start=BinlogPosition("binlog.999999", 4))
+    assert len(outcome.decoder.open_xa) == 2 and len(outcome.rows()) == 1
+    assert {batch.last.file for batch in outcome.batches} == {"binlog.999999"}
+
+
 def test_an_error_packet_comes_after_the_batches_before_it():
     error = b"\xff" + struct.pack("<H", 1236) + b"#HY000no such file"
     data = packets(format_description(), TRANSACTION[: len(GTID)])
