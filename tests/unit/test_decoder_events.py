@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from cdc.binlog import events as ev
+from cdc.binlog import framing as fr
 from cdc.binlog import numeric, temporal
 from cdc.binlog.checksum import crc32
 from cdc.binlog.events import ServerError
+from cdc.binlog.registry import Registry
 from cdc.binlog.tables import decimal_bytes
 from cdc.errors import DecodeError
 from cdc.position import BinlogPosition
 from cdc.schema import Column, Kind, TableSchema
-from tests.decoding import Everything, Outcome, decode, decode_into
+from tests.decoding import Everything, Outcome, Schemas, decode, decode_into
 
 SCHEMA = TableSchema(
     "shop", "t", (Column("id", Kind.INT, "int"), Column("v", Kind.VARCHAR, "varchar(9)", charset="utf8mb4")), ("id",)
@@ -90,6 +92,19 @@ def test_an_open_xa_transaction_holds_the_position_where_file_names_grow_longer(
     outcome = run(data, start=BinlogPosition("binlog.999999", 4))
     assert len(outcome.decoder.open_xa) == 2 and len(outcome.rows()) == 1
     assert {batch.last.file for batch in outcome.batches} == {"binlog.999999"}
+
+
+def test_what_is_known_of_tables_does_not_grow_with_every_ddl_statement():
+    registry = Registry.empty(Everything("shop"), Schemas([SCHEMA]))
+    contents = [TABLE_MAP[6:], TABLE_MAP[6:].replace(b"shop", b"else")]
+    for _ in range(4000):
+        for number, content in enumerate(contents):
+            if number == 0 or not (registry.known[:, fr.KNOWN_SLOT] == fr.SKIPPED).any():
+                registry.add(content, number, mariadb=False, since=BinlogPosition("binlog.000001", 4))
+        registry.forget_schemas()
+    assert len(registry.arena) == 1 << 16
+    offset, length = registry.known[0, [fr.OFFSET, fr.LENGTH]]
+    assert registry.arena[offset : offset + length].tobytes() == contents[1]
 
 
 def test_an_error_packet_comes_after_the_batches_before_it():
