@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from cdc.binlog.buffer import StreamBuffer
     from cdc.binlog.gtids import Gtids
     from cdc.binlog.registry import Registry
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -136,6 +139,8 @@ class ControlEvents(ABC):
             flags = int(data[at + 17]) | int(data[at + 18]) << 8
             if not flags & ev.IGNORABLE_FLAG and kind < ev.FIRST_TYPE_TO_STEP_OVER:
                 raise Malformed(f"events of {ev.name_of(kind)} are not supported")
+            if kind not in self.skipped_types:
+                log.warning("events of type %d are not known, and stepped over; told once", kind)
             self.skipped_types[kind] = self.skipped_types.get(kind, 0) + 1
             self._step(size)
             return None

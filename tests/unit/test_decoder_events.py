@@ -145,12 +145,17 @@ def test_rows_without_a_table_map_stop():
     assert "no table map" in raised.message
 
 
-def test_incidents_and_unknown_events():
+def test_incidents_and_unknown_events(caplog):
     _, raised = failing(file_of(TRANSACTION, event(26, b"\x01\x00\x04lost")), DecodeError)
     assert "incident 1: lost" in raised.message
     failing(file_of(event(20, b"")), DecodeError)
-    outcome = run(file_of(event(100, b"x"), event(12, b"", flags=0x80), TRANSACTION))
-    assert outcome.decoder.skipped_types == {100: 1, 12: 1}
+    outcome = run(file_of(event(100, b"x"), event(100, b"x"), event(12, b"", flags=0x80), TRANSACTION))
+    assert outcome.decoder.skipped_types == {100: 2, 12: 1}
+    assert ["type 100 " in caplog.messages[0], "type 12 " in caplog.messages[1], len(caplog.messages)] == [
+        True,
+        True,
+        2,
+    ]
     assert len(outcome.rows()) == 1
 
 
@@ -195,6 +200,16 @@ def test_decimals_of_the_reference(precision, scale, raw, text):
     meta = bytes([precision, scale])
     assert decimal_bytes(precision, scale) == len(raw) // 2
     assert str(decoded_value(column, 246, meta, bytes.fromhex(raw))) == text
+
+
+def test_a_date_that_becomes_null_is_told_once(caplog):
+    schema = TableSchema("shop", "x", (Column("id", Kind.INT, "int"), Column("d", Kind.DATE, "date")), ("id",))
+    table = struct.pack("<IHH", 9, 0, 0) + b"\x04shop\0\x01x\0\x02\x03\x0a\x00\x02"
+    rows = struct.pack("<IHHH", 9, 0, 1, 2) + b"\x02\xff" + b"\x00\x05\x00\x00\x00" + bytes(3)
+    transaction = (GTID, query(b"BEGIN"), event(19, table), event(30, rows), XID)
+    outcome = decode(file_of(*transaction, *transaction), Everything("shop"), schemas=[schema])
+    assert [row["d"] for row in outcome.rows()] == [None, None]
+    assert caplog.messages == ["zero or impossible dates of shop.x.d become NULL; told once"]
 
 
 def decoded_value(column, code, meta, raw):
