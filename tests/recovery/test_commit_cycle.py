@@ -1,5 +1,6 @@
 """The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that join later."""
 
+import logging
 import time
 from dataclasses import replace
 
@@ -48,6 +49,15 @@ def test_every_row_of_a_random_source_arrives_once_and_in_order(make, seed):
     harness = make(Source.random(seed))
     assert harness.until_finished() == []
     harness.verify()
+
+
+def test_debug_tells_of_every_batch(make, caplog):
+    harness = make(Source.random(1))
+    with caplog.at_level(logging.DEBUG, "cdc"):
+        assert harness.until_finished() == []
+    told = [record for record in caplog.records if record.message == "batch"]
+    assert sum(record.rows for record in told) == sum(map(len, harness.source.transactions))
+    assert told[-1].position == str(place(len(harness.source.transactions)))
 
 
 class Recorder(Faulty):
