@@ -9,6 +9,7 @@ import datetime
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pymysql
 from cdc.errors import SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
-from channels.sinks.stream_load import Access
+from channels.sinks.stream_load import IDLE_S, Access
 
 CHECKPOINTS = "_cdc_checkpoints"
 ENOUGH_RUNNING = 250  # transactions at once: what a long checkpoint may have prepared, and room for others
@@ -78,6 +79,7 @@ class FrontendSql:
     def __init__(self, access: Access, port: int, product: Product) -> None:
         self._access, self._port, self._product = access, port, product
         self._connection: pymysql.Connection[Any] | None = None
+        self._asked_at = 0.0
         self._lock = threading.Lock()
 
     def ask(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
@@ -90,12 +92,15 @@ class FrontendSql:
     def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
         """Rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
         with self._lock:
+            if time.monotonic() - self._asked_at >= IDLE_S:
+                self._drop()
             last: Exception | None = None
             for host in (*self._access.fe, *self._access.fe):  # one that the FE closed while idle is made again
                 try:
                     connection = self._connected(host)
                     with connection.cursor(pymysql.cursors.DictCursor) as cursor:
                         cursor.execute(statement, values)
+                        self._asked_at = time.monotonic()
                         return list(cursor.fetchall())
                 except pymysql.MySQLError as error:
                     # PyMySQL's own complaints, of packets or a closed line, have no number
