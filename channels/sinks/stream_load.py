@@ -166,7 +166,7 @@ class HttpClient:
                 connection, since = idle.pop()
                 is_fresh = connection.sock is not None and time.monotonic() - since < IDLE_S
                 # readable while nothing was asked: the server has closed it
-                if is_fresh and not select.select([connection.sock], [], [], 0)[0]:
+                if is_fresh and not _is_readable(connection.sock, 0):
                     return connection
                 connection.close()
         return http.client.HTTPConnection(host, timeout=self.access.connect_timeout_s)
@@ -231,9 +231,15 @@ def split_location(location: str) -> tuple[str, str]:
 
 def _asked_for(sock: socket.socket) -> bool:
     """Whether the server wants the body: it said 100, or nothing for a while. Else its answer waits to be read."""
-    if not select.select([sock], [], [], _CONTINUE_S)[0]:
+    if not _is_readable(sock, _CONTINUE_S):
         return True
     return sock.recv(13, socket.MSG_PEEK).split(b" ")[1:2] in ([b"100"], [])
+
+
+def _is_readable(sock: socket.socket, timeout_s: float) -> bool:
+    poll = select.poll()  # select() itself refuses sockets of a process that has more than a thousand files open
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def each_host(hosts: Iterable[str], ask: Callable[[str], Reply]) -> Reply:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from channels.sinks import cluster, stream_load
 from channels.sinks.cluster import FrontendSql
 from channels.sinks.doris_client import DORIS
-from channels.sinks.stream_load import Access, HttpClient
+from channels.sinks.stream_load import Access, HttpClient, Unreachable
 
 
 @pytest.fixture
@@ -53,6 +55,25 @@ def test_a_request_does_not_go_over_a_line_that_was_idle_for_long(impatient: Non
     for _ in range(3):
         assert client.request("GET", forgetful, "/", timeout_s=0.5).status == 200
     client.close()
+
+
+def test_a_line_is_used_again_where_many_files_are_open(forgetful: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2000)), hard))
+    client = HttpClient(Access((forgetful,), "root", "", connections=1))
+    files = []
+    try:
+        while not files or files[-1].fileno() < 1100:
+            files.append(Path("/dev/null").open("rb"))  # noqa: SIM115 - closed below
+        assert client.request("GET", forgetful, "/", timeout_s=0.5).status == 200
+        with pytest.raises(Unreachable):  # it was taken again: this server answers once
+            client.request("GET", forgetful, "/", timeout_s=0.5)
+        assert client.request("GET", forgetful, "/", timeout_s=0.5).status == 200
+    finally:
+        for file in files:
+            file.close()
+        client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_statement_does_not_go_over_a_line_that_was_idle_for_long(
