@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESYNC = "Take a new snapshot of the table; if it comes again, use a binlog source."
-_ROW_EVENTS = (kernels.INSERT, kernels.UPDATE, kernels.DELETE)
 _UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal takes their bytes for text, or stops
 NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII has other bytes
 _INTEGERS = {
