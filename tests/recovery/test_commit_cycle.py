@@ -333,6 +333,18 @@ def test_explicit_mappings_have_their_table_before_any_row_comes(make):
     run.ended()
 
 
+def test_tables_that_are_quiet_are_tidied_too(make, monkeypatch):
+    monkeypatch.setattr(cdc.consumer, "TIDY_S", 0.02, raising=False)
+    harness = make(Source.random(4), endless=True)
+    run = harness.in_background()
+    wait_until(lambda: harness.receiver.acked == place(len(harness.source.transactions)))
+    time.sleep(0.1)  # what belongs to the last commit
+    before = len(harness.sink.maintained)
+    wait_until(lambda: set().union(*harness.sink.maintained[before:]) == set(harness.sink.tables))
+    harness.consumer.stop()
+    run.ended()
+
+
 def test_housekeeping_runs_between_commits_and_its_faults_stop_nothing(make):
     harness, at_work = make(Source.random(4, transactions=40)), []
 
