@@ -49,6 +49,7 @@ from cdc.turns import Request, Turn, Turns
 from spark.chunks import TurnOutcome
 
 MISFIT_S = 10.0  # at its end the stream has every statement that was executed this long ago
+TIDY_S = 5.0  # between tables that are quiet: each is looked at within an hour where there are hundreds
 WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
 _POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
 _BUSY_POLL_S = 0.02  # the same while something is under way
@@ -122,6 +123,8 @@ class Consumer:
         self._turns: Turns | None = None  # once recovered, where there is something to read
         self._misfit: tuple[Position, float] | None = None  # a table was found changed: where and since when
         self._next_turn = 0.0  # the stream goes on until then, or until it stands at its end
+        self._tidying: Future[None] | None = None
+        self._tidy_next, self._tidy_at = 0, now() + TIDY_S
 
     # from other threads
 
@@ -248,6 +251,7 @@ class Consumer:
     def _look_for_close(self, batch: Batch | None) -> None:
         """Start the Tasks that are due, and close the cycle if it is due."""
         gatherer = self._gathering
+        self._tidy_quiet(gatherer)
         gatherer.start_tasks(at_least=self._limits.task_bytes)
         waits_for_ack = gatherer.make_room()
         self._is_at_end = self._receiver.at_end()
@@ -374,6 +378,17 @@ class Consumer:
         self._receiver.ack(last_of(committed))
         self._receiver.rollback(last_of(committed))
         return committed
+
+    def _tidy_quiet(self, gatherer: Gatherer) -> None:
+        """Now and then one table, committed or not: what its last commits replaced may go only after retention."""
+        if self._now() < self._tidy_at or (self._tidying is not None and not self._tidying.done()):
+            return
+        self._tidy_at = self._now() + TIDY_S
+        names = sorted({channel.target.name for channel in gatherer.channels.values()})
+        if names:
+            self._tidy_next += 1
+            name = names[self._tidy_next % len(names)]
+            self._tidying = self._threads.submit(self._maintain, frozenset({name}))
 
     def _maintain(self, targets: frozenset[str]) -> None:
         """Housekeeping of the sink, on the commit thread and so never beside a commit."""

@@ -4,7 +4,7 @@
 
     $CDC_HOME/jobs/shop/     0700
       token                  0600, what the status endpoint wants; random unless the job file sets one
-      driver.log, .1, .2     what supervisor and driver write
+      driver.log, .1 to .3   what supervisor and driver write
       failure.json           the error that ended the newest driver; gone when a new one starts
       tmp/                   temporary files of the driver, its JVM and its workers; emptied when a new one starts
 """

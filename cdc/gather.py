@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -14,6 +15,8 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from channels.channel import Channel
 from channels.sinks.base import TargetTable
+
+_log = logging.getLogger(__name__)
 
 _SMALL = 4  # a channel with less than this share of the largest one's bytes
 _CANCEL_S = 1.0  # cancelled Tasks get this long to be gone, so that they leave nothing behind after the abort
@@ -45,6 +48,8 @@ class Gatherer:
         batch = self._parts.receiver.get(patience_s)
         if batch is None:
             return None
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("batch", extra=_words(batch))
         self.cycle.enter(now)
         self._handed_out = batch.last
         for changes in batch.changes:
@@ -171,3 +176,14 @@ class Gatherer:
         self._parts.sink.ensure_table(channel.target)
         self.channels[schema.name] = channel
         return channel
+
+
+def _words(batch: Batch) -> dict[str, object]:
+    """What the log tells of a Batch: never a value."""
+    return {
+        "tables": ", ".join(dict.fromkeys(changes.schema.name for changes in batch.changes)),
+        "rows": batch.rows,
+        "bytes": batch.bytes,
+        "whole": batch.ends_transaction,
+        "position": str(batch.last),
+    }

@@ -295,12 +295,13 @@ class Job:
             self._refused(error)
             raise error
         told = f"{type(error).__name__}: {error}"
+        with_place = not isinstance(error, CdcError) or _log.isEnabledFor(logging.DEBUG)
         if answer is Answer.PAUSE:
-            _log.error("paused until a person acts: %s", told)
+            _log.error("paused until a person acts: %s", told, exc_info=with_place)
             self._save(_paused(self._record, error, "manual"))
             return
         delay_s = max(next(self._delays), error.after_s if isinstance(error, SinkBusy) else 0.0)
-        _log.warning("paused, again in %.1f s: %s", delay_s, told, exc_info=not isinstance(error, CdcError))
+        _log.warning("paused, again in %.1f s: %s", delay_s, told, exc_info=with_place)
         self._save(_paused(self._record, error, "automatic"))
         self._wishes.wait(delay_s)
 

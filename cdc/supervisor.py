@@ -150,11 +150,17 @@ def rotate(log: Path) -> None:
     """Move a log that has grown large to ``.1`` and older ones up; whoever appends to it goes on in the same file."""
     if log.stat().st_size < LOG_BYTES:
         return
+    copy = log.with_name(f"{log.name}.new")
+    try:
+        shutil.copy2(log, copy)
+    except OSError:
+        copy.unlink(missing_ok=True)  # a full disk: the older ones stay
+        raise
     for number in range(LOGS_KEPT - 1, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         if older.exists():
             older.replace(log.with_name(f"{log.name}.{number + 1}"))
-    shutil.copy2(log, log.with_name(f"{log.name}.1"))
+    copy.replace(log.with_name(f"{log.name}.1"))
     os.truncate(log, 0)
 
 

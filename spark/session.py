@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -154,6 +155,7 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
         spark_session.sparkContext.addPyFile(str(archive))
     else:
         spark_session.addArtifacts(str(archive), pyfile=True)
+        shutil.rmtree(archive.parent, ignore_errors=True)  # the server has a copy; a cluster's executors fetch ours
 
 
 def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -192,8 +194,8 @@ class SessionHolder:
     def get(self) -> SparkSession:
         """The session, alive as far as is known."""
         with self._lock:
-            if self._session is not None and not self._alive(self._session):
-                logger.warning("the JVM of Spark has died; the session is built anew")
+            if self._session is not None and not (self._alive(self._session) and self._answers(self._session)):
+                logger.warning("the session of Spark is gone; it is built anew")
                 self._forget()
             if self._session is None:
                 app_name, master, conf, remote = self._build
@@ -267,13 +269,28 @@ class SessionHolder:
         except Exception:  # noqa: BLE001 - whatever py4j throws here, the JVM does not answer
             return False
 
+    def _answers(self, spark_session: SparkSession) -> bool:
+        """Whether a Spark Connect server still has the session: one that is idle for an hour it closes unasked."""
+        if self._build[3] is None:
+            return True
+        try:
+            spark_session.conf.get("spark.sql.session.timeZone")
+        except Exception as error:  # noqa: BLE001 - whatever it is, a new session is worth a try
+            logger.warning("Spark Connect refuses the session: %s", error)
+            return False
+        return True
+
     def _forget(self) -> None:
-        """Make PySpark forget a JVM that is gone, so that the next session starts one."""
+        """Make PySpark forget a session or a JVM that is gone, so that the next session is a new one."""
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
         spark_session, self._session = self._session, None
-        if self._build[3] is not None or spark_session is None:
+        if spark_session is None:
+            return
+        if self._build[3] is not None:
+            with suppress(Exception):  # the other end is gone; PySpark hands out a session until its client is closed
+                spark_session.client.close()
             return
         context = spark_session.sparkContext
         with suppress(Exception):  # the other end is gone; what counts is that our ends are closed

@@ -30,7 +30,7 @@ QUERY_TIMEOUT_S = 60.0  # a busy server answers questions about itself within th
 HEARTBEAT_S = 5.0
 SILENT_HEARTBEATS = 3  # that many periods without a byte: the line is dead, whatever TCP says
 NET_WRITE_TIMEOUT_S = 3600  # we stop reading while the window is full; the server's own 60 s would cut the line
-_BEYOND_DUMP = 1 << 32  # the plain dump command has 32 bits for the offset
+BEYOND_DUMP = 1 << 32  # the plain dump command has 32 bits for the offset
 _IDENTITIES = uuid.UUID("6b1b6f5e-6c0e-5d0a-8f3c-0c4f5cdcb10c")
 _NON_BLOCKING = 0x01
 
@@ -205,7 +205,7 @@ class BinlogStream:
                 encoded = encode_gtid_set(gtid_set if isinstance(gtid_set, GtidSet) else GtidSet.empty())
                 head = struct.pack("<HIIQI", flags, server_id, 0, 4, len(encoded))
                 self._command(COMMAND.COM_BINLOG_DUMP_GTID, head + encoded)
-            elif start.offset >= _BEYOND_DUMP:
+            elif start.offset >= BEYOND_DUMP:
                 raise PositionLost(
                     "A position beyond 4 GiB cannot be asked for without GTIDs.",
                     mend="Switch GTIDs on (gtid_mode=ON), then run `cdc snapshot` for the job's tables.",

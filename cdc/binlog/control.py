@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from cdc.binlog.buffer import StreamBuffer
     from cdc.binlog.gtids import Gtids
     from cdc.binlog.registry import Registry
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class ControlEvents(ABC):
 
     @property
     def open_xa(self) -> tuple[OpenXa, ...]:
-        """XA transactions with rows of mapped tables that are not decided: since when, and how large."""
+        """XA transactions with rows of mapped tables that are not decided, in the order in which they began."""
         everyone = [*self._prepared.values(), *([self._xa] if self._xa else [])]
         return tuple(xa for xa in everyone if xa.rows)
 
@@ -93,7 +96,7 @@ class ControlEvents(ABC):
 
     def _safe_position(self) -> BinlogPosition:
         """The position, or where the oldest undecided XA transaction with rows begins."""
-        return min((xa.since for xa in self.open_xa), key=lambda p: (p.file, p.offset), default=self.position)
+        return next((xa.since for xa in self.open_xa), self.position)
 
     def _event_place(self) -> dict[str, object]:
         state = self._state
@@ -136,6 +139,8 @@ class ControlEvents(ABC):
             flags = int(data[at + 17]) | int(data[at + 18]) << 8
             if not flags & ev.IGNORABLE_FLAG and kind < ev.FIRST_TYPE_TO_STEP_OVER:
                 raise Malformed(f"events of {ev.name_of(kind)} are not supported")
+            if kind not in self.skipped_types:
+                log.warning("events of type %d are not known, and stepped over; told once", kind)
             self.skipped_types[kind] = self.skipped_types.get(kind, 0) + 1
             self._step(size)
             return None

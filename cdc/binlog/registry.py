@@ -66,6 +66,13 @@ class Registry:
         ]
         self._asks = False
         self._count = len(kept)
+        # the others come again, behind those kept: without moving them together, every DDL would leave a hole
+        self._used = 0
+        for row in kept:
+            offset, length = row[OFFSET], row[LENGTH]
+            self.arena[self._used : self._used + length] = self.arena[offset : offset + length].copy()
+            row[OFFSET] = self._used
+            self._used += length
         self.known[: self._count] = np.array(kept, np.int64).reshape(-1, KNOWN_FIELDS)
         self._rebuild()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from cdc.binlog.message import Message
 from cdc.binlog.tables import MappedColumn, TableMap
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+
+log = logging.getLogger(__name__)
 
 _SCRATCH_PLACES = 16384  # values in flight: 256 KiB, within a core's second-level cache
 _FEWEST_ROWS = 64
@@ -409,6 +412,8 @@ def _made(
     arrays = []
     for i in np.flatnonzero(wanted[:, layout.BAD]).tolist():
         name = slot.columns[i].column.name
+        if name not in slot.impossible_dates and name not in slot.key_columns:
+            log.warning("zero or impossible dates of %s.%s become NULL; told once", slot.schema.name, name)
         slot.impossible_dates[name] = slot.impossible_dates.get(name, 0) + int(wanted[i, layout.BAD])
     for i in np.flatnonzero(wanted[:, layout.HELD]).tolist():
         plan, at = slot.columns[i], int(wanted[i, layout.VALUES_AT])

@@ -9,6 +9,7 @@ Source: alibaba/canal 1.1.8, RowsLogBuffer and LogEventConvert.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 if TYPE_CHECKING:
     from cdc.receiver.base import Selection
 
+log = logging.getLogger(__name__)
+
 _RESYNC = "Take a new snapshot of the table; if it comes again, use a binlog source."
-_ROW_EVENTS = (kernels.INSERT, kernels.UPDATE, kernels.DELETE)
 _UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal takes their bytes for text, or stops
 NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII has other bytes
 _INTEGERS = {
@@ -235,6 +237,8 @@ class EntryDecoder:
                     "A zero or impossible date in a key column has no value in the target.",
                     mend="Mend these rows in the source, or choose a key without this column.",
                 )
+            if (plan.schema.name, column.name) not in self.impossible_dates:
+                log.warning("zero or impossible dates of %s.%s become NULL; told once", plan.schema.name, column.name)
             self.impossible_dates[plan.schema.name, column.name] += impossible
         return array
 

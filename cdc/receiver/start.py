@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cdc.batch import Reads
 from cdc.binlog import events
-from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity, translated
+from cdc.binlog.connection import BEYOND_DUMP, BinlogStream, Endpoint, ReaderIdentity, translated
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
@@ -111,8 +111,8 @@ def continuation(
 ) -> Continuation:
     """How ``server`` continues ``position``.
 
-    The same server goes on by file and offset. Another one goes on by GTID where it has done all that we have seen and
-    still has all that comes after.
+    The same server goes on by file and offset, up to 4 GiB. Beyond, and at another one, it goes on by GTID where the
+    server has done all that we have seen and still has all that comes after.
     Raises: WrongServer - it has not; ``accept_server`` goes on regardless where the binlog allows it.
     PositionLost - what comes next is gone; ``accept_gap`` goes on with the oldest that is left.
     """
@@ -136,7 +136,8 @@ def _continuation(server: Server, position: BinlogPosition, accept_server: bool)
         _check_file(server, position)
         if by_gtid and not server.mariadb and not accept_server:
             _check_executed(server, position)
-        return Continuation(here, by_gtid=False)
+        if not by_gtid or position.offset < BEYOND_DUMP:
+            return Continuation(here, by_gtid=False)
     if not by_gtid:
         if not accept_server or not position.file:
             raise WrongServer(

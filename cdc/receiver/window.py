@@ -103,9 +103,11 @@ class Window:
             return not self._waiting and self._error is None
 
     def close(self) -> None:
-        """Let everybody go who waits. Nothing more goes in or out."""
+        """Let everybody go who waits, and the rows: a job may be PAUSED for weeks. Nothing more goes in or out."""
         with self._changed:
             self._closed = True
+            self._waiting.clear()
+            self._waiting_bytes = 0
             self._changed.notify_all()
 
     def _is_full(self) -> bool:

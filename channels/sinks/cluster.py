@@ -9,6 +9,7 @@ import datetime
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pymysql
 from cdc.errors import SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
-from channels.sinks.stream_load import Access
+from channels.sinks.stream_load import IDLE_S, Access
 
 CHECKPOINTS = "_cdc_checkpoints"
 ENOUGH_RUNNING = 250  # transactions at once: what a long checkpoint may have prepared, and room for others
@@ -78,6 +79,7 @@ class FrontendSql:
     def __init__(self, access: Access, port: int, product: Product) -> None:
         self._access, self._port, self._product = access, port, product
         self._connection: pymysql.Connection[Any] | None = None
+        self._asked_at = 0.0
         self._lock = threading.Lock()
 
     def ask(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
@@ -90,12 +92,15 @@ class FrontendSql:
     def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
         """Rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
         with self._lock:
+            if time.monotonic() - self._asked_at >= IDLE_S:
+                self._drop()
             last: Exception | None = None
             for host in (*self._access.fe, *self._access.fe):  # one that the FE closed while idle is made again
                 try:
                     connection = self._connected(host)
                     with connection.cursor(pymysql.cursors.DictCursor) as cursor:
                         cursor.execute(statement, values)
+                        self._asked_at = time.monotonic()
                         return list(cursor.fetchall())
                 except pymysql.MySQLError as error:
                     # PyMySQL's own complaints, of packets or a closed line, have no number
@@ -148,10 +153,12 @@ class FrontendSql:
 
     def marks(self, databases: Iterable[str], job: str) -> list[CheckpointMark]:
         """The newest mark of ``job`` in each of ``databases`` that has one; each has a ``_cdc_checkpoints``."""
+        # StarRocks keeps a row for each run: every commit asks, and of years of restarts one row alone comes
+        newest = "ORDER BY `sequence` DESC, `fence` DESC, `checkpoint` DESC LIMIT 1"
         found = []
         for database in sorted(databases):
-            rows = self.ask(f"SELECT * FROM {quoted(database)}.{quoted(CHECKPOINTS)} WHERE job = %s", (job,))
-            found += sorted((_mark(job, row) for row in rows), key=_age)[-1:]
+            table = f"{quoted(database)}.{quoted(CHECKPOINTS)}"
+            found += [_mark(job, row) for row in self.ask(f"SELECT * FROM {table} WHERE job = %s {newest}", (job,))]
         return found
 
     def last_checkpoint(self, job: str) -> CheckpointMark | None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import itertools
 import json
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from urllib.parse import urlsplit
 
 _CONTINUE_S = 10.0  # how long a body waits to be asked for; then it is sent all the same
 _REDIRECTS = 3  # follower FE, master FE, BE
+IDLE_S = 30.0  # a line that was quiet for longer may be forgotten on its way: who asks over it waits in vain
 
 
 class Unreachable(Exception):
@@ -71,7 +74,7 @@ class HttpClient:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}  # and since when
         self._busy: dict[str, int] = {}  # those that wait for their turn among them
         self._turns: dict[str, threading.Semaphore] = {}
         self._lock = threading.Lock()
@@ -130,7 +133,7 @@ class HttpClient:
             connection.close()
         else:
             with self._lock:
-                self._idle.setdefault(host, []).append(connection)
+                self._idle.setdefault(host, []).append((connection, time.monotonic()))
         return reply
 
     def redirected(
@@ -154,15 +157,16 @@ class HttpClient:
         """Close idle connections. Harmless when repeated."""
         with self._lock:
             idle, self._idle = self._idle, {}
-        for connection in (connection for connections in idle.values() for connection in connections):
+        for connection, _ in itertools.chain.from_iterable(idle.values()):
             connection.close()
 
     def _take(self, host: str) -> http.client.HTTPConnection:
         with self._lock:
             while idle := self._idle.get(host):
-                connection = idle.pop()
+                connection, since = idle.pop()
+                is_fresh = connection.sock is not None and time.monotonic() - since < IDLE_S
                 # readable while nothing was asked: the server has closed it
-                if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+                if is_fresh and not _is_readable(connection.sock, 0):
                     return connection
                 connection.close()
         return http.client.HTTPConnection(host, timeout=self.access.connect_timeout_s)
@@ -227,9 +231,15 @@ def split_location(location: str) -> tuple[str, str]:
 
 def _asked_for(sock: socket.socket) -> bool:
     """Whether the server wants the body: it said 100, or nothing for a while. Else its answer waits to be read."""
-    if not select.select([sock], [], [], _CONTINUE_S)[0]:
+    if not _is_readable(sock, _CONTINUE_S):
         return True
     return sock.recv(13, socket.MSG_PEEK).split(b" ")[1:2] in ([b"100"], [])
+
+
+def _is_readable(sock: socket.socket, timeout_s: float) -> bool:
+    poll = select.poll()  # select() itself refuses sockets of a process that has more than a thousand files open
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def each_host(hosts: Iterable[str], ask: Callable[[str], Reply]) -> Reply:

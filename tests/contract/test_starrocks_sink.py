@@ -434,6 +434,25 @@ def test_an_older_run_cannot_set_the_record_back(starrocks: StarrocksStandIn, si
     assert sink.last_checkpoint("shop") == mark_of(5, sequence=500)
 
 
+def test_a_commit_asks_for_one_row_however_many_runs_there_were(
+    single: StarrocksSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fence in range(1, 6):
+        mark = replace(mark_of(fence), fence=fence)
+        single.claim(mark, [TABLE.name])
+        single.commit([write(single, *ROWS, name=name_of(fence, fence=fence))], mark)
+    asked, told = single._sql.ask, []
+
+    def ask(statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        rows = asked(statement, values)
+        told.extend(rows if "_cdc_checkpoints` WHERE" in statement else ())
+        return rows
+
+    monkeypatch.setattr(single._sql, "ask", ask)
+    single._check_claim(mark)
+    assert [row["fence"] for row in told] == [5] and single.last_checkpoint("shop") == mark
+
+
 def _fields(mark: Any) -> dict[str, Any]:
     return {name: getattr(mark, name) for name in type(mark).__dataclass_fields__}
 

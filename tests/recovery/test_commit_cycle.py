@@ -1,5 +1,6 @@
 """The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that join later."""
 
+import logging
 import time
 from dataclasses import replace
 
@@ -48,6 +49,15 @@ def test_every_row_of_a_random_source_arrives_once_and_in_order(make, seed):
     harness = make(Source.random(seed))
     assert harness.until_finished() == []
     harness.verify()
+
+
+def test_debug_tells_of_every_batch(make, caplog):
+    harness = make(Source.random(1))
+    with caplog.at_level(logging.DEBUG, "cdc"):
+        assert harness.until_finished() == []
+    told = [record for record in caplog.records if record.message == "batch"]
+    assert sum(record.rows for record in told) == sum(map(len, harness.source.transactions))
+    assert told[-1].position == str(place(len(harness.source.transactions)))
 
 
 class Recorder(Faulty):
@@ -319,6 +329,18 @@ def test_explicit_mappings_have_their_table_before_any_row_comes(make):
     harness = make(source, mappings=(Mapping("shop.orders", "ods.orders"),), endless=True)
     run = harness.in_background()
     wait_until(lambda: "ods.orders" in harness.sink.tables)
+    harness.consumer.stop()
+    run.ended()
+
+
+def test_tables_that_are_quiet_are_tidied_too(make, monkeypatch):
+    monkeypatch.setattr(cdc.consumer, "TIDY_S", 0.02, raising=False)
+    harness = make(Source.random(4), endless=True)
+    run = harness.in_background()
+    wait_until(lambda: harness.receiver.acked == place(len(harness.source.transactions)))
+    time.sleep(0.1)  # what belongs to the last commit
+    before = len(harness.sink.maintained)
+    wait_until(lambda: set().union(*harness.sink.maintained[before:]) == set(harness.sink.tables))
     harness.consumer.stop()
     run.ended()
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
+
+import spark.session
+from spark.session import SessionHolder
 
 _SESSION = """
 from pathlib import Path
@@ -33,3 +39,31 @@ def test_secrets_reach_the_jvm_and_are_not_on_its_command_line() -> None:
         "an-endpoint local[1] told",
         "True True False",
     ]
+
+
+class ConnectSession:
+    """A session of Spark Connect, which its server closes while nobody asks."""
+
+    def __init__(self) -> None:
+        self.is_stopped = self.is_expired = False
+        self.client = SimpleNamespace(close=self.stop)
+        self.conf = SimpleNamespace(get=self.ask)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def ask(self, _: str) -> str:
+        if self.is_expired:
+            raise RuntimeError("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was closed.")
+        return "UTC"
+
+
+def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.session, "build_session", lambda *_: ConnectSession())
+    holder = SessionHolder("idle", remote="sc://spark:15002")
+    first = holder.get()
+    assert holder.get() is first
+    first.is_expired = True
+    second = holder.get()
+    assert second is not first and holder.get() is second
+    assert first.is_stopped, "else PySpark would hand it out again"

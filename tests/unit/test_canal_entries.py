@@ -99,11 +99,12 @@ def test_nulls_and_empty_values_differ_and_decimals_get_their_scale_back():
     assert [str(row["d"]) for row in scaled][2] == "-9999999999.9999999999"
 
 
-def test_zero_and_impossible_dates_are_null_and_counted():
+def test_zero_and_impossible_dates_are_null_and_counted(caplog):
     found, decoder = decoded(batch(*golden()[12:14]))
     ((_, row),) = found
     assert (row["dt"], row["d0"], row["ts"], row["en"]) == (None, None, None, "")
     assert decoder.impossible_dates == {("shop.types", name): 1 for name in ("dt", "d0", "ts")}
+    assert len(caplog.messages) == 3 and all("shop.types" in told for told in caplog.messages)
 
 
 def test_a_zero_date_in_a_key_is_an_error_that_names_it():

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from cdc.binlog import events as ev
+from cdc.binlog import framing as fr
 from cdc.binlog import numeric, temporal
 from cdc.binlog.checksum import crc32
 from cdc.binlog.events import ServerError
+from cdc.binlog.registry import Registry
 from cdc.binlog.tables import decimal_bytes
 from cdc.errors import DecodeError
 from cdc.position import BinlogPosition
 from cdc.schema import Column, Kind, TableSchema
-from tests.decoding import Everything, Outcome, decode, decode_into
+from tests.decoding import Everything, Outcome, Schemas, decode, decode_into
 
 SCHEMA = TableSchema(
     "shop", "t", (Column("id", Kind.INT, "int"), Column("v", Kind.VARCHAR, "varchar(9)", charset="utf8mb4")), ("id",)
@@ -79,6 +81,32 @@ def test_gtids_join_the_start_set():
     assert run(file_of(TRANSACTION), start=start).decoder.position.gtid_set == f"{uuid}:1-5"
 
 
+def prepared_xa(gtrid):
+    prepare = event(38, struct.pack("<BIII", 0, 1, 1, 0) + gtrid)
+    return GTID + query(b"XA START X'31',X'',1") + event(19, TABLE_MAP) + event(30, ROWS + ROW) + prepare
+
+
+def test_an_open_xa_transaction_holds_the_position_where_file_names_grow_longer():
+    rotation = event(4, struct.pack("<Q", 4) + b"binlog.1000000")
+    data = file_of(prepared_xa(b"1"), rotation) + file_of(prepared_xa(b"2"), TRANSACTION)
+    outcome = run(data, start=BinlogPosition("binlog.999999", 4))
+    assert len(outcome.decoder.open_xa) == 2 and len(outcome.rows()) == 1
+    assert {batch.last.file for batch in outcome.batches} == {"binlog.999999"}
+
+
+def test_what_is_known_of_tables_does_not_grow_with_every_ddl_statement():
+    registry = Registry.empty(Everything("shop"), Schemas([SCHEMA]))
+    contents = [TABLE_MAP[6:], TABLE_MAP[6:].replace(b"shop", b"else")]
+    for _ in range(4000):
+        for number, content in enumerate(contents):
+            if number == 0 or not (registry.known[:, fr.KNOWN_SLOT] == fr.SKIPPED).any():
+                registry.add(content, number, mariadb=False, since=BinlogPosition("binlog.000001", 4))
+        registry.forget_schemas()
+    assert len(registry.arena) == 1 << 16
+    offset, length = registry.known[0, [fr.OFFSET, fr.LENGTH]]
+    assert registry.arena[offset : offset + length].tobytes() == contents[1]
+
+
 def test_an_error_packet_comes_after_the_batches_before_it():
     error = b"\xff" + struct.pack("<H", 1236) + b"#HY000no such file"
     data = packets(format_description(), TRANSACTION[: len(GTID)])
@@ -117,12 +145,17 @@ def test_rows_without_a_table_map_stop():
     assert "no table map" in raised.message
 
 
-def test_incidents_and_unknown_events():
+def test_incidents_and_unknown_events(caplog):
     _, raised = failing(file_of(TRANSACTION, event(26, b"\x01\x00\x04lost")), DecodeError)
     assert "incident 1: lost" in raised.message
     failing(file_of(event(20, b"")), DecodeError)
-    outcome = run(file_of(event(100, b"x"), event(12, b"", flags=0x80), TRANSACTION))
-    assert outcome.decoder.skipped_types == {100: 1, 12: 1}
+    outcome = run(file_of(event(100, b"x"), event(100, b"x"), event(12, b"", flags=0x80), TRANSACTION))
+    assert outcome.decoder.skipped_types == {100: 2, 12: 1}
+    assert ["type 100 " in caplog.messages[0], "type 12 " in caplog.messages[1], len(caplog.messages)] == [
+        True,
+        True,
+        2,
+    ]
     assert len(outcome.rows()) == 1
 
 
@@ -167,6 +200,16 @@ def test_decimals_of_the_reference(precision, scale, raw, text):
     meta = bytes([precision, scale])
     assert decimal_bytes(precision, scale) == len(raw) // 2
     assert str(decoded_value(column, 246, meta, bytes.fromhex(raw))) == text
+
+
+def test_a_date_that_becomes_null_is_told_once(caplog):
+    schema = TableSchema("shop", "x", (Column("id", Kind.INT, "int"), Column("d", Kind.DATE, "date")), ("id",))
+    table = struct.pack("<IHH", 9, 0, 0) + b"\x04shop\0\x01x\0\x02\x03\x0a\x00\x02"
+    rows = struct.pack("<IHHH", 9, 0, 1, 2) + b"\x02\xff" + b"\x00\x05\x00\x00\x00" + bytes(3)
+    transaction = (GTID, query(b"BEGIN"), event(19, table), event(30, rows), XID)
+    outcome = decode(file_of(*transaction, *transaction), Everything("shop"), schemas=[schema])
+    assert [row["d"] for row in outcome.rows()] == [None, None]
+    assert caplog.messages == ["zero or impossible dates of shop.x.d become NULL; told once"]
 
 
 def decoded_value(column, code, meta, raw):

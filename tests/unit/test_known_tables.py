@@ -98,6 +98,18 @@ def test_a_server_that_was_accepted_is_not_refused_at_the_next_connect():
     assert continuation(server, found.position).position.gtid_set == f"{OURS}:1-90"
 
 
+@pytest.mark.parametrize(("offset", "by_gtid"), [((1 << 32) - 1, False), (1 << 32, True)])
+def test_a_place_that_the_dump_command_cannot_name_is_gone_on_from_by_gtids(offset, by_gtid):
+    server = SimpleNamespace(
+        identity=OURS, mariadb=False, gtids=True, endpoint="db:3306", files=lambda: {"b.000007": 5 << 30},
+        purged=lambda: f"{OURS}:1-10", has_done=lambda asked: True,
+    )  # fmt: skip
+    found = continuation(server, BinlogPosition("b.000007", offset, OURS, f"{OURS}:1-100"))
+    assert found.by_gtid is by_gtid and found.position.gtid_set == f"{OURS}:1-100"
+    server.gtids = False
+    assert not continuation(server, BinlogPosition("b.000007", offset, OURS)).by_gtid
+
+
 @pytest.mark.parametrize(
     ("one", "other", "both"),
     [

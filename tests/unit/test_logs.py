@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from cdc.logs import FOLLOW_S, LineFormatter, follow_log, last_lines
 from cdc.supervisor import LOG_BYTES, rotate
@@ -59,6 +64,26 @@ def test_a_log_that_has_grown_large_is_moved_while_its_writer_goes_on(tmp_path: 
     assert log.read_text() == "after\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["driver.log", *(f"driver.log.{n}" for n in (1, 2, 3))]
     assert (tmp_path / "driver.log.1").read_bytes().startswith(b"turn 4\n")
+
+
+def test_older_logs_stay_where_a_full_disk_has_no_room_for_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = tmp_path / "driver.log"
+    for number in (1, 2, 3):
+        log.with_name(f"driver.log.{number}").write_text(f"old {number}")
+    log.write_bytes(b"now")
+    os.truncate(log, LOG_BYTES)
+    monkeypatch.setattr(shutil, "copy2", no_room)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            rotate(log)
+    assert [log.with_name(f"driver.log.{n}").read_text() for n in (1, 2, 3)] == ["old 1", "old 2", "old 3"]
+    assert log.stat().st_size == LOG_BYTES and len(list(tmp_path.iterdir())) == 4
 
 
 def test_following_goes_on_behind_a_rotation_and_ends_once_the_job_is_forgotten(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tests.stress.sampling import Sample, grown
 
 SAMPLE = Sample(
     second=0, age=60, driver_mib=300, java_mib=200, worker_mib=100, processes=5, handles=50, threads=30, strays=0,
-    table_files=100, log_files=10, staging_files=0, temporary_files=0, state_kib=100, lag_bytes=0, lag_s=0.0,
+    table_files=100, log_files=10, staging_files=0, aborted_marks=0, temporary_files=0, state_kib=100, lag_bytes=0,
+    lag_s=0.0,
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The window between a reading thread and the Consumer."""
 
+import sys
 import threading
 
 import numpy as np
@@ -96,3 +97,11 @@ def test_closing_lets_a_blocked_reader_go():
     window.close()
     thread.join(5)
     assert done[-1] is False
+
+
+def test_a_closed_window_lets_its_rows_go():
+    window, held = Window(10_000), batch(1)
+    before = sys.getrefcount(held)
+    window.put(held)
+    window.close()
+    assert sys.getrefcount(held) == before and window.bytes_held() == 0
