@@ -87,7 +87,7 @@ class DeltaSink:
         self._vacuumed: dict[str, float] = {}
         self._token: str | None = None  # see StagedFileWriter
         self._probe_head = "seen-"
-        self._swept: set[tuple[str, str, int]] = set()  # runs whose forerunners' leftovers are gone
+        self._swept: dict[tuple[str, str, int], float] = {}  # when leftovers of a run's forerunners went
         self._unswept: list[CheckpointMark] = []  # commits that were begun, and whose staged files may still be there
 
     def ensure_table(self, table: TargetTable) -> None:
@@ -374,12 +374,13 @@ class DeltaSink:
     def _tidy_log(self, found: DeltaTable, table: TargetTable) -> None:
         """Sum up the log in a checkpoint now and then, and delete entries before it that have expired.
 
-        A commit takes time by the length of the log: 50,000 entries, half a day's, are 0.8 s.
+        A commit takes time by the length of the log: 50,000 entries, half a day's, are 0.8 s. Where another writer's
+        entry is the newest, the one with our mark may be old, and stays.
         """
         newest = self._folder(table.name) / "_delta_log" / "_last_checkpoint"
         try:
             summed_up = json.loads(newest.read_text(encoding="utf-8"))["version"] if newest.exists() else 0
-            if found.version() - summed_up >= _CHECKPOINT_EVERY:
+            if found.version() - summed_up >= _CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
                 found.create_checkpoint()
                 found.cleanup_metadata()
         except OSError as error:
@@ -442,7 +443,7 @@ class DeltaSink:
         return self._token
 
     def _sweep(self, mark: CheckpointMark) -> None:
-        """Delete what was staged for ``mark`` and, once in a run, what earlier runs and checkpoints left behind.
+        """Delete what was staged for ``mark`` and, now and then, what earlier runs and checkpoints left behind.
 
         Commits come in order: whatever of this job was staged for an earlier checkpoint is committed or dead. So is
         what earlier runs have staged for this one, which a recovery commits under its own fence.
@@ -452,9 +453,9 @@ class DeltaSink:
             shutil.rmtree(self._staging_of(each.job, each.incarnation, each.fence, each.checkpoint), ignore_errors=True)
         self._unswept.clear()
         run = (mark.job, mark.incarnation, mark.fence)
-        if run in self._swept:
+        if time.monotonic() - self._swept.get(run, -_ABORTED_KEPT_S) < _ABORTED_KEPT_S:
             return
-        self._swept.add(run)
+        self._swept[run] = time.monotonic()
         head = f"cdc-{mark.job}-"
         for path in (self._root / STAGING).glob(f"{head}*"):
             parts = path.name.removesuffix(".aborted").removeprefix(head).split("-")

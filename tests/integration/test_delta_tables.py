@@ -116,16 +116,24 @@ def test_the_log_is_summed_up_and_what_expired_of_it_deleted(tmp_path: Path) -> 
     for checkpoint in range(1, 56):
         commit(sink, checkpoint, range(10), value=checkpoint)
     assert not list(log.glob("*.checkpoint.parquet")), "a commit does not wait for that"
-    entries = sorted(log.glob("*.json"))
-    for entry in entries:
-        os.utime(entry, (time.time() - 3600,) * 2)
     sink.maintain([TABLE])
-    left = sorted(log.glob("*.json"))
-    assert len(entries) == 56 and len(left) < 5 and len(list(log.glob("*.checkpoint.parquet"))) == 1
-    commit(sink, 56, range(10, 20), value=1)
-    assert sums(tmp_path) == (20, 560)
-    newest = DeltaSink(tmp_path).last_checkpoint("shop")
-    assert newest is not None and newest.checkpoint == 56
+    assert len(list(log.glob("*.checkpoint.parquet"))) == 1 and len(list(log.glob("*.json"))) == 56
+    for entry in log.iterdir():
+        os.utime(entry, (time.time() - 3600,) * 2)
+    for number in range(5000, 5050):
+        other = pa.table({"id": pa.array([number], pa.int64()), "n": pa.array([0], pa.int32())})
+        write_deltalake(str(tmp_path / "ods/orders"), other, mode="append")
+    sink = DeltaSink(tmp_path, retention_s=0)
+    sink.maintain([TABLE])
+    assert sink.last_checkpoint("shop") == mark(55), "it is older than another writer's entries"
+    commit(sink, 56, range(5000, 5001), value=0)
+    sink = DeltaSink(tmp_path, retention_s=0)
+    sink.maintain([TABLE])
+    versions = sorted(int(entry.stem) for entry in log.glob("*.json"))
+    assert versions[0] >= 55 and versions[-1] == 107, "a checkpoint and what came after it is left"
+    commit(sink, 57, range(10, 20), value=1)
+    assert sums(tmp_path) == (70, 560)
+    assert DeltaSink(tmp_path).last_checkpoint("shop") == mark(57)
 
 
 def test_another_writers_commit_during_a_merge_is_seen_and_the_merge_made_anew(
