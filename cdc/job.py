@@ -40,6 +40,7 @@ from cdc.status import (
     Resume,
     SnapshotStatus,
     position_status,
+    saved_channels,
     split_transactions,
 )
 from cdc.turns import Request, check_request
@@ -120,10 +121,14 @@ class Job:
             lag_seconds=progress.lag_s if progress and self._record.state is JobState.RUNNING else None,
             split_transactions=split_transactions(position),
             checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
-            channels=tuple(_channel_statuses(progress, record.state)) if progress else (),
+            channels=tuple(_channel_statuses(progress, record.state)) if progress else self._saved_channels(checkpoint),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
         )
+
+    def _saved_channels(self, checkpoint: Checkpoint | None) -> tuple[ChannelStatus, ...]:
+        targets = {channel.source: channel.target for channel in self._config.channels}
+        return saved_channels(checkpoint, self._record.state.value, targets)
 
     def request_pause(self) -> None:
         """See ``Controls``."""

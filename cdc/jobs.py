@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc.checkpoint import ChannelCounts, JobRecord, JobState
+from cdc.checkpoint import JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, ConfigError, SurroundingsError
 from cdc.folder import JobFolder
 from cdc.status import (
-    ChannelStatus,
     CheckpointStatus,
     JobStatus,
     Resume,
     SinkStatus,
-    SnapshotStatus,
     SourceStatus,
     position_status,
+    saved_channels,
     split_transactions,
 )
 
@@ -138,23 +137,6 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         state = JobState.PENDING.value
     checkpoint = store.last_committed(record.name)
     source, sink, targets = _from_job_file(Path(record.job_file))
-    counts = dict(checkpoint.counts) if checkpoint is not None else {}
-    snapshots = checkpoint.snapshots if checkpoint is not None else {}
-    counts = {**{name: ChannelCounts() for name in snapshots}, **counts}
-    channels = tuple(
-        ChannelStatus(
-            name,
-            _target(name, targets),
-            state,
-            one.upserts,
-            one.deletes,
-            one.bytes,
-            0,
-            one.last_committed_at,
-            SnapshotStatus.of(snapshots[name]) if name in snapshots else None,
-        )
-        for name, one in sorted(counts.items())
-    ) + tuple(ChannelStatus(name, to, state) for name, to in targets.items() if name not in counts and "*" not in name)
     return JobStatus(
         job=record.name,
         state=state,
@@ -167,7 +149,7 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         position=position_status(checkpoint.last) if checkpoint is not None and checkpoint.last is not None else None,
         split_transactions=split_transactions(checkpoint.last) if checkpoint is not None else 0,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint is not None else None,
-        channels=channels,
+        channels=saved_channels(checkpoint, state, targets),
     )
 
 
@@ -237,16 +219,6 @@ def _from_job_file(file: Path) -> tuple[SourceStatus, SinkStatus, dict[str, str]
     sink = SinkStatus(text("sink", "type") or "unknown", text("sink", "path", "fe") or "unknown")
     pairs = [(one.get("source"), one.get("target")) for one in (root.items("channels") if root else ())]
     return source, sink, {str(a.value): str(b.value) for a, b in pairs if a is not None and b is not None}
-
-
-def _target(source: str, targets: Mapping[str, str]) -> str:
-    if source in targets:
-        return targets[source]
-    for pattern, target in targets.items():
-        head, star, tail = pattern.partition("*")
-        if star and source.startswith(head) and source.endswith(tail):
-            return target.replace("*", source[len(head) : len(source) - len(tail)])
-    return source
 
 
 def mark(store: SqliteStore, record: JobRecord, state: JobState, reason: str, mend: str) -> None:

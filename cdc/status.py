@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.snapshot.chunks import SnapshotState, TableSnapshot
@@ -215,6 +215,42 @@ def position_status(position: Position) -> dict[str, Any]:
 def split_transactions(position: Position | None) -> int:
     """How many transactions were cut up to a Position."""
     return int(position.to_json().get("splits", 0)) if position is not None else 0
+
+
+def saved_channels(checkpoint: Checkpoint | None, state: str, targets: Mapping[str, str]) -> tuple[ChannelStatus, ...]:
+    """Channels of a job that nobody runs: those of its last checkpoint, and tables that the job file names.
+
+    ``targets``: the job file's targets by source, patterns among them.
+    """
+    snapshots = checkpoint.snapshots if checkpoint is not None else {}
+    counts = checkpoint.counts if checkpoint is not None else {}
+    known = {*snapshots, *counts}
+    found = []
+    for name in (*sorted(known), *(name for name in targets if name not in known and "*" not in name)):
+        channel = ChannelStatus(name, _target(name, targets), state)
+        if name in counts:
+            one = counts[name]
+            channel = replace(
+                channel,
+                upserts=one.upserts,
+                deletes=one.deletes,
+                bytes=one.bytes,
+                last_committed_at=one.last_committed_at,
+            )
+        if name in snapshots:
+            channel = replace(channel, snapshot=SnapshotStatus.of(snapshots[name]))
+        found.append(channel)
+    return tuple(found)
+
+
+def _target(source: str, targets: Mapping[str, str]) -> str:
+    if source in targets:
+        return targets[source]
+    for pattern, target in targets.items():
+        head, star, tail = pattern.partition("*")
+        if star and source.startswith(head) and source.endswith(tail):
+            return target.replace("*", source[len(head) : len(source) - len(tail)])
+    return source
 
 
 def is_loopback(host: str) -> bool:

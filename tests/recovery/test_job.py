@@ -287,12 +287,15 @@ def test_ddl_inside_the_last_batch_leaves_a_transaction_that_is_not_whole(bench)
 
 def test_a_pause_by_hand_outlives_the_process(bench):
     job = bench.job()
-    job.until("RUNNING")
+    job.until_caught_up(bench.source)
     job.job.request_pause()
     job.until("PAUSED", resume="manual")
     assert kill_like(job) == 143
     again = bench.job()
-    again.until("PAUSED", resume="manual")
+    status = again.until("PAUSED", resume="manual")
+    # what was committed is told without a run, too
+    assert sum(channel.upserts + channel.deletes for channel in status.channels) == bench.source.operations
+    assert all(channel.last_committed_at for channel in status.channels if channel.upserts)
     time.sleep(0.05)
     assert again.job.status().state == "PAUSED"
     again.stop()
