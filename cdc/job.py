@@ -159,15 +159,16 @@ class Job:
     def _note(self, wish: Wish, resume: Resume | None = None) -> None:
         self._wishes.note(wish, resume)
         consumer = self._consumer
-        if consumer is None or wish is Wish.RESUME:
+        if wish is Wish.RESUME or (consumer is None and wish is Wish.PAUSE):
             return
-        consumer.stop()
+        if consumer is not None:  # else it still starts, and what it waits for may never answer
+            consumer.stop()
         grace_s = PAUSE_GRACE_S if wish is Wish.PAUSE else END_GRACE_S
         timer = threading.Timer(grace_s, self._leave, (wish, consumer, grace_s))
         timer.daemon = True
         timer.start()
 
-    def _leave(self, wish: Wish, consumer: Consumer, grace_s: float) -> None:
+    def _leave(self, wish: Wish, consumer: Consumer | None, grace_s: float) -> None:
         """End the process, unless what was asked for was done in time. State is durable at every moment."""
         if self._is_over or (wish is Wish.PAUSE and self._at_work is not consumer):
             return

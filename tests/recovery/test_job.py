@@ -513,6 +513,21 @@ sys.exit(job.run())
 """
 
 
+def test_a_start_that_hangs_keeps_nobody_waiting(bench):
+    program = HANGING.replace(
+        "bench.wrap_sink = Hangs", "bench.wrap_sink = lambda sink: Hangs(sink).commit(None, None)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(bench.folder), "signal"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "hangs\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 143
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.stop()
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "state"), [("signal", 143, "PENDING"), ("pause", 1, "PAUSED"), ("stop", 0, "CANCELLED")]
 )
