@@ -75,6 +75,7 @@ class ChannelProgress:
     buffered_rows: int
     counts: ChannelCounts
     snapshot: TableSnapshot | None = None
+    impossible_dates: int = 0  # since the run's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class Consumer:
         if committed is None:
             return None
         channels = gatherer.channels.copy() if gatherer else {}
+        dates = self._receiver.impossible_dates()
         return Progress(
             position=last_of(committed),
             lag_s=self._lag_s(),
@@ -154,6 +156,7 @@ class Consumer:
                     channel.buffered_rows,
                     committed.counts.get(source, ChannelCounts()),
                     committed.snapshots.get(source),
+                    dates.get(source, 0),
                 )
                 for source, channel in sorted(channels.items())
             ),

@@ -151,6 +151,7 @@ def _channel_metrics(status: JobStatus) -> Iterator[Metric]:
     deletes = CounterMetricFamily("cdc_channel_deletes", "Committed deletes.", labels=labels)
     volume = CounterMetricFamily("cdc_channel_bytes", "Committed source bytes.", labels=labels)
     buffered = GaugeMetricFamily("cdc_channel_buffered_rows", "Rows that wait for a Task.", labels=labels)
+    dates = CounterMetricFamily("cdc_channel_impossible_dates", "Dates that became NULL in this run.", labels=labels)
     rows = GaugeMetricFamily("cdc_snapshot_rows", "Rows of the snapshot committed.", labels=labels)
     expected = GaugeMetricFamily("cdc_snapshot_estimated_rows", "Rows of the table, estimated.", labels=labels)
     left = GaugeMetricFamily("cdc_snapshot_chunks_left", "Chunks not yet read.", labels=labels)
@@ -166,7 +167,8 @@ def _channel_metrics(status: JobStatus) -> Iterator[Metric]:
         deletes.add_metric(values, channel.deletes)
         volume.add_metric(values, channel.bytes)
         buffered.add_metric(values, channel.buffered_rows)
-    yield from (upserts, deletes, volume, buffered, rows, expected, left, consistent)
+        dates.add_metric(values, channel.impossible_dates)
+    yield from (upserts, deletes, volume, buffered, dates, rows, expected, left, consistent)
 
 
 def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:

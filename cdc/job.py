@@ -469,6 +469,7 @@ def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelSt
             channel.buffered_rows,
             counts.last_committed_at,
             SnapshotStatus.of(channel.snapshot) if channel.snapshot else None,
+            channel.impossible_dates,
         )
 
 

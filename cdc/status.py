@@ -107,6 +107,7 @@ class ChannelStatus:
     buffered_rows: int = 0
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # None: its rows all came through the stream
+    impossible_dates: int = 0  # that became NULL since the run's start
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChannelStatus:

@@ -156,10 +156,10 @@ class BinlogDecoder(ControlEvents):
 
     @property
     def impossible_dates(self) -> dict[tuple[str, str], int]:
-        """Zero and impossible dates that became NULL, by table and column."""
+        """Zero and impossible dates that became NULL, by table and column. Calls: any thread."""
         counts: dict[tuple[str, str], int] = {}
-        for slot in self._registry.slots:
-            for column, count in slot.impossible_dates.items():
+        for slot in self._registry.slots.copy():
+            for column, count in slot.impossible_dates.copy().items():
                 key = (slot.schema.name, column)
                 counts[key] = counts.get(key, 0) + count
         return counts

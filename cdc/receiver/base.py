@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from cdc.batch import Batch, Reads
@@ -67,6 +68,9 @@ class Receiver(Protocol):
 
     def window_bytes(self) -> int:
         """Bytes of rows read ahead or handed out that no started Task has taken. Calls: any thread."""
+
+    def impossible_dates(self) -> Mapping[str, int]:
+        """Zero and impossible dates that became NULL since this receiver was made, by table. Calls: any thread."""
 
     def at_end(self) -> bool:
         """Whether everything the source has at the moment was handed out (lag is 0)."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -102,6 +103,8 @@ class BinlogReceiver:
         self._drained = False
         self._finished = False
         self._away: tuple[float, SourceUnavailable] | None = None  # since when, and why
+        self._decoder: BinlogDecoder | None = None  # of the newest connection
+        self._dates_before: Counter[str] = Counter()  # impossible ones that earlier connections brought, by table
 
     @classmethod
     def of_server(
@@ -231,6 +234,13 @@ class BinlogReceiver:
         """See ``Receiver``."""
         return self._window.bytes_held()
 
+    def impossible_dates(self) -> Mapping[str, int]:
+        """See ``Receiver``."""
+        found, decoder = self._dates_before.copy(), self._decoder
+        if decoder is not None:
+            _add_dates(found, decoder)
+        return found
+
     def at_end(self) -> bool:
         """See ``Receiver``."""
         return (self._drained or self._finished) and self._window.is_empty()
@@ -283,6 +293,9 @@ class BinlogReceiver:
             on_unknown_xa=partial(self._look_at_unknown_xa, found.position),
         )
         self._tables.place = lambda: decoder.position
+        before, self._decoder = self._decoder, decoder
+        if before is not None:
+            _add_dates(self._dates_before, before)
         return decoder
 
     def _look_at_unknown_xa(self, began: BinlogPosition, xid: str, place: BinlogPosition) -> None:
@@ -415,3 +428,8 @@ class BinlogReceiver:
         if place != self._safe:
             self._window.put(Batch((), self._safe, place, True, 0, 0, 0, None, None))
             self._safe = place
+
+
+def _add_dates(counts: Counter[str], decoder: BinlogDecoder) -> None:
+    for (table, _), count in decoder.impossible_dates.items():
+        counts[table] += count

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -238,6 +238,13 @@ class CanalReceiver:
         """See ``Receiver``: the bodies of messages that are not acked."""
         fetcher = self._fetcher
         return fetcher.bytes_held if fetcher is not None else 0
+
+    def impossible_dates(self) -> Mapping[str, int]:
+        """See ``Receiver``."""
+        found: Counter[str] = Counter()
+        for (table, _), count in self._decoder.impossible_dates.copy().items():
+            found[table] += count
+        return found
 
     def at_end(self) -> bool:
         """See ``Receiver``."""

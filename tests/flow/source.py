@@ -217,6 +217,9 @@ class SourceReceiver:
     def window_bytes(self):
         return self.held_bytes
 
+    def impossible_dates(self):
+        return {}
+
     def at_end(self):
         return self._pieces is None and self._index >= len(self.source.transactions)
 

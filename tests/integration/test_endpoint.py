@@ -40,6 +40,7 @@ STATUS = JobStatus(
             3,
             "2026-01-01T00:00:05Z",
             SnapshotStatus(40, 12, 1_200_000, 4_000_000, False),
+            2,
         ),
     ),
     window_bytes=77,
@@ -178,6 +179,7 @@ def test_status_is_the_documented_json(url: str) -> None:
                     "seconds_left": None,
                     "where": None,
                 },
+                "impossible_dates": 2,
             }
         ],
     }
@@ -216,6 +218,7 @@ def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
         'cdc_channel_upserts_total{job="shop",source="shop.orders",target="ods.orders"} 1000.0',
         'cdc_channel_deletes_total{job="shop",source="shop.orders",target="ods.orders"} 10.0',
         'cdc_channel_bytes_total{job="shop",source="shop.orders",target="ods.orders"} 90000.0',
+        'cdc_channel_impossible_dates_total{job="shop",source="shop.orders",target="ods.orders"} 2.0',
     ):
         assert line in str(text).splitlines()
     controls.now = replace(STATUS, lag_seconds=None, checkpoint=None)

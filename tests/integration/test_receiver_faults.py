@@ -89,6 +89,28 @@ def test_a_line_cut_between_and_inside_transactions(server, orders):
     assert_each_once(taken, 25_000)
 
 
+def test_impossible_dates_are_counted_over_connections(mysql, database):
+    mysql.execute(f"CREATE TABLE {database}.days (id INT PRIMARY KEY, d DATE)")
+    start = position(mysql)
+    with Line(mysql.port) as line:
+        receiver = receiver_of(mysql, Mapped(database), line.port)
+        receiver.open(start, (), 0)
+        taker = Taker(receiver)
+        for number in range(3):
+            with mysql.connect(database) as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_mode = ''")
+                cursor.execute(
+                    f"INSERT INTO days VALUES ({2 * number}, '2024-00-10'), ({2 * number + 1}, '2024-01-10')"
+                )
+                connection.commit()
+            taker.take_rows(2 * (number + 1))
+            if number == 1:
+                line.cut_all()
+        assert receiver.impossible_dates() == {f"{database}.days": 3}
+        receiver.close()
+    assert [row["d"] is None for row in taker.rows] == [True, False] * 3
+
+
 def test_turned_bits_are_read_again(server, orders):
     start = position(server)
     insert(server, orders, 0, 8_000)
