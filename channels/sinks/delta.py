@@ -47,8 +47,6 @@ _METADATA = "cdc"
 _ABORTED_KEPT_S = 3600.0  # an executor that outlives its driver gives up long before
 _MAINTAIN_EVERY_S = 5.0  # looking costs as well
 _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
-_SHORTEST_LOG_S = 60.0  # a reader that has listed the log still has to read it
-_CHECKPOINT_EVERY = 50  # versions of a table's log
 # by default every commit would list the whole log several times to see what has expired: `maintain` looks after that
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -107,13 +105,7 @@ class DeltaSink:
                 delta_tables.delta_schema(table),
                 name=table.name,
                 description=table.comment or None,
-                configuration={
-                    "cdc.key": json.dumps(list(table.key)),
-                    "delta.deletedFileRetentionDuration": f"interval {int(self._retention_s)} seconds",
-                    "delta.logRetentionDuration": f"interval {int(max(self._retention_s, _SHORTEST_LOG_S))} seconds",
-                    "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
-                    **{name: str(value) for name, value in table.options.get("properties", {}).items()},
-                },
+                configuration=delta_tables.properties(table, self._retention_s),
                 raise_if_key_not_exists=False,
             )
             sync_folder(folder / "_delta_log")
@@ -141,7 +133,7 @@ class DeltaSink:
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
-        return delta_tables.create_table(table, self._folder(table.name))
+        return delta_tables.create_table(table, self._folder(table.name), self._retention_s)
 
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
         """See ``Sink``."""
@@ -380,7 +372,7 @@ class DeltaSink:
         newest = self._folder(table.name) / "_delta_log" / "_last_checkpoint"
         try:
             summed_up = json.loads(newest.read_text(encoding="utf-8"))["version"] if newest.exists() else 0
-            if found.version() - summed_up >= _CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
+            if found.version() - summed_up >= delta_tables.CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
                 found.create_checkpoint()
                 found.cleanup_metadata()
         except OSError as error:

@@ -13,11 +13,27 @@ from deltalake.schema import Schema as DeltaSchema
 
 from channels.sinks.base import Finding, TargetTable
 
+CHECKPOINT_EVERY = 50  # versions of a table's log
+_SHORTEST_LOG_S = 60.0  # a reader that has listed the log still has to read it
+_LONG_LOG_S = 2 * 86400.0
+_LOG_RETENTION = "delta.logRetentionDuration"
+_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 _READ_FEATURES = {"timestampNtz"}
 _WRITE_FEATURES = {"timestampNtz", "appendOnly", "invariants"}
 
 
-def create_table(table: TargetTable, folder: Path) -> str:
+def properties(table: TargetTable, retention_s: float) -> dict[str, str]:
+    """Table properties by name; those that the job file sets win."""
+    return {
+        "cdc.key": json.dumps(list(table.key)),
+        "delta.deletedFileRetentionDuration": f"interval {int(retention_s)} seconds",
+        _LOG_RETENTION: f"interval {int(max(retention_s, _SHORTEST_LOG_S))} seconds",
+        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+        **{name: str(value) for name, value in table.options.get("properties", {}).items()},
+    }
+
+
+def create_table(table: TargetTable, folder: Path, retention_s: float) -> str:
     """The statement, Spark SQL, for a table at ``folder``."""
     lines = []
     for field, column in zip(delta_schema(table).fields, table.columns, strict=True):
@@ -29,7 +45,9 @@ def create_table(table: TargetTable, folder: Path) -> str:
     return (
         f"CREATE TABLE `{database}`.`{name}` (\n" + ",\n".join(lines) + f"\n)\nUSING delta{comment}\n"
         f"LOCATION {_quoted(str(folder))}\n"
-        f"TBLPROPERTIES ('cdc.key' = {_quoted(json.dumps(list(table.key)))});"
+        "TBLPROPERTIES (\n"
+        + ",\n".join(f"  {_quoted(name)} = {_quoted(value)}" for name, value in properties(table, retention_s).items())
+        + "\n);"
     )
 
 
@@ -76,6 +94,13 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             f"The table {has}, and the mapping wants ({', '.join(table.key)}).",
             "Choose another target, or remove the table and load it anew.",
         )
+    kept_s = _seconds(metadata.configuration.get(_LOG_RETENTION, "interval 30 days"))
+    if kept_s is not None and kept_s > _LONG_LOG_S:
+        yield Finding(
+            f"The table's log keeps {kept_s / 86400:.0f} days, and commits take time by its length.",
+            f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 1 days').",
+            fatal=False,
+        )
     fields = {field.name: field for field in found.schema().fields}
     wanted = {field.name: field for field in delta_schema(table).fields}
     for name, field in wanted.items():
@@ -101,6 +126,15 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             "It stays NULL for new rows; add it to `columns:` to fill it.",
             fatal=not fields[name].nullable,
         )
+
+
+def _seconds(interval: str) -> float | None:
+    """Of ``interval 30 days``; None where it is of another form."""
+    words = interval.lower().split()
+    if len(words) != 3 or words[0] != "interval" or not words[1].isdecimal():
+        return None
+    unit = _UNITS_S.get(words[2].removesuffix("s"))
+    return float(int(words[1]) * unit) if unit is not None else None
 
 
 def _type_text(kind: DataType) -> str:

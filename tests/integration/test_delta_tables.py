@@ -254,3 +254,14 @@ def test_ddl_tells_arrays_apart(sink: DeltaSink) -> None:
     text = sink.ddl(TargetTable("ods.arrays", tuple(TargetColumn(*each, True) for each in kinds.items()), ("texts",)))
     for expected in ("`texts` ARRAY<STRING>", "`prices` ARRAY<DECIMAL(12,2)>", "`vector` ARRAY<FLOAT>"):
         assert expected in text
+
+
+def test_a_log_that_keeps_long_is_a_finding_but_no_refusal(tmp_path: Path) -> None:
+    DeltaSink(tmp_path, retention_s=30 * 86400).ensure_table(TABLE)
+    (finding,) = DeltaSink(tmp_path).check([TABLE])
+    assert "keeps 30 days" in finding.problem and "logRetentionDuration" in finding.mend and not finding.fatal
+    DeltaSink(tmp_path).ensure_table(TABLE)
+    found = DeltaTable(str(tmp_path / "ods/orders"))
+    found.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    assert DeltaSink(tmp_path).check([TABLE]) == ()
+    assert "'delta.logRetentionDuration' = 'interval 3600 seconds'" in DeltaSink(tmp_path).ddl(TABLE)
