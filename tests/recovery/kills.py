@@ -61,7 +61,9 @@ def run(folder: Path, *, kills: int, seed: int) -> int:
                     progress.advance(bar)
                 for writer in writers:
                     writer.stop()
-                rows = compare(server, job, folder, f"seed {seed}, kill {first + COMPARE_EVERY}")
+                done = min(first + COMPARE_EVERY, kills)
+                rows = compare(server, job, folder, f"seed {seed}, kill {done}")
+                progress.console.print(f"{done} kills: {rows} rows agree")
     assert not (left := left_behind(folder / "state")), left
     return rows
 
