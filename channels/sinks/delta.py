@@ -309,13 +309,7 @@ class DeltaSink:
             app_transactions=[Transaction(application, mark.checkpoint)],
         )
         sync_folder(folder)  # adopted files are there for good before the log names them
-        found.create_write_transaction(
-            actions,
-            "append",
-            found.schema(),
-            commit_properties=properties,
-            post_commithook_properties=_NO_HOOKS,
-        )
+        _append(found, actions, properties)
         # without retries a commit is the version behind its snapshot, or fails
         self._sync_log(folder / "_delta_log", found.version() + 1)
 
@@ -347,13 +341,7 @@ class DeltaSink:
             newest = found.history(1)[0].get(_METADATA)
             properties = CommitProperties(custom_metadata={_METADATA: newest} if newest else None, max_commit_retries=0)
             sync_folder(folder)
-            found.create_write_transaction(
-                actions,
-                "append",
-                found.schema(),
-                commit_properties=properties,
-                post_commithook_properties=_NO_HOOKS,
-            )
+            _append(found, actions, properties)
             found.update_incremental()
         except CommitFailedError:
             logger.warning("table %s was changed by another writer while its small files were put together", table.name)
@@ -458,6 +446,17 @@ class DeltaSink:
                     path.unlink(missing_ok=True)
             elif parts[0] != mark.incarnation or int(parts[2]) <= mark.checkpoint:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _append(found: DeltaTable, actions: list[Action], properties: CommitProperties) -> None:
+    """Raises: CommitFailedError - another writer came between."""
+    found.create_write_transaction(
+        actions,
+        "append",
+        found.schema(),
+        commit_properties=properties,
+        post_commithook_properties=_NO_HOOKS,
+    )
 
 
 def _application(job: str, incarnation: str) -> str:
