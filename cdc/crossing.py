@@ -13,7 +13,7 @@ from cdc.jobfile import Fault, Node
 
 def crossing(root: Node) -> list[Fault]:
     """Every such fault."""
-    return [*_mapped_twice(root), *_out_of_place(root)]
+    return [*_mapped_twice(root), *_out_of_place(root), *_speculative(root)]
 
 
 def _mapped_twice(root: Node) -> Iterator[Fault]:
@@ -47,3 +47,12 @@ def _out_of_place(root: Node) -> Iterator[Fault]:
             yield Fault(
                 tables.line, (*path, "tables"), "is for the sinks doris and starrocks; Delta tables have none of it"
             )
+
+
+def _speculative(root: Node) -> Iterator[Fault]:
+    """A second copy of a Spark task that runs beside the first one would write the first one's rows."""
+    name = "spark.speculation"
+    node = ((root.get("spark") or root).get("conf") or root).get(name)
+    if node is not None and str(node.value).lower() == "true":
+        told = "must stay off: a task and its copy would load the same rows side by side"
+        yield Fault(node.line, ("spark", "conf", name), told)

@@ -105,6 +105,7 @@ def _static(master: str, java_options: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
         "spark.log.level": "ERROR",
         "spark.cleaner.referenceTracking.blocking": "false",
+        "spark.speculation": "false",  # whatever spark-defaults.conf says: a copy of a task loads the same rows again
     }
     if master.startswith("local"):
         settings |= {

@@ -292,6 +292,12 @@ BROKEN = {
         changed("target: ods.orders", "target: ods.orders, tables: {buckets: 3}"),
         ["shop.yaml:5 channels[0].tables: is for the sinks doris and starrocks; Delta tables have none of it"],
     ),
+    "copies of Spark's tasks": (
+        GOOD + "spark:\n  conf:\n    spark.speculation: true\n",
+        [
+            "shop.yaml:8 spark.conf.spark.speculation: must stay off: a task and its copy would load the same rows side by side"
+        ],
+    ),
     "no channels": (
         GOOD.replace("  - {source: shop.orders, target: ods.orders}\n", "").replace("channels:", "channels: []"),
         ["shop.yaml:4 channels: must have at least one entry"],
