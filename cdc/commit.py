@@ -60,6 +60,8 @@ class Committer:
         self._busy = busy
         self.trouble: CdcError | None = None  # what the commit waits for, while it does
         self.merge_s = 0.0  # how long the sink took for the last commit, without waiting for a sink that was away
+        self._losses = delays()  # pauses for loads that are lost again and again
+        self._has_lost = False  # since the last commit
 
     def finish(self, closed: Closed) -> Checkpoint:
         """Bring ``closed`` to COMMITTED.
@@ -86,7 +88,12 @@ class Committer:
         """
         began = time.monotonic()
         if prepared.loads:
-            self._commit(prepared)
+            try:
+                self._commit(prepared)
+            except LoadLost as error:
+                self._pause(prepared, error)
+                raise
+            self._losses, self._has_lost = delays(), False
         commit_s, committed_at = time.monotonic() - began, utc_now()
         committed = replace(
             prepared,
@@ -146,6 +153,18 @@ class Committer:
                 _log.warning("commit of checkpoint %d waits: %s", prepared.id, error)
                 if self._stopping.wait(wait_s):
                     raise GivenUp(f"while the commit waits: {error}") from error
+
+    def _pause(self, prepared: Checkpoint, lost: LoadLost) -> None:
+        """What is lost once is loaded again at once; what is lost every time has a cause that somebody has to see.
+
+        Raises: GivenUp - the job stops meanwhile.
+        """
+        if self._has_lost:
+            self.trouble = lost
+            _log.warning("checkpoint %d: its loads were lost again: %s", prepared.id, lost)
+            if self._stopping.wait(next(self._losses)):
+                raise GivenUp(f"while loads are lost again and again: {lost}") from lost
+        self._has_lost = True
 
     def _is_committed(self, loads: tuple[PreparedLoad, ...]) -> bool:
         states = [self._sink.state(load) for load in loads]

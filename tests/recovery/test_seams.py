@@ -137,6 +137,23 @@ def test_a_lost_load_is_made_again_before_anything_newer_commits(make, which, ti
     harness.verify()
 
 
+def test_loads_that_are_lost_every_time_are_told_and_not_hurried(make, caplog):
+    told = []
+
+    class Telling(Forgetful):
+        def commit(self, loads, checkpoint):
+            told.append(harness.consumer.progress().waits_for)
+            return super().commit(loads, checkpoint)
+
+    harness = make(Source.random(5, transactions=40))
+    harness.wrap_sink = lambda inner: Telling(inner, lambda load: True, 4)
+    assert harness.until_finished() == []
+    harness.verify()
+    assert sum("were lost again" in line for line in caplog.messages) == 3  # each after a pause, longer than the last
+    assert sum(isinstance(error, LoadLost) for error in told) == 3  # a single loss is mended without a word
+    assert harness.consumer.progress().waits_for is None
+
+
 def test_a_load_lost_while_the_job_was_away_is_made_again_at_the_start(tmp_path, make):
     source = Source.random(5, transactions=40)
     assert killed(run_in_process(tmp_path, source, (Fault("commit", "kill_with_next_open", 2),), limits=TASKS_AT_ONCE))
