@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pymysql
@@ -20,7 +21,7 @@ import pymysql
 from cdc.errors import SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
-from channels.sinks.stream_load import IDLE_S, Access
+from channels.sinks.stream_load import IDLE_S, Access, waits
 
 CHECKPOINTS = "_cdc_checkpoints"
 ENOUGH_RUNNING = 250  # transactions at once: what a long checkpoint may have prepared, and room for others
@@ -172,7 +173,11 @@ class FrontendSql:
 
 
 def claim(
-    sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark, record: Callable[[str, CheckpointMark], None]
+    sql: FrontendSql,
+    databases: Iterable[str],
+    mark: CheckpointMark,
+    record: Callable[[str, CheckpointMark], None],
+    visible_timeout_s: float,
 ) -> None:
     """See ``Sink.claim``: by the rows of ``_cdc_checkpoints``, which are read back. Raises: SinkForeign."""
     recorded, databases = set(sql.databases_with(CHECKPOINTS)), set(databases)
@@ -183,6 +188,13 @@ def claim(
         if known is not None and known.sequence >= mark.sequence:
             raise foreign(known)
         record(database, mark)
+    deadline = time.monotonic() + visible_timeout_s
+    for pause in waits(0.02, 0.5):
+        others = [known for known in sql.marks(databases, mark.job) if known.incarnation != mark.incarnation]
+        # an older claim is seen until ours is published, which takes its time on a busy cluster
+        if time.monotonic() > deadline or not others or any(known.sequence >= mark.sequence for known in others):
+            break
+        time.sleep(pause)
     check_claim(sql, databases, mark)
 
 
@@ -196,20 +208,36 @@ def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark
 # ---- limits
 
 
-def running_findings(sql: FrontendSql, product: Product, tables: Sequence[TargetTable]) -> Iterator[Finding]:
-    """Whether a database takes as many prepared loads as a checkpoint of ``tables`` has: one for each at least."""
+def running_findings(
+    sql: FrontendSql,
+    product: Product,
+    tables: Sequence[TargetTable],
+    quotas: Mapping[str, int] = MappingProxyType({}),
+    raise_quota: str = "",
+) -> Iterator[Finding]:
+    """Whether a database takes as many prepared loads as a checkpoint of ``tables`` has: one for each at least.
+
+    ``quotas``: of databases that have a limit of their own; ``raise_quota``: how one is raised.
+    """
     try:
         rows = sql.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'max_running_txn_num_per_db'")
     except (SqlError, TargetMismatch):
-        return  # only administrators may ask; a load that meets the limit waits and says so
-    most = max(Counter(table.name.partition(".")[0] for table in tables).values(), default=0)
-    limit, wanted = int(rows[0]["Value"]) if rows else ENOUGH_RUNNING + 2 * most, max(ENOUGH_RUNNING, 2 * most)
-    if limit < wanted:
+        rows = []  # only administrators may ask; a load that meets the limit waits and says so
+    for database, count in sorted(Counter(table.name.partition(".")[0] for table in tables).items()):
+        limit = quotas.get(database, int(rows[0]["Value"]) if rows else None)
+        wanted = max(ENOUGH_RUNNING, 2 * count)
+        if limit is None or limit >= wanted:
+            continue
+        mend = (
+            raise_quota
+            if database in quotas
+            else 'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{limit}")'
+        )
         yield Finding(
-            f"{product.name} allows {limit} running transactions in a database, and a checkpoint of this job may have "
-            f"{wanted}.",
-            f'ADMIN SET FRONTEND CONFIG ("max_running_txn_num_per_db" = "{4 * wanted}")',
-            fatal=limit < most,
+            f"{product.name} allows {limit} running transactions in database {database}, and a checkpoint of this job "
+            f"may have {wanted}.",
+            mend.format(database=quoted(database), limit=4 * wanted),
+            fatal=limit < count,
         )
 
 

@@ -176,7 +176,7 @@ class ClusterSink(ABC):
         self._claimed = wanted if self._create_tables else wanted & there
         for database in sorted(self._claimed - there):
             self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}", database)
-        claim(self._sql, self._claimed, mark, self._record)
+        claim(self._sql, self._claimed, mark, self._record, self._visible_timeout_s)
 
     def _check_claim(self, checkpoint: CheckpointMark) -> None:
         check_claim(self._sql, self._claimed, checkpoint)

@@ -18,7 +18,7 @@ from cdc.errors import LoadLost, SinkError, TargetMismatch
 from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import FrontendSql, SqlError, quoted, running_findings
+from channels.sinks.cluster import FrontendSql, SqlError, quoted, running_findings, text
 from channels.sinks.cluster_sink import ClusterSink, Shown
 from channels.sinks.doris_client import DORIS, DorisHttp
 from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 _TRIES = 5
 _SYSTEM = {"information_schema", "mysql", "__internal_schema"}
+_UNFINISHED = ("PREPARE", "PRECOMMITTED")
+_DOUBLED_BEFORE = {(2, 0): 15, (2, 1): 6, (3, 0): 2}  # of each line the first release that keeps rows of a key apart
 _FINISHED = re.compile(r"is already \b(committed|visible)\b, not pre-committed", re.IGNORECASE)
+_RAISE_QUOTA = "ALTER DATABASE {database} SET TRANSACTION QUOTA {limit}"
 _STATES = {
     "PRECOMMITTED": LoadState.PREPARED,
     "COMMITTED": LoadState.COMMITTED,
@@ -109,13 +112,50 @@ class DorisSink(ClusterSink):
         except SinkError as error:
             return (Finding(str(error), error.mend),)
         tables = list(tables)
-        found = [*running_findings(self._sql, DORIS, tables)] if self._settings.two_phase else []
+        found = [*self._version_findings()]
+        if self._settings.two_phase:
+            found += running_findings(self._sql, DORIS, tables, self._quotas(), _RAISE_QUOTA)
+            found += self._blind_findings(tables)
         for table in tables:
             is_there = self._shown(table) is not None
             found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there:
                 found += self._may_load(table)
         return tuple(found)
+
+    def _version_findings(self) -> Iterator[Finding]:
+        (row, *_) = self._sql.ask("SELECT @@version_comment")
+        told = str(next(iter(row.values())))
+        found = re.search(r"(\d+)\.(\d+)\.(\d+)", told)
+        if found is None:
+            return
+        line, patch = (int(found[1]), int(found[2])), int(found[3])
+        if line < min(_DOUBLED_BEFORE) or patch < _DOUBLED_BEFORE.get(line, 0):
+            yield Finding(
+                f"{told} may show two rows of one key where a load is large or a table got its sequence later.",
+                "Upgrade to 2.0.15, 2.1.6, 3.0.2 or later.",
+                fatal=False,
+            )
+
+    def _quotas(self) -> dict[str, int]:
+        """Running transactions that each database takes; none where that is an administrator's to see."""
+        try:
+            rows = self._sql.rows("SHOW PROC '/dbs'")
+        except (SqlError, TargetMismatch):
+            return {}
+        return {row["DbName"].rpartition(":")[2]: int(row["TransactionQuota"]) for row in rows}
+
+    def _blind_findings(self, tables: Sequence[TargetTable]) -> Iterator[Finding]:
+        for database in sorted({table.name.partition(".")[0] for table in tables} & self._all_databases()):
+            try:
+                self._transactions(database, "cdc-check-")
+            except (SqlError, TargetMismatch) as error:
+                yield Finding(
+                    f"The user may not see the transactions of {database} ({error}): what a killed run has prepared "
+                    "rests there for an hour, counts as running and holds back ALTER TABLE.",
+                    "From 4.0 on Doris shows them to users with ADMIN_PRIV; without it nothing is lost.",
+                    fatal=False,
+                )
 
     def _may_load(self, table: TargetTable) -> Iterator[Finding]:
         try:
@@ -198,17 +238,27 @@ class DorisSink(ClusterSink):
                 raise DORIS.unavailable("prepared loads do not go away", database=database, labels=prefix)
 
     def _unfinished(self, database: str, prefix: str) -> Iterator[tuple[int, str]]:
+        try:
+            rows = self._transactions(database, prefix)
+        except (SqlError, TargetMismatch) as error:
+            # where others load, we may not look; where we do, `check` has said what it means
+            level = logging.WARNING if database in self._claimed else logging.DEBUG
+            logger.log(level, "prepared loads of %s cannot be looked for, and end by themselves: %s", database, error)
+            return
         # a plain load is not aborted while it runs, it becomes visible; what rests prepared is of another setting
-        for status in ("PREPARE", "PRECOMMITTED") if self._settings.two_phase else ("PRECOMMITTED",):
-            try:
-                rows = self._sql.rows(f"SHOW TRANSACTION FROM {quoted(database)} WHERE status = '{status}'")
-            except (SqlError, TargetMismatch) as error:
-                # not ours to see, so not ours to abort: what we loaded there we would be allowed to see
-                logger.debug("no transactions of %s can be seen: %s", database, error)
-                return
-            for row in rows:
-                if row["Label"].startswith(prefix):
-                    yield int(row["TransactionId"]), row["Label"]
+        wanted = _UNFINISHED if self._settings.two_phase else _UNFINISHED[1:]
+        for row in rows:
+            if row["Label"].startswith(prefix) and row["TransactionStatus"] in wanted:
+                yield int(row["TransactionId"]), row["Label"]
+
+    def _transactions(self, database: str, prefix: str) -> list[dict[str, Any]]:
+        """Those with a label that begins with ``prefix``, among others. Raises: SqlError, TargetMismatch."""
+        show = f"SHOW TRANSACTION FROM {quoted(database)} WHERE"
+        try:
+            return self._sql.rows(f"{show} label LIKE {text(prefix + '%')}")
+        except SqlError:
+            # 1.2 wants a whole label; 4.0 and later do not know a status in their turn
+            return [row for status in _UNFINISHED for row in self._sql.rows(f"{show} status = '{status}'")]
 
     def _abort_load(self, database: str, number: int, label: str) -> None:
         try:

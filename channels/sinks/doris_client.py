@@ -104,8 +104,10 @@ class DorisHttp:
     def load(
         self, host: str, path: str, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]
     ) -> dict[str, Any]:
-        """A Stream Load's answer. Raises: Unreachable."""
-        answer = self._client.request("PUT", host, path, headers=headers, body=body).json()
+        """A Stream Load's answer. Raises: Unreachable, TargetMismatch."""
+        reply = self._client.request("PUT", host, path, headers=headers, body=body)
+        self._refuse_unknown(reply)
+        answer = reply.json()
         if "Status" not in answer:
             raise Unreachable(f"http://{host} gives no load's answer: {answer!r}")
         return answer
@@ -122,7 +124,7 @@ class DorisHttp:
         raise SinkUnavailable(f"Doris does not tell a label's state: {answer.get('data')}", mend=_WAIT, label=label)
 
     def cancel(self, database: str, label: str) -> None:
-        """Abort what is not committed of ``label``; harmless where nothing is. Raises: SinkUnavailable."""
+        """End a load of ``label`` that runs; what is prepared stays so. Raises: SinkUnavailable."""
         self.frontend("POST", f"/api/{quote(database)}/_cancel?label={quote(label)}")
 
     def finish(self, operation: str, database: str, number: int) -> Answer:
@@ -131,6 +133,7 @@ class DorisHttp:
         hosts = self._client.least_busy(self.backends(), number)
         path = f"/api/{quote(database)}/_stream_load_2pc"
         reply = each_host(hosts, lambda host: self._client.request("PUT", host, path, headers=headers))
+        self._refuse_unknown(reply)
         answer = reply.json()
         return Answer(str(answer.get("status")), str(answer.get("msg")))
 
@@ -171,6 +174,12 @@ class DorisHttp:
         for text in texts:
             if isinstance(text, str) and any(word in text for word in _DENIED):
                 raise DORIS.denied(text, self.access.username)
+
+    def _refuse_unknown(self, reply: Reply) -> None:
+        # with enable_all_http_auth a BE asks for LOAD on everything before it commits, and gives no reason
+        if reply.status in (401, 403) and not reply.body.strip():
+            text = f"a backend answers {reply.status}; where it has enable_all_http_auth: GRANT LOAD_PRIV ON *.*"
+            raise DORIS.denied(text, self.access.username)
 
     def close(self) -> None:
         """Close idle connections."""

@@ -8,6 +8,7 @@ Source: Doris, ``stream_load.cpp``, ``stream_load_executor.cpp``, ``DatabaseTran
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +57,8 @@ class DorisPartWriter:
 
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See PartWriter."""
-        columns = [*(column.name for column in self.table.columns), DELETED, SEQUENCE]
+        # ours first: Doris cuts a byte order mark off what begins a line, and a text may begin with one
+        columns = [DELETED, SEQUENCE, *(column.name for column in self.table.columns)]
         kept = bodies.Rows(bodies.checked(self.table, rows, columns), limit_bytes=bodies.MEMORY_BYTES)
         try:
             if not kept.row_count:
@@ -109,6 +111,7 @@ class _Load:
             "timeout": str(self._settings.timeout_s),
             "timezone": "+00:00",
             "two_phase_commit": "true" if self._settings.two_phase else "false",
+            "group_commit": "off_mode",  # unasked, 4.1 and later take a chunked body under a label of their own
             "comment": f"spark-binlog-load, rows {self._rows.row_count}",
         }
         if not self._rows.fits_csv:
@@ -117,7 +120,7 @@ class _Load:
         return headers | ({"compress_type": "LZ4"} if self._settings.compression == "lz4" else {})
 
     def _columns(self) -> list[str]:
-        return [*(column.name for column in self._table.columns), DELETE_SIGN, SEQUENCE]
+        return [DELETE_SIGN, SEQUENCE, *(column.name for column in self._table.columns)]
 
     def _body(self) -> Callable[[], Iterable[bytes]]:
         instead = fillers(self._table, lambda column: doris_type(column, key=False).base)
@@ -130,10 +133,11 @@ class _Load:
         message = str(answer.get("Message", ""))
         match answer["Status"]:
             case "Success" | "Publish Timeout":
+                self._refuse_other_label(answer)
                 loaded = answer.get("NumberLoadedRows")
                 if loaded == self._rows.row_count:
                     return self._prepared(int(answer["TxnId"])), None
-                self._http.cancel(self._database, self.label)
+                self._abort(int(answer["TxnId"]))
                 raise LoadRejected(
                     f"Doris took {loaded} of {self._rows.row_count} rows and called it success.",
                     mend="Look for a filter on the table's loads; the load was cancelled.",
@@ -144,14 +148,32 @@ class _Load:
             case _:
                 return self._failed(answer, message)
 
+    def _refuse_other_label(self, answer: Mapping[str, Any]) -> None:
+        """A load under another label is one that no repeat finds. Raises: SinkSetting."""
+        given = answer.get("Label", self.label)
+        if given == self.label and not answer.get("GroupCommit"):
+            return
+        self._abort(int(answer["TxnId"]))
+        raise SinkSetting(
+            f"Doris did not take the load under its label, but under {given}.",
+            mend='See that no proxy changes headers on the way, and: ALTER TABLE ... SET ("group_commit_mode" = '
+            '"off_mode").',
+            **self._where(),
+        )
+
+    def _abort(self, number: int) -> None:
+        """End a transaction that is not committed, prepared ones too; what cannot be ended now ends by its time-out."""
+        with contextlib.suppress(Unreachable):
+            self._http.finish("abort", self._database, number)
+
     def _existing(self, job: str, number: int | None) -> tuple[PreparedLoad | None, CdcError | None]:
         """An earlier try got further than its answer, or still runs."""
         state = {"FINISHED": "VISIBLE", "PRECOMMITTED": "PRECOMMITTED"}.get(job) or self._state_at_rest()
         if state == "PREPARE":
             self._http.cancel(self._database, self.label)
         if state in ("PRECOMMITTED", "COMMITTED", "VISIBLE"):
-            if state == "PRECOMMITTED" and not self._settings.two_phase:
-                self._http.cancel(self._database, self.label)
+            if state == "PRECOMMITTED" and not self._settings.two_phase and number is not None:
+                self._abort(number)
             elif number is not None:
                 return self._prepared(number), None
         return None, DORIS.unavailable(f"an earlier try of the load is {state.lower()}", **self._where())
@@ -203,7 +225,7 @@ def raise_refused(
     def says(*words: str) -> bool:
         return any(word in low for word in words)
 
-    if says("too many filtered rows", "data_quality_error", "filtered data"):
+    if says("too many filtered rows", "data_quality_error", "filtered data", "unqualified data"):
         raise LoadRejected(
             "Doris refused rows.",
             mend="Widen the column or mend the row at the source, then `cdc resume`; `cdc check` compares the table.",
@@ -246,7 +268,7 @@ def raise_refused(
             mend="Set sink.two_phase_commit: false.",
             **where,
         )
-    if says("body exceed max size", "transaction quota", "quota exceed", "exceeds quota"):
+    if says("exceed max size", "exceed be's conf", "transaction quota", "quota exceed", "exceeds quota"):
         raise SinkSetting(
             f"The load outgrows a limit: {message}", mend="Raise the limit named, or lower tasks.max_bytes.", **where
         )

@@ -112,7 +112,8 @@ def _model(
         yield Finding(
             f"{table.name}: the table has no sequence column",
             f'ALTER TABLE {target} ENABLE FEATURE "SEQUENCE_LOAD" WITH PROPERTIES '
-            '("function_column.sequence_type" = "bigint")',
+            '("function_column.sequence_type" = "bigint"); before 2.0.15, 2.1.6 and 3.0.2 rows become double by it: '
+            "make the table again there",
         )
     elif not parsed(str(existing[SEQUENCE_COLUMN]["Type"])).holds(ColumnType("BIGINT")):
         yield Finding(f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", again)

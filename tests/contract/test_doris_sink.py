@@ -17,7 +17,7 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkUnavailable, TargetMismatch, decide
+from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkSetting, SinkUnavailable, TargetMismatch, decide
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
 from channels.sinks import bodies
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
@@ -465,3 +465,106 @@ def test_one_host_gets_only_so_many_requests_at_once(doris: DorisStandIn) -> Non
     assert time.monotonic() - began >= 0.6
     assert {sink.state(load) for load in loads} == {LoadState.PREPARED}
     sink.close()
+
+
+@pytest.mark.parametrize("version", [(1, 2), (2, 1), (3, 0), (4, 0), (4, 1)])
+def test_every_version_takes_a_label_once_and_lets_go_of_what_is_prepared(version: tuple[int, int]) -> None:
+    with stand_in(version=version) as doris:
+        sink = sink_on(doris)
+        sink.ensure_table(TABLE)
+        kept, dropped = write(sink, (1, "a", False, 1)), write(sink, (2, "b", False, 2), name=name_of(2))
+        doris.faults.order("load", Fault.DROP_ANSWER)
+        again = write(sink, (3, "c", False, 3), name=name_of(task=1))
+        sink.abort(dropped.name.job, dropped.name.incarnation, dropped.name.fence, 2)
+        assert sink.state(dropped) is LoadState.ABORTED
+        sink.commit([kept, again], mark_of())
+        assert doris.rows("SELECT * FROM ods.orders") == [(1, "a"), (3, "c")]
+        assert len(doris.transactions.history) == 3
+        sink.close()
+
+
+def test_a_user_who_may_not_see_transactions_is_told_what_it_means(caplog: pytest.LogCaptureFixture) -> None:
+    with stand_in(version=(4, 0), administrators={"root"}) as doris:
+        sink = sink_on(doris)
+        sink.claim(mark_of(), [TABLE.name])
+        sink.ensure_table(TABLE)
+        (finding,) = sink.check([TABLE])
+        assert "may not see the transactions of ods" in finding.problem and not finding.fatal
+        load = write(sink, (1, "a", False, 1))
+        sink.abort(load.name.job, load.name.incarnation, load.name.fence, load.name.checkpoint)
+        assert "end by themselves" in caplog.text
+        sink.close()
+
+
+def test_a_load_that_goes_under_another_label_is_refused(doris: DorisStandIn) -> None:
+    doris.settings.group_commit = True
+    sink = sink_on(doris, two_phase_commit=False)
+    sink.ensure_table(TABLE)
+    with pytest.raises(SinkSetting, match="group_commit_mode"):
+        write(sink, (1, "a", False, 1))
+    sink.close()
+
+
+def test_many_bad_rows_are_bad_rows_too(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    with pytest.raises(LoadRejected, match="refused rows"):
+        write(sink, *((number, "too long", False, number) for number in range(60)))
+
+
+@pytest.mark.parametrize(
+    ("told", "is_found"),
+    [("2.1.5", True), ("2.1.6", False), ("3.0.1", True), ("3.1.0", False), ("1.2.7", True), ("4.0.0", False)],
+)
+def test_a_version_that_shows_rows_twice_is_found(
+    sink: DorisSink, told: str, is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.ensure_table(TABLE)
+    ask = sink._sql.ask
+    row = [{"@@version_comment": f"Doris version doris-{told}-rc01-0000000"}]
+    monkeypatch.setattr(sink._sql, "ask", lambda sql, *more: row if "version" in sql else ask(sql, *more))
+    assert ["two rows of one key" in finding.problem for finding in sink.check([TABLE])] == [True] * is_found
+
+
+def test_a_database_s_own_quota_counts(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    doris.settings.quotas["ods"] = 20
+    (finding,) = sink.check([TABLE])
+    assert finding.mend == "ALTER DATABASE `ods` SET TRANSACTION QUOTA 1000"
+    doris.settings.quotas["ods"] = 1000
+    assert sink.check([TABLE]) == ()
+
+
+def test_a_text_that_begins_with_a_byte_order_mark_keeps_it(doris: DorisStandIn, sink: DorisSink) -> None:
+    table = TargetTable("ods.notes", (TargetColumn("note", pa.string(), False, "varchar(9)"),), ("note",))
+    sink.ensure_table(table)
+    batch = pa.record_batch({"note": ["\ufeffa", "\ufeffb"], DELETED: [False, False], SEQUENCE: [1, 2]})
+    load = sink.part_writer(table)(name_of(channel="ods.notes"), iter([batch]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    assert doris.rows("SELECT * FROM ods.notes") == [("\ufeffa",), ("\ufeffb",)]
+
+
+def test_a_backend_that_refuses_without_a_word_names_the_grant(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    load = write(sink, (1, "a", False, 1))
+    doris.settings.asks_all = True
+    with pytest.raises(TargetMismatch, match="GRANT LOAD_PRIV"):
+        sink.commit([load], mark_of())
+    doris.settings.asks_all = False
+    sink.commit([load], mark_of())
+
+
+def test_a_claim_waits_until_it_is_seen(doris: DorisStandIn, sink: DorisSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.ensure_table(TABLE)
+    sink.claim(mark_of(), [TABLE.name])
+    marks, looks = sink._sql.marks, list[int]()
+
+    def late(databases: Any, job: str) -> Any:
+        looks.append(1)
+        found = marks(databases, job)
+        return [replace(mark, incarnation="old", sequence=0) for mark in found] if len(looks) in (2, 3) else found
+
+    monkeypatch.setattr(sink._sql, "marks", late)
+    sink.claim(replace(mark_of(), sequence=mark_of().sequence + 1), [TABLE.name])
+    assert len(looks) > 3

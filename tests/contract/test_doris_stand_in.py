@@ -212,7 +212,7 @@ def test_precommits_expire_and_labels_are_forgotten() -> None:
 @pytest.mark.parametrize("doris", [{"max_running_txn_num_per_db": 1}], indirect=True)
 def test_running_transactions_are_limited(doris: DorisStandIn) -> None:
     load(doris, "1,a,0,1\n", "l1", two_phase_commit="true")
-    assert "current running txns on db ods is 1, larger than limit 1" in load(doris, "", "l2")["Message"]
+    assert "current running txns on db 10003 is 1, larger than limit 1" in load(doris, "", "l2")["Message"]
 
 
 def test_a_frontend_s_restart_forgets_loads_under_way(doris: DorisStandIn) -> None:

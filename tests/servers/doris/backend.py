@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _JOB_STATUS = {Status.PREPARE: "RUNNING", Status.PRECOMMITTED: "PRECOMMITTED"}
 
+_BYTE_ORDER_MARK = "\ufeff".encode()
+_MOST_BAD_ROWS = 50  # where none is allowed
 _VISIBLE_LATER = "[PUBLISH_TIMEOUT]TStatus: transaction commit successfully, BUT data will be visible later"
 _TOO_MANY_VERSIONS = (
     "TStatus: tablet error: [E-235]failed to init rowset builder. version count: 2001, exceed limit: 2000, tablet: "
@@ -59,6 +61,9 @@ class Backend(Server):
 
     def _stream_load(self, request: Handler, database: str, table: str) -> None:
         label = request.headers.get("label") or str(uuid.uuid4())
+        unasked = request.chunked and not request.headers.get("group_commit")
+        if unasked and self.cluster.settings.has("forgets_labels_of_chunked_bodies"):
+            label = str(uuid.uuid4())
         two_phase = request.headers.get("two_phase_commit") == "true"
         order = self.cluster.faults.take("load", label)
         if order is not None and order.fault is Fault.HTTP_500:
@@ -73,6 +78,7 @@ class Backend(Server):
             **dict.fromkeys(("NumberTotalRows", "NumberLoadedRows", "NumberFilteredRows", "NumberUnselectedRows"), 0),
             "LoadBytes": 0,
             "LoadTimeMs": 1,
+            **({"GroupCommit": True} if self.cluster.settings.group_commit and not two_phase else {}),
         }
         transaction: Transaction | None = None
         try:
@@ -133,6 +139,9 @@ class Backend(Server):
             checked = plan.check(body, self.cluster)
         bad = len(checked.bad)
         result |= {"NumberTotalRows": checked.total, "NumberLoadedRows": checked.total - bad, "NumberFilteredRows": bad}
+        if bad > _MOST_BAD_ROWS and not plan.max_filter_ratio and self.cluster.settings.has("stops_at_bad_rows"):
+            result |= dict.fromkeys(("NumberTotalRows", "NumberLoadedRows", "NumberFilteredRows"), 0)
+            raise LoadError("CANCELLED", "[END_OF_FILE]Encountered unqualified data, stop processing")
         if bad:
             name = f"__shard_0/error_log_{transaction.id}"
             self.error_logs[name] = "\n".join(filter(None, checked.bad)).encode()
@@ -211,6 +220,8 @@ class Backend(Server):
         number, label = request.headers.get("txn_id", ""), request.headers.get("label", "")
         for _ in request.body():
             continue
+        if self.cluster.settings.asks_all:
+            return request.reply(b"", 403)
         transactions = self.cluster.transactions
         try:
             self._check_user(request, database)
@@ -302,6 +313,7 @@ class Plan:
         elif self.format == "arrow":
             fields = arrow_fields(body, self.fields)
         else:
+            body = body.removeprefix(_BYTE_ORDER_MARK)
             fields, bad = csv_fields(body, self.fields, self.column_separator, self.line_delimiter)
         if self.sequence:
             fields = fields.rename_columns([SEQUENCE if name == self.sequence else name for name in self.fields])

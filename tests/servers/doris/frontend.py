@@ -120,7 +120,7 @@ class Frontend(Server):
         if not label:
             return self._error(request, "No label selected", 403)
         if database not in self.cluster.storage.databases:
-            return self._error(request, f"Unknown database '{database}'")
+            return self._error(request, f"unknown databases, dbName={database}")
         self._ok(request, self.cluster.transactions.state(database, label))
 
     def _cancel(self, request: Handler, user: tuple[str, str], database: str) -> None:
@@ -130,7 +130,7 @@ class Frontend(Server):
             return self._error(request, f"Access denied for user '{user[0]}' to database '{database}'")
         label = request.query.get("label", "")
         try:
-            found = self.cluster.transactions.by_label(database, label, (Status.PREPARE, Status.PRECOMMITTED))
+            found = self.cluster.transactions.by_label(database, label, (Status.PREPARE,))
             self.cluster.transactions.abort(found, "user cancel")
         except Refused as error:
             return self._error(request, str(error))

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 class DorisSettings:
     """One cluster."""
 
-    version: tuple[int, int] = (3, 0)  # 1.2, 2.0, 2.1, 3.0, 3.1, 4.0
+    version: tuple[int, int] = (3, 0)  # 1.2, 2.0, 2.1, 3.0, 3.1, 4.0, 4.1
     users: dict[str, str] = field(default_factory=lambda: {"root": ""})
     denied: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without LOAD
     backends: int = 1
     followers: int = 0  # FEs beside the master
+    administrators: set[str] = field(default_factory=lambda: {"root", "cdc"})
+    quotas: dict[str, int] = field(default_factory=dict)  # ALTER DATABASE ... SET TRANSACTION QUOTA
+    group_commit: bool = False  # every table has group_commit_mode: async_mode
+    asks_all: bool = False  # enable_all_http_auth, and its user has no LOAD on everything
     null: bool = False  # BEs read bodies and throw them away: for benchmarks
     resets_bodies: bool = False  # the FE cuts a connection whose body is on its way, as 3.1.3 and later do
     max_running_txn_num_per_db: int = 0  # 0: the version's own
@@ -49,5 +53,8 @@ class DorisSettings:
                 "exact_json_numbers": (2, 0),
                 "merge_on_write_by_default": (2, 1),
                 "light_schema_change_by_default": (2, 0),
+                "stops_at_bad_rows": (2, 1),
+                "transactions_for_administrators": (4, 0),
+                "forgets_labels_of_chunked_bodies": (4, 1),
             }[feature]
         )

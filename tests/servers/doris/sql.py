@@ -46,10 +46,19 @@ class DorisStatements(SqlStatements):
             database = match[1] or context.database or ""
             if (context.user, database) in self.cluster.settings.denied:
                 raise SqlRefused(f"Access denied for user '{context.user}'@'%' to database '{database}'", 1044)
+            if not self._administers(context) and self.cluster.settings.has("transactions_for_administrators"):
+                raise SqlRefused("Access denied; you need (at least one of) the (ADMIN) privilege(s)", 1227)
             return self._transactions(database, match[2].lower(), match[3].upper(), match[4])
         if re.match(r"SELECT\s+@@(GLOBAL\.)?version_comment", sql, re.IGNORECASE):
             name = self.cluster.settings.name
             return ["@@version_comment"], [(f"Doris version {name}-0000000",)]
+        if re.fullmatch(r"SHOW\s+PROC\s+'/dbs'", sql, re.IGNORECASE):
+            if not self._administers(context):
+                raise SqlRefused("Access denied; you need (at least one of) the (ADMIN) privilege(s)", 1227)
+            head = "default_cluster:" if self.cluster.settings.version < (2, 1) else ""
+            quota = self.cluster.transactions.quota
+            found = [(f"{head}{name}", str(quota(name))) for name in sorted(self.storage.databases)]
+            return ["DbName", "TransactionQuota"], found
         if match := re.match(r"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG\s+LIKE\s+'(\w+)'", sql, re.IGNORECASE):
             return self._config(match[1])
         if match := _ADD_PARTITION.match(sql):
@@ -84,6 +93,9 @@ class DorisStatements(SqlStatements):
             raise SqlRefused(f"Table {table.name} has sequence column, need to specify the sequence column")
         return super().insert(tree, context)
 
+    def _administers(self, context: Context) -> bool:
+        return context.user in self.cluster.settings.administrators
+
     def _config(self, name: str) -> Rows:
         settings = self.cluster.settings
         known = {
@@ -109,7 +121,7 @@ class DorisStatements(SqlStatements):
             case "label", "LIKE":
                 pattern = re.escape(value).replace("%", ".*").replace("_", ".")
                 found = [each for each in known if re.fullmatch(pattern, each.label)]
-            case "status", "=":
+            case "status", "=" if not self.cluster.settings.has("transactions_for_administrators"):
                 found = [each for each in known if each.status is Status(value.upper())]
             case _:
                 raise SqlRefused("Where clause should looks like one of them: id = 123 or label = 'label'")

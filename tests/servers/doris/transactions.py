@@ -74,9 +74,10 @@ class Transactions:
                 if transaction.label == label and transaction.status is not Status.ABORTED:
                     raise LabelUsed(transaction)
             running = sum(not transaction.status.final for transaction in self._of(database))
-            limit = self._settings.max_running_txn_num_per_db
+            limit = self.quota(database)
             if running >= limit:
-                raise Refused(f"current running txns on db {database} is {running}, larger than limit {limit}")
+                number = 10000 + len(database)
+                raise Refused(f"current running txns on db {number} is {running}, larger than limit {limit}")
             self._next += 1
             now = self._clock()
             new = Transaction(self._next, database, table, label, two_phase, now, timeout_s, changed_at=now)
@@ -84,17 +85,19 @@ class Transactions:
             self.history.append(new)
             return new
 
+    def quota(self, database: str) -> int:
+        """Running transactions that ``database`` takes."""
+        return self._settings.quotas.get(database, self._settings.max_running_txn_num_per_db)
+
     def precommit(self, transaction: Transaction, rows: pa.Table | None, row_count: int) -> None:
         with self._lock:
-            self._expect_alive(transaction)
-            transaction.rows = [] if rows is None else [rows]
-            transaction.row_count = row_count
+            self._hold(transaction, rows, row_count)
             self._set(transaction, Status.PRECOMMITTED)
 
     def commit_at_once(self, transaction: Transaction, rows: pa.Table | None, row_count: int) -> None:
         """A plain load."""
         with self._lock:
-            self.precommit(transaction, rows, row_count)
+            self._hold(transaction, rows, row_count)
             self._commit(transaction)
 
     def commit(self, transaction: Transaction) -> None:
@@ -213,6 +216,11 @@ class Transactions:
             raise Refused(f"transaction [{transaction.id}] not found")
         if transaction.status is not Status.PREPARE:
             raise Refused(f"transaction [{transaction.id}] is already {transaction.status.value.lower()}")
+
+    def _hold(self, transaction: Transaction, rows: pa.Table | None, row_count: int) -> None:
+        self._expect_alive(transaction)
+        transaction.rows = [] if rows is None else [rows]
+        transaction.row_count = row_count
 
     def _set(self, transaction: Transaction, status: Status) -> None:
         transaction.status = status
