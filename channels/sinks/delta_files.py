@@ -27,7 +27,7 @@ from channels.sinks.base import TargetTable
 from channels.sinks.nulls import check_nulls
 
 STAGING = "_cdc_staging"
-_ROW_GROUP = 1 << 17  # rows; what a merge holds of a file at a time
+_GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20  # of a row group at most: what a merge holds of a file at a time
 _LONGEST_BOUND = 256  # characters of text in the log's statistics
 
 
@@ -47,7 +47,8 @@ def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> 
                 options: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "store_schema": False}
                 with pq.ParquetWriter(file, schema, metadata_collector=found, **options) as writer:
                     for table in tables:
-                        writer.write_table(table, row_group_size=_ROW_GROUP)
+                        fitting = table.num_rows * _GROUP_BYTES // max(1, table.nbytes)
+                        writer.write_table(table, row_group_size=max(1, min(_GROUP_ROWS, fitting)))
                 file.flush()
                 os.fsync(file.fileno())
             growing.replace(path)
@@ -78,6 +79,11 @@ def unavailable(error: OSError, path: Path) -> CdcError:
         return SinkUnavailable("The folder of the Delta tables cannot be written.", mend=mend, path=path)
     mend = f"Look after the file system of {path.parent}; the job goes on by itself."
     return SinkUnavailable(f"A file of a Delta table cannot be read or written: {error}.", mend=mend, path=path)
+
+
+def unpacked_bytes(footer: pq.FileMetaData) -> int:
+    """What a file's rows take in memory, about: a megabyte of one letter is a few bytes on disk."""
+    return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
 
 def statistics(footer: pq.FileMetaData, text_columns: Sequence[str] = ()) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from channels.sinks.delta_merge import LEAF_ROWS, Action, TableFile, write_leaves
+from channels.sinks.delta_files import unpacked_bytes
+from channels.sinks.delta_merge import LEAF_BYTES, LEAF_ROWS, Action, TableFile, write_leaves
 
-_SMALL_ROWS = LEAF_ROWS // 4  # a full Task of narrow rows makes larger files: a backlog is not rewritten
+# a full Task makes larger files: a backlog is not rewritten
+_SMALL_ROWS = LEAF_ROWS // 4
+_SMALL_BYTES = LEAF_BYTES // 8
 _SMALL_FILES = 8  # so many small files are worth a rewrite
-_ROUND_ROWS = 20 * LEAF_ROWS  # rewritten in one call at most: commits wait for it
+_ROUND_ROWS, _ROUND_BYTES = 20 * LEAF_ROWS, 8 * LEAF_BYTES  # rewritten in one call at most: commits wait for it
 
 
 def compaction(
@@ -26,15 +29,18 @@ def compaction(
 
     Memory: two leaves. ``name`` begins the names of new files and is unused.
     """
-    small = [file for file in files if file.rows < _SMALL_ROWS]
+    small = [file for file in files if file.rows < _SMALL_ROWS and file.size < _SMALL_BYTES]
+    if len(small) >= _SMALL_FILES:
+        small = [file for file in small if _bytes(folder / file.path) < _SMALL_BYTES]
     if len(small) < _SMALL_FILES:
         return []
     small.sort(key=_place)
     actions: list[Action] = []
-    total = 0
-    for number, group in enumerate(_groups(small)):
-        total += sum(file.rows for file in group)
-        if total > _ROUND_ROWS and actions:
+    rows_left, bytes_left = _ROUND_ROWS, _ROUND_BYTES
+    for number, group in enumerate(_groups(folder, small)):
+        rows_left -= sum(file.rows for file in group)
+        bytes_left -= sum(_bytes(folder / file.path) for file in group)
+        if min(rows_left, bytes_left) < 0 and actions:
             break
         tables = [_read(folder / file.path, schema) for file in group]
         rows = pa.concat_tables(tables).sort_by([(part, "ascending") for part in key])
@@ -74,13 +80,25 @@ def _place(file: TableFile) -> tuple[bool, object]:
     return (low is not None, low if low is not None else 0)
 
 
-def _groups(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+def _groups(folder: Path, files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
     """Neighbours by key, about a leaf together; single files stay as they are."""
-    counts = itertools.accumulate(file.rows for file in files)
-    for _, members in itertools.groupby(zip(files, counts, strict=True), key=lambda one: one[1] // LEAF_ROWS):
-        group = [file for file, _ in members]
-        if len(group) > 1:
-            yield group
+    group: list[TableFile] = []
+    rows = size = 0
+    for file in files:
+        group.append(file)
+        rows, size = rows + file.rows, size + _bytes(folder / file.path)
+        if rows >= LEAF_ROWS or size >= LEAF_BYTES:
+            if len(group) > 1:
+                yield group
+            group, rows, size = [], 0, 0
+    if len(group) > 1:
+        yield group
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _bytes(path: Path) -> int:
+    """See ``unpacked_bytes``; a file of a table never changes."""
+    return unpacked_bytes(pq.read_metadata(path))
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:

@@ -1,6 +1,7 @@
 """The merge of a load into a Delta table: files that hold a key of it are written anew, all others stay.
 
-A table is laid out as leaves of up to ``LEAF_ROWS`` rows, apart in their key ranges as far as rows came in key order.
+A table is laid out as leaves of up to ``LEAF_ROWS`` rows and ``LEAF_BYTES``, apart in their key ranges as far as rows
+came in key order.
 What a merge costs follows the leaves touched; a load whose keys are all new rewrites nothing, its staged files become
 files of the table as they are. Nothing larger than one leaf and the load's keys is held in memory.
 """
@@ -24,10 +25,11 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc.schema import DELETED
-from channels.sinks.delta_files import now_ms, statistics, unavailable, write_parquet
+from channels.sinks.delta_files import now_ms, statistics, unavailable, unpacked_bytes, write_parquet
 from spark.newest import KeyIndex, strictly_rising
 
 LEAF_ROWS = 200_000
+LEAF_BYTES = 64 << 20  # in memory: what wide rows fill before they are so many
 _ROUTED_ROWS = LEAF_ROWS  # a load up to this size is held in memory, and its rows go to the leaves that they belong to
 
 Action = AddAction | RemoveAction
@@ -122,6 +124,11 @@ class Load:
         self.low, self.high = self._bounds(keys)
 
     @property
+    def row_bytes(self) -> int:
+        """What its rows would take in memory."""
+        return sum(unpacked_bytes(file.footer) for file in self.files)
+
+    @property
     def key_bytes(self) -> int:
         """What the keys take in memory, their index included."""
         return int(self.keys.nbytes * (1 if self.unique else 4))
@@ -180,6 +187,7 @@ class _Touched:
     """A leaf that holds keys of the load."""
 
     file: TableFile
+    size: int  # of its rows in memory
     stays: np.ndarray[Any, Any]  # mask of its rows that the load does not replace
     found: np.ndarray[Any, Any]  # places in the load's keys
 
@@ -202,7 +210,7 @@ class Merge:
         """
         candidates = [file for file in self._files if self._load.overlaps(file)]
         touched = [found for found in _side_by_side(threads, self._touch, candidates) if found is not None]
-        if self._load.row_count <= _ROUTED_ROWS and touched:
+        if self._load.row_count <= _ROUTED_ROWS and self._load.row_bytes <= LEAF_BYTES and touched:
             return self._route(touched, threads)
         written = _side_by_side(threads, self._rewrite, touched, itertools.repeat(None), itertools.count())
         adopted = _side_by_side(threads, self._adopt, *zip(*self._load.upserts(), strict=True))
@@ -211,13 +219,13 @@ class Merge:
     def _touch(self, file: TableFile) -> _Touched | None:
         index, places = self._load.index_for(file)
         with pq.ParquetFile(self._folder / file.path, memory_map=True) as opened:
-            keys = opened.read(self._load.key, use_threads=False)
+            keys, size = opened.read(self._load.key, use_threads=False), unpacked_bytes(opened.metadata)
         found = index.find(self._load.columns_of(keys))
         hits = found[found >= 0]
         if not len(hits):
             return None
         # an index numbers keys by their first appearance, and each key of the load appears once
-        return _Touched(file, found < 0, places[hits])
+        return _Touched(file, size, found < 0, places[hits])
 
     def _route(self, touched: list[_Touched], threads: Executor) -> list[Action]:
         """A small load: its rows go to the leaves that held their keys, and new keys to where they belong."""
@@ -249,7 +257,7 @@ class Merge:
         last = max(ranked, key=lambda number: touched[number].file.high[0].as_py())
         leaf = touched[last].file
         highest = all(not file.high[0].is_valid or file.high[0].as_py() <= leaf.high[0].as_py() for file in self._files)
-        if leaf.rows >= LEAF_ROWS or not highest:
+        if leaf.rows >= LEAF_ROWS or touched[last].size >= LEAF_BYTES or not highest:
             return
         column = self._load.keys.column(self._load.key[0])
         behind = pc.greater_equal(column, leaf.low[0].cast(column.type)).to_numpy() & homeless
@@ -280,7 +288,10 @@ class Merge:
                 yield rows
 
         written = tables()
-        if rows is not None and touched.stays.sum() + rows.num_rows > LEAF_ROWS + LEAF_ROWS // 2:
+        if rows is not None and (
+            touched.stays.sum() + rows.num_rows > LEAF_ROWS + LEAF_ROWS // 2
+            or touched.size + rows.nbytes > LEAF_BYTES + LEAF_BYTES // 2
+        ):
             # the leaf falls into two: by key, so that their ranges stay apart
             written = iter([pa.concat_tables(written).sort_by([(part, "ascending") for part in self._load.key])])
         return [touched.file.removal(), *self._write(written, f"leaf-{number}")]
@@ -332,10 +343,11 @@ def write_leaves(
     *,
     data_change: bool = True,
 ) -> list[Action]:
-    """Write ``tables`` as leaves of at most one and a half ``LEAF_ROWS``, and give the log's entries."""
+    """Write ``tables`` as leaves of at most one and a half ``LEAF_ROWS`` and ``LEAF_BYTES``; the log's entries."""
     actions: list[Action] = []
     pending: list[pa.Table] = []
-    count = 0
+    most_rows, most_bytes = LEAF_ROWS + LEAF_ROWS // 2, LEAF_BYTES + LEAF_BYTES // 2
+    rows_left, bytes_left = most_rows, most_bytes
 
     def flush() -> None:
         path = folder / f"{name}-{len(actions)}.parquet"
@@ -345,13 +357,14 @@ def write_leaves(
 
     for table in tables:
         while table.num_rows:
-            room = LEAF_ROWS + LEAF_ROWS // 2 - count
-            pending.append(table.slice(0, room))
-            count += pending[-1].num_rows
-            table = table.slice(room)
-            if count >= LEAF_ROWS + LEAF_ROWS // 2:
+            fitting = bytes_left * table.num_rows // max(1, table.nbytes)
+            pending.append(table.slice(0, max(1, min(rows_left, fitting))))
+            rows_left -= pending[-1].num_rows
+            bytes_left -= pending[-1].nbytes
+            table = table.slice(pending[-1].num_rows)
+            if rows_left <= 0 or bytes_left <= 0 or table.num_rows:
                 flush()
-                count = 0
+                rows_left, bytes_left = most_rows, most_bytes
     if pending:
         flush()
     return actions

@@ -416,15 +416,18 @@ Action = tuple[str, int]
         st.lists(st.lists(st.tuples(st.sampled_from("ud"), st.integers(0, 12)), max_size=8), max_size=4), max_size=6
     ),
     routed=st.sampled_from([2, 1000]),
+    leaf_bytes=st.sampled_from([60, 1 << 20]),
 )
 def test_delta_holds_what_the_model_holds(
     checkpoints: list[list[list[Action]]],
     routed: int,
+    leaf_bytes: int,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("channels.sinks.delta_merge.LEAF_ROWS", 4)
     monkeypatch.setattr("channels.sinks.delta_merge._ROUTED_ROWS", routed)
+    monkeypatch.setattr("channels.sinks.delta_merge.LEAF_BYTES", leaf_bytes)
     monkeypatch.setattr("channels.sinks.delta_layout._SMALL_FILES", 3)
     subjects = [make(tmp_path_factory.mktemp("model")) for make in SINKS.values()]
     for found in subjects:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
@@ -15,10 +16,10 @@ from cdc.batch import LoadName, PreparedLoad
 from cdc.errors import SinkForeign, SinkSetting, SinkUnavailable
 from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE
-from channels.sinks import delta_merge
+from channels.sinks import delta_layout, delta_merge
 from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
 from channels.sinks.delta import DeltaSink
-from channels.sinks.delta_files import unavailable
+from channels.sinks.delta_files import unavailable, unpacked_bytes
 
 COLUMNS = (TargetColumn("id", pa.int64(), False, comment="it's the key"), TargetColumn("n", pa.int32(), True))
 TABLE = TargetTable("ods.orders", COLUMNS, ("id",), "all")
@@ -98,6 +99,37 @@ def test_small_files_are_put_together_and_old_ones_deleted(tmp_path: Path) -> No
     assert len(files(tmp_path)) == 1
     assert sums(tmp_path) == (110, 660)
     assert (tmp_path / pending.detail["file"]).exists()
+
+
+def test_wide_rows_never_make_files_that_outgrow_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of one letter is next to nothing on disk: what counts is what a file takes when it is read."""
+    for module in (delta_merge, delta_layout):
+        monkeypatch.setattr(module, "LEAF_BYTES", 1 << 16)
+    monkeypatch.setattr(delta_layout, "_SMALL_BYTES", 1 << 15)
+    table = TargetTable("ods.notes", (COLUMNS[0], TargetColumn("text", pa.string(), True)), ("id",))
+    sink = DeltaSink(tmp_path)
+    sink.ensure_table(table)
+
+    def sizes() -> list[int]:
+        uris = DeltaTable(str(tmp_path / "ods/notes")).file_uris()
+        return [unpacked_bytes(pq.read_metadata(uri)) for uri in uris]
+
+    for checkpoint in range(1, 60):
+        ids = [checkpoint * 3 + each for each in range(5)]  # some of the load before, and new ones
+        if checkpoint % 9 == 0:
+            ids = [checkpoint * 1000]  # beyond all others: a file of its own
+        rows = {"id": pa.array(ids, pa.int64()), "text": ["x" * 4096] * len(ids)}
+        rows |= {DELETED: pa.array([False] * len(ids)), SEQUENCE: pa.array(range(len(ids)), pa.int64())}
+        name = LoadName("shop", "0badcafe", 1, checkpoint, "ods.notes", 0)
+        load = sink.part_writer(table)(name, iter([pa.RecordBatch.from_pydict(rows)]))
+        assert load is not None
+        sink.commit([load], mark(checkpoint))
+        assert max(sizes()) <= 1.6 * (1 << 16)
+    monkeypatch.setattr(delta_layout, "_SMALL_FILES", 2)
+    monkeypatch.setattr(delta_layout, "_SMALL_BYTES", 1 << 17)
+    before = len(sizes())
+    sink.maintain([table])
+    assert len(sizes()) < before and max(sizes()) <= 1.6 * (1 << 16)
 
 
 def test_files_within_retention_stay_for_readers_of_older_versions(tmp_path: Path, sink: DeltaSink) -> None:
