@@ -255,6 +255,7 @@ class StarrocksSink(ClusterSink):
                 lambda: bad_rows(self._http, None, reason),
                 self._http.access.username,
                 {"label": whole.label},
+                multi=True,
             )
         logger.info("%s is loaded again: %s %s", whole.label, reason.status, reason.message)
         of_run = (loads[0].name.fence, checkpoint.checkpoint)

@@ -10,6 +10,7 @@ Source: StarRocks, ``TransactionLoadAction.java``, ``StreamLoadMultiStmtTask.jav
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ _TRIES = 6
 _BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a prepare without an answer may still be under way
 _BAD_ROWS = 5  # shown of a refused load
+_TRACKING_URL = re.compile(r"tracking_url: (\S+?)[,;.]?(?:\s|$)")
+_REFUSED_ROWS = (
+    "too many filtered rows", "abnormal data more than max filter rate", "primary key size exceed", "json parse error",
+    "data quality",
+)  # fmt: skip
+_NO_ROWS = "no rows were imported"  # what a frontend says first where every row of a table was refused
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +299,8 @@ def roll_back(http: StarrocksHttp, transaction: Transaction) -> None:
 def bad_rows(http: StarrocksHttp, table: TargetTable | None, answer: Answer) -> dict[str, object]:
     """The first refused rows, for people."""
     found: dict[str, object] = {"key": ", ".join(table.key)} if table else {}
-    url = answer.fields.get("ErrorURL")
+    told = _TRACKING_URL.search(answer.message)  # a frontend has no field for it
+    url = answer.fields.get("ErrorURL") or (told and told[1])
     if not url:
         return found
     lines = [line for line in http.text(str(url)).splitlines() if line.strip()]
@@ -300,15 +308,26 @@ def bad_rows(http: StarrocksHttp, table: TargetTable | None, answer: Answer) -> 
 
 
 def raise_refused(
-    message: str, bad: Callable[[], dict[str, object]], username: str, where: Mapping[str, object]
+    message: str,
+    bad: Callable[[], dict[str, object]],
+    username: str,
+    where: Mapping[str, object],
+    *,
+    multi: bool = False,
 ) -> None:
-    """Raise what a definite refusal means; returns where another try may do."""
+    """Raise what a definite refusal means; returns where another try may do.
+
+    ``multi``: it is the refusal of a transaction over several tables.
+    """
     low = message.lower()
 
     def says(*words: str) -> bool:
         return any(word in low for word in words)
 
-    if says("too many filtered rows", "primary key size exceed", "json parse error", "data quality"):
+    if says("has already been cancelled"):
+        return  # what follows is why an earlier try failed, and was told then
+    # none of our loads is empty, so one without rows is one whose rows were all refused
+    if says(*_REFUSED_ROWS) or (multi and says(_NO_ROWS)):
         raise LoadRejected(
             f"StarRocks refused rows: {message}.",
             mend="Widen the column or mend the row at the source, then `cdc resume`; `cdc check` compares the table. "

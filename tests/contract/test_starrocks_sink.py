@@ -501,6 +501,13 @@ def test_refused_rows_are_shown_and_made_again_after_the_mend(starrocks: Starroc
     assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "ok"), (77, "too long")]
 
 
+def test_a_load_of_nothing_but_refused_rows_is_no_lost_one(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    with pytest.raises(LoadRejected, match="refused rows") as caught:
+        sink.commit([write(sink, (77, "too long", False, 2))], mark_of())
+    assert decide(caught.value) is Answer.PAUSE
+
+
 def test_a_key_that_is_too_long_is_refused_by_name(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
     table = TargetTable("ods.keyed", (TargetColumn("id", pa.string(), False, "varchar(200)"),), ("id",))
     single.ensure_table(table)

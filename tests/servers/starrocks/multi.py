@@ -121,10 +121,13 @@ class MultiTasks:
                 raise Refused("No rows were imported from upstream")
             checked = share.plan.check(share.bodies, cluster.storage, cluster.settings)
             bad = len(checked.bad)
+            if checked.total == bad:  # looked at before the share of bad ones is
+                raise _cancelled(task, "No rows were imported from upstream")
             if bad > share.plan.max_filter_ratio * checked.total:
-                raise Refused(f"too many filtered rows, table {table}: {next(filter(None, checked.bad), '')[:500]}")
-            if checked.rows is None:
-                raise Refused("No rows were imported from upstream")
+                backend, name = cluster.backends[share.backend], f"error_log_{task.transaction.id}_{table}"
+                backend.error_logs[name] = "\n".join(filter(None, checked.bad)).encode()
+                url = f"http://127.0.0.1:{backend.port}/api/_load_error_log?file={name}"
+                raise _cancelled(task, f"abnormal data more than max filter rate, tracking_url: {url}")
             rows.append((share.plan.table, [checked.rows]))
             count += checked.total - bad
         cluster.transactions.prepare(task.transaction, rows, count, 60)
@@ -149,3 +152,12 @@ class MultiTasks:
             for task in self._tasks.values():
                 if task.state == "BEGIN":
                     task.state, task.reason, task.shares = "CANCELLED", "cancelled after restart", {}
+
+
+def _cancelled(task: Task, reason: str) -> Refused:
+    """What the FE answers to a commit whose rows it looked at. It has no field for the address of their log."""
+    transaction = task.transaction
+    return Refused(
+        f"stream_load_task:{transaction.id}, label:{transaction.label}, "
+        f"error_msg:cancel stream task for exception: {reason}"
+    )
