@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MULTI_FROM = (4, 0)
+MULTI_FROM = (4, 0, 7)  # before it a rollback is no fence: a transaction that was rolled back takes loads and commits
 _TRIES = 5
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
@@ -130,9 +130,9 @@ class StarrocksSink(ClusterSink):
         if len(self._databases) != 1:
             return f"Targets lie in {len(self._databases)} databases ({', '.join(self._databases)}), not in one."
         version = str(self._sql.ask("SELECT current_version() AS version")[0]["version"])
-        found = re.search(r"(\d+)\.(\d+)", version)
-        if found is None or (int(found[1]), int(found[2])) < MULTI_FROM:
-            return f"StarRocks {version} has no transactions over several tables; 4.0 and later have."
+        found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+        if found is None or tuple(map(int, found.groups())) < MULTI_FROM:
+            return f"StarRocks {version} has no safe transactions over several tables; 4.0.7 and later have."
         return None
 
     # ---- tables
@@ -239,6 +239,8 @@ class StarrocksSink(ClusterSink):
         if len(transactions) == 1:
             self._ensure_checkpoints(whole.database)
             reason = self._shared.recorded(whole, checkpoint)
+            if reason.is_ok and reason.number != loads[0].detail["transaction"]:
+                reason = Answer("", "it was lost and begun anew, without its loads")
             if reason.is_ok:
                 reason = self._shared.committed(whole)
             if reason.is_ok:

@@ -102,7 +102,8 @@ def again(step: Callable[[int], Any], times: int = 12) -> Any:
 @pytest.mark.parametrize(
     ("version", "databases", "wanted", "is_multi"),
     [
-        ((4, 0, 0), ["ods"], "auto", True),
+        ((4, 0, 7), ["ods"], "auto", True),
+        ((4, 0, 6), ["ods"], "auto", False),
         ((3, 5, 9), ["ods"], "auto", False),
         ((4, 1, 0), ["ods", "crm"], "auto", False),
         ((4, 1, 0), ["ods"], "off", False),
@@ -120,7 +121,7 @@ def test_the_mode_follows_version_and_databases(
         sink.close()
 
 
-@pytest.mark.parametrize("version", [(2, 4, 0), (3, 5, 9), (4, 0, 2)])
+@pytest.mark.parametrize("version", [(2, 4, 0), (3, 5, 9), (4, 0, 2), (4, 0, 7)])
 def test_every_version_is_served(version: tuple[int, int, int]) -> None:
     with stand_in(version=version, followers=1) as starrocks:
         sink = sink_on(starrocks, multi_table="auto", tables={"buckets": 1})
@@ -181,7 +182,7 @@ def test_a_transaction_that_was_lost_and_begun_anew_does_not_pass_for_whole(
     starrocks: StarrocksStandIn, multi: StarrocksSink
 ) -> None:
     first = write(multi, *ROWS)
-    starrocks.restart_frontend()
+    starrocks.multi.forget()
     second = write(multi, (3, "c", False, 3), name=name_of(task=1))
     assert labels(first) == labels(second)
     with pytest.raises(LoadLost) as caught:
@@ -192,6 +193,37 @@ def test_a_transaction_that_was_lost_and_begun_anew_does_not_pass_for_whole(
     assert labels(loads[0]) != labels(first), "a late load of the lost one could join"
     multi.commit(loads, mark_of())
     assert starrocks.rows("SELECT * FROM ods.orders") == [*SEEN, (3, "c")]
+
+
+def test_a_mark_alone_is_not_committed(starrocks: StarrocksStandIn, multi: StarrocksSink) -> None:
+    """A late executor has begun the label anew after everything in it was lost."""
+    load = write(multi, *ROWS)
+    starrocks.multi.forget()
+    write(multi, *ROWS, name=name_of(task=1))
+    with pytest.raises(LoadLost):
+        multi.commit([load], mark_of())
+    assert multi.last_checkpoint("shop") is None
+    assert starrocks.rows("SELECT * FROM ods.orders") == []
+
+
+def test_a_label_that_was_cancelled_heals_and_its_old_reason_pauses_nothing(starrocks: StarrocksStandIn) -> None:
+    """A sink that is made anew counts losses from the beginning, and meets labels that the one before has used."""
+    starrocks.execute("CREATE DATABASE ods")
+    first, second = (sink_on(starrocks, tries=1) for _ in range(2))
+    first.ensure_table(TABLE)
+    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    load = write(first, (1, "too long", False, 1))
+    with pytest.raises(LoadRejected):
+        first.commit([load], mark_of())
+    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(40) NULL")
+    with pytest.raises(SinkUnavailable, match="already been cancelled"):
+        write(second, (1, "too long", False, 1))
+    with pytest.raises(LoadLost):
+        second.commit([load], mark_of())
+    second.commit([write(second, (1, "too long", False, 1))], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "too long")]
+    for sink in (first, second):
+        sink.close()
 
 
 def test_single_loads_of_a_run_before_an_upgrade_are_committed_after_it(starrocks: StarrocksStandIn) -> None:
@@ -361,7 +393,7 @@ def test_a_dead_backend_is_passed_by(starrocks: StarrocksStandIn, sink: Starrock
 
 
 def test_a_false_ok_is_not_believed() -> None:
-    with stand_in(version=(4, 0, 2), false_ok=True, unknown_before_commit=True) as starrocks:
+    with stand_in(version=(4, 0, 7), false_ok=True, unknown_before_commit=True) as starrocks:
         sink = sink_on(starrocks)
         sink.ensure_table(TABLE)
         load = write(sink, *ROWS)

@@ -162,11 +162,11 @@ class Frontend(Server):
                     request.cut()
                 if there is None:
                     return request.reply({"Status": "OK", "Message": ""})
-                number = there.transaction.id
-                request.reply({
-                    "Status": "LABEL_ALREADY_EXISTS", "ExistingJobStatus": there.state, "TxnId": number,
-                    "Message": f"Transaction already started with label [{label}], txnId: {number}",
-                })  # fmt: skip
+                number, told = there.transaction.id, {"ExistingJobStatus": there.state}
+                text = f"Label [{label}] has already been used."
+                if there.state != "COMMITED":
+                    text, told["TxnId"] = f"Transaction already started with label [{label}], txnId: {number}", number
+                request.reply({"Status": "LABEL_ALREADY_EXISTS", "Message": text, **told})
             case "load":
                 if not request.headers.get("table"):
                     return self._failed(request, "No table selected.")
@@ -189,7 +189,7 @@ class Frontend(Server):
         try:
             found, done = self.cluster.multi.commit(label)
         except Refused as error:
-            if self.cluster.settings.false_ok and "task" not in str(error):
+            if self.cluster.settings.false_ok and "stream load task" not in str(error):
                 return request.reply({"Status": "OK", "Message": "", "Label": label, "TxnId": 0, "ChannelId": 0})
             raise
         match order.fault if order else None:

@@ -42,10 +42,10 @@ class MultiTasks:
         self._lock = threading.RLock()
 
     def begin(self, database: str, label: str, timeout_s: float) -> Task | None:
-        """The task that is there already, if any. Raises: Refused."""
+        """The task that is there already, whatever became of it, if any. Raises: Refused."""
         with self._lock:
             task = self._tasks.get(label)
-            if task is not None and task.state in ("BEGIN", "COMMITING"):
+            if task is not None:
                 return task
             transaction = self._cluster.transactions.begin(database, "", label, timeout_s=timeout_s, multi=True)
             self._tasks[label] = Task(transaction)
@@ -145,6 +145,13 @@ class MultiTasks:
             done = task.state == "CANCELLED"
             self.abort(task, "User Aborted")
             return done
+
+    def forget(self) -> None:
+        """Forget every task: more than a thousand came, or three days went by. What they had begun is aborted."""
+        with self._lock:
+            for task in self._tasks.values():
+                self.abort(task, "forgotten")
+            self._tasks.clear()
 
     def restart(self) -> None:
         """An FE restart cancels all of them."""

@@ -23,7 +23,7 @@ class StarrocksSettings:
     batch_bytes: int = 100 << 20  # of all JSON bodies of a transaction, where ignore_json_size is not said
     key_bytes: int = 128
     string_limit: int = 1 << 20
-    false_ok: bool = False  # a multi-table commit that fails is answered OK, as before 2026
+    false_ok: bool = False  # a multi-table commit that fails is answered OK, as before 4.0.7
     unknown_before_commit: bool = False  # get_load_state does not know a multi-table transaction until its commit
 
     @property
