@@ -280,13 +280,13 @@ def partition_findings(
     tomorrow = today + datetime.timedelta(days=1)
     yield Finding(
         f"{table.name}: the last partition ends at {last}, and rows of today have none",
-        f'ALTER TABLE {target(table)} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
+        f'ALTER TABLE {target(table.name)} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
     )
 
 
-def target(table: TargetTable) -> str:
-    """The table's name in a statement."""
-    return ".".join(quoted(part) for part in table.name.split(".", 1))
+def target(table: str) -> str:
+    """The name ``database.table`` in a statement."""
+    return ".".join(quoted(part) for part in table.split(".", 1))
 
 
 def quoted(name: str) -> str:

@@ -133,7 +133,7 @@ class ClusterSink(ABC):
             )
         found = [*(untyped or self._differences(table, shown))]
         if "PARTITION BY" in shown[1].upper():
-            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
+            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table.name)}")
             today = datetime.datetime.now(datetime.UTC).date()
             found += partition_findings(table, shown[1], partitions, today)
         return tuple(found)
@@ -159,13 +159,18 @@ class ClusterSink(ABC):
 
     def _shown(self, table: TargetTable) -> Shown | None:
         """What the table is like; None when there is no such table."""
-        if not self._sql.has_table(table.name):
+        statement = self._statement(table.name)
+        return None if statement is None else (self._columns(table), statement)
+
+    def _statement(self, table: str) -> str | None:
+        """The statement that would make the table again; None when there is no such table."""
+        if not self._sql.has_table(table):
             return None
         (row, *_) = self._sql.ask(f"SHOW CREATE TABLE {target(table)}")
-        return self._columns(table), str([*row.values()][1])  # of a view the column has another name
+        return str([*row.values()][1])  # of a view the column has another name
 
     def _columns(self, table: TargetTable) -> list[dict[str, Any]]:
-        return self._sql.ask(f"DESC {target(table)}")
+        return self._sql.ask(f"DESC {target(table.name)}")
 
     # ---- loads
 

@@ -238,6 +238,12 @@ class _Shared(_Load):
         # the first load of a table says how all are read: the form may not depend on the rows
         texts = any(pa.types.is_string(column.arrow) for column in writer.table.columns)
         super().__init__(writer, name, rows, as_csv=not texts)
+        if not (self.database + self.target + self.body.headers()["columns"]).isascii():
+            raise SinkSetting(
+                "A transaction over several tables takes no names that are not ASCII: it would leave columns empty.",
+                mend="Set sink.multi_table: off, then `cdc resume`.",
+                table=self.table.name,
+            )
         label = shared_label(name.job, name.incarnation, name.fence, name.checkpoint, writer.losses)
         self._transaction = Transaction(self.database, label, self.target, multi=True)
 
@@ -351,7 +357,13 @@ def raise_refused(
         )
     if says("access denied", "no valid basic authorization", "privilege"):
         raise STARROCKS.denied(message, username)
-    if says("unknown table", "unknown database", "] does not exist"):
+    if says("automatic create partition failed") and multi:
+        raise TargetMismatch(
+            f"A load cannot make the partitions of its table here: {message}",
+            mend="Set sink.multi_table: off, or make the partitions beforehand; then `cdc resume`.",
+            **where,
+        )
+    if says("unknown table", "failed to find table", "unknown database", "] does not exist"):
         raise TargetMismatch(
             f"The target is not there: {message}", mend="Create it: `cdc ddl JOB.yaml` prints the statement.", **where
         )

@@ -29,6 +29,7 @@ from cdc.errors import (
 from cdc.schema import DELETED, SEQUENCE
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
+from channels.sinks.starrocks_mode import why_not_shared
 from channels.sinks.starrocks_types import parsed, starrocks_type
 from tests.servers.olap_cases import TABLE, UNTYPED, USER, committed_once, mark_of, name_of, rows_of, write
 from tests.servers.olap_faults import Fault
@@ -152,6 +153,100 @@ def test_a_mode_that_cannot_be_is_refused() -> None:
         with pytest.raises(SinkSetting, match=r"3\.3\.1"):
             sink.ensure_table(TABLE)
         assert any(finding.fatal for finding in sink.check([TABLE]))
+        sink.close()
+
+
+BESIDE = {
+    "shared data": ({"shared_data": True}, TABLE, "shared storage"),
+    "table": ({}, replace(TABLE, name="ods.größen"), "größen"),
+    "column": ({}, replace(TABLE, columns=(TABLE.columns[0], replace(TABLE.columns[1], name="größe"))), "größe"),
+    "partitions": ({}, replace(TABLE, options={"partition": "PARTITION BY date_trunc('day', `id`)"}), "partition"),
+}
+
+
+@pytest.mark.parametrize(("settings", "table", "why"), BESIDE.values(), ids=list(BESIDE))
+def test_what_one_transaction_would_lose_goes_table_by_table(
+    settings: dict[str, Any], table: TargetTable, why: str
+) -> None:
+    with stand_in(**settings) as starrocks:
+        insisting, sink = sink_on(starrocks), sink_on(starrocks, multi_table="auto")
+        with pytest.raises(SinkSetting, match=why) as caught:
+            insisting.ensure_table(table)
+            insisting.part_writer(table)
+        assert decide(caught.value) is Answer.PAUSE
+        sink.claim(mark_of(0), [table.name])
+        sink.ensure_table(table)
+        loads = [
+            write(sink, *given, name=name_of(task=task, channel=table.name), table=table)
+            for task, given in enumerate((ROWS, [(1, None, True, 3)], [(1, "back", False, 4)]))
+        ]
+        sink.commit(loads, mark_of())
+        assert starrocks.rows(f"SELECT * FROM {table.name}") == [(1, "back"), (2, "b")]
+        for asked, is_fatal in ((sink, False), (insisting, True)):
+            (told,) = [finding for finding in asked.check([table]) if "one by one" in finding.problem]
+            assert why in told.problem and told.fatal is is_fatal
+        for each in (insisting, sink):
+            each.close()
+
+
+@pytest.mark.parametrize(
+    ("clause", "is_shared"),
+    [
+        ("", True),
+        ('PARTITION BY RANGE(`day`)\n(PARTITION p1 VALUES [("2024-01-01"), ("2024-02-01")))', True),
+        ("PARTITION BY LIST(`city`)(\n  PARTITION p1 VALUES IN ('Köln')\n)", True),
+        ("PARTITION BY date_trunc('day', `day`)", False),
+        ("PARTITION BY (`city`)", False),
+        ("PARTITION BY `city`,`day`", False),
+        ('COMMENT "größe \\"PARTITION BY (city)\\""', True),
+    ],
+)
+def test_a_table_whose_partitions_are_made_beforehand_may_share_a_transaction(clause: str, is_shared: bool) -> None:
+    statement = f"CREATE TABLE `orders` (\n  `id` bigint NOT NULL\n) ENGINE=OLAP\nPRIMARY KEY(`id`)\n{clause}\n"
+    assert (why_not_shared("ods.orders", statement) is None) is is_shared
+
+
+def test_what_one_transaction_would_lose_is_seen_in_the_load_too(
+    starrocks: StarrocksStandIn, multi: StarrocksSink
+) -> None:
+    """Loads that are made again may come before their tables are met, and a table may be made anew."""
+    odd = replace(BESIDE["column"][1], name="ods.odd")
+    with pytest.raises(SinkSetting, match="multi_table: off"):
+        write(multi, *ROWS, name=name_of(channel=odd.name), table=odd)
+    starrocks.execute("DROP TABLE ods.orders")
+    starrocks.execute(
+        "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40)) PRIMARY KEY(id)\n"
+        f"PARTITION BY date_trunc('day', id)\n{REST}"
+    )
+    with pytest.raises(TargetMismatch, match="multi_table: off"):
+        multi.commit([write(multi, *ROWS)], mark_of())
+
+
+def test_a_table_that_comes_later_does_not_change_the_mode_of_a_run(starrocks: StarrocksStandIn) -> None:
+    """Of a pattern: loads were made, and those of one checkpoint are committed in one way."""
+    late = BESIDE["partitions"][1]
+    late = replace(late, name="ods.late")
+    sink, anew = (sink_on(starrocks, multi_table="auto") for _ in range(2))
+    sink.ensure_table(TABLE)
+    load = write(sink, *ROWS)
+    with pytest.raises(SinkSetting, match=r"cdc stop.*cdc start"):
+        sink.ensure_table(late)
+    sink.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    for table in (TABLE, late):
+        anew.ensure_table(table)
+    assert not anew.tasks_in_order
+    for each in (sink, anew):
+        each.close()
+
+
+def test_loads_that_are_made_again_before_their_tables_are_met_go_the_same_way(starrocks: StarrocksStandIn) -> None:
+    table = BESIDE["partitions"][1]
+    before, after = (sink_on(starrocks, multi_table="auto") for _ in range(2))
+    before.ensure_table(table)
+    after.claim(mark_of(0), [table.name, "ods.*"])
+    assert not after.tasks_in_order
+    for sink in (before, after):
         sink.close()
 
 
@@ -688,7 +783,7 @@ def test_a_missing_privilege_names_the_grant(starrocks: StarrocksStandIn, sink: 
 
 def test_a_dropped_table_is_named(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
     starrocks.execute("DROP TABLE ods.orders")
-    with pytest.raises(TargetMismatch, match="unknown table"):
+    with pytest.raises(TargetMismatch, match=r"unknown table|Failed to find table"):
         write(sink, *ROWS)
 
 

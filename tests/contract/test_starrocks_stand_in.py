@@ -270,7 +270,7 @@ def test_a_multi_table_transaction_is_answered_by_the_frontend_alone(starrocks: 
 def test_a_load_that_fails_takes_the_whole_transaction_with_it(starrocks: StarrocksStandIn) -> None:
     assert said(starrocks, "begin", **MULTI) == "OK: "
     assert said(starrocks, "load", body=ROW, **MULTI) == "OK: "
-    assert "unknown table" in said(starrocks, "load", body=ROW, **{**MULTI, "table": "no"})
+    assert "Failed to find table no in db ods" in said(starrocks, "load", body=ROW, **{**MULTI, "table": "no"})
     assert "has already been cancelled" in said(starrocks, "load", body=ROW, **MULTI)
     assert "has already been cancelled" in said(starrocks, "commit", **MULTI)
     assert "has already aborted" in said(starrocks, "rollback", **MULTI)

@@ -59,9 +59,13 @@ class Plan:
         if self.table.model != "PRIMARY" and OPERATION in self.fields:
             raise Refused(f"__op is not supported: table {self.table.name} is not primary key table")
         names = {column.name for column in self.table.columns}
-        unknown = [name for name in (*self.fields, *self.made) if name not in {*names, OPERATION, *self.made.values()}]
+        unknown = [name for name in self.made if name not in names]
         if unknown:
             raise Refused(f"Column '{unknown[0]}' cannot be resolved")
+        # a field that is no column is taken for one that expressions may use, and is read and let go
+        for column in self.table.columns:
+            if not column.nullable and column.default is None and column.name not in {*self.fields, *self.made}:
+                raise Refused(f"Column has no default value. column: {column.name}")
 
     def check(self, bodies: list[bytes], storage: Storage, settings: StarrocksSettings) -> Checked:
         """Parse and check all bodies, in the order in which they came."""
@@ -111,5 +115,10 @@ class Plan:
 
 
 def forwarded(headers: Any) -> dict[str, str]:
-    """What of a request's headers takes part in a plan."""
+    """What of a request's headers takes part in a plan, as an FE reads it: a character for a byte."""
     return {name: headers[name] for name in FORWARDED if headers.get(name) is not None}
+
+
+def as_utf8(value: str) -> str:
+    """A header as a BE reads it."""
+    return value.encode("latin-1").decode()

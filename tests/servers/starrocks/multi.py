@@ -6,7 +6,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.servers.olap_storage import SIGN
 from tests.servers.starrocks.bodies import Plan
+from tests.servers.starrocks.sql import makes_partitions
 from tests.servers.starrocks.transactions import Refused, Status, Transaction
 
 if TYPE_CHECKING:
@@ -62,8 +67,9 @@ class MultiTasks:
             if table not in task.shares:
                 found = self._cluster.storage.tables.get((database, table))
                 if found is None:
-                    self.abort(task, f"unknown table {table}")
-                    raise Refused(f'unknown table "{database}.{table}"')
+                    text = f"Failed to find table {table} in db {database}"
+                    self.abort(task, text)
+                    raise Refused(text)
                 backend = self._cluster.next_backend()
                 if backend is None:
                     raise Refused("no alive backend")
@@ -128,10 +134,20 @@ class MultiTasks:
                 backend.error_logs[name] = "\n".join(filter(None, checked.bad)).encode()
                 url = f"http://127.0.0.1:{backend.port}/api/_load_error_log?file={name}"
                 raise _cancelled(task, f"abnormal data more than max filter rate, tracking_url: {url}")
-            rows.append((share.plan.table, [checked.rows]))
+            if makes_partitions(share.plan.table):
+                text = f"automatic create partition failed. error: txn {task.transaction.id} not exist"
+                raise _cancelled(task, text)
+            rows.append((share.plan.table, self._in_order(checked.rows)))
             count += checked.total - bad
         cluster.transactions.prepare(task.transaction, rows, count, 60)
         cluster.transactions.commit(task.transaction)
+
+    def _in_order(self, rows: pa.Table) -> list[pa.Table]:
+        """In shared storage the deletes of a transaction come last, whichever load had them."""
+        if not self._cluster.settings.shared_data:
+            return [rows]
+        is_delete = pc.equal(rows[SIGN], 1)
+        return [rows.filter(pc.invert(is_delete)), rows.filter(is_delete)]
 
     def rollback(self, label: str) -> bool:
         """Whether it was rolled back before. Raises: Refused."""

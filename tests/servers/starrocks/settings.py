@@ -15,6 +15,7 @@ class StarrocksSettings:
     operators: set[str] = field(default_factory=lambda: {"root", "cdc"})  # users with OPERATE
     backends: int = 2
     followers: int = 0  # FEs beside the leader
+    shared_data: bool = False  # tables lie in shared storage, where deletes of a transaction apply after its other rows
     null: bool = False  # BEs read bodies and throw them away: for benchmarks
     max_running_txn_num_per_db: int = 1000
     label_keep_max_second: float = 3 * 86400
