@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from cdc.batch import LoadName, PreparedLoad
@@ -34,6 +35,8 @@ PREPARED_TIMEOUT_S = 86_400  # StarRocks' own; said so that a cluster's other se
 _TRIES = 6
 _BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a prepare without an answer may still be under way
+_CSV_FIELD_BYTES = 1 << 20  # a longer field of CSV is refused, whatever its column holds; in JSON it is not
+_DOCUMENT_BYTES = 16 << 20  # parse_json makes NULL of a longer one, and says nothing
 _BAD_ROWS = 5  # shown of a refused load
 _TRACKING_URL = re.compile(r"tracking_url: (\S+?)[,;.]?(?:\s|$)")
 _REFUSED_ROWS = (
@@ -67,7 +70,8 @@ class StarrocksPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See PartWriter."""
         columns = [*(column.name for column in self.table.columns), DELETED]
-        kept = bodies.Rows(bodies.checked(self.table, rows, columns), limit_bytes=bodies.MEMORY_BYTES)
+        checked = _with_short_documents(self.table, bodies.checked(self.table, rows, columns))
+        kept = bodies.Rows(checked, limit_bytes=bodies.MEMORY_BYTES, longest_field=_CSV_FIELD_BYTES)
         try:
             if not kept.row_count:
                 return None
@@ -83,6 +87,28 @@ def shared_label(job: str, incarnation: str, fence: int, checkpoint: int, losses
     transaction that was given up cannot write into the one that follows.
     """
     return f"{label_prefix(job, incarnation, fence, checkpoint)}all-{losses.get((fence, checkpoint), 0)}"
+
+
+def _with_short_documents(table: TargetTable, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``rows``. Raises: LoadRejected - a JSON document that would become NULL, with its key."""
+    names = [
+        column.name for column in table.columns if starrocks_type(column, key=column.name in table.key).base == "JSON"
+    ]
+    for batch in rows:
+        for name in names:
+            is_long = pc.greater(pc.binary_length(batch.column(name)), _DOCUMENT_BYTES)
+            found = batch.filter(pc.and_not(is_long, batch.column(DELETED)))
+            if found.num_rows:
+                raise LoadRejected(
+                    f"A document for column {name} is longer than the {_DOCUMENT_BYTES >> 20} MiB that StarRocks takes "
+                    "as JSON.",
+                    mend=f"Take a part of it by columns: {{{name}: ...}}, leave the row out by filter:, or mend it at "
+                    "the source; then `cdc resume`.",
+                    table=table.name,
+                    column=name,
+                    keys=found.select(list(table.key)).slice(0, _BAD_ROWS).to_pylist(),
+                )
+        yield batch
 
 
 class LoadBody:
@@ -236,8 +262,10 @@ class _Shared(_Load):
 
     def __init__(self, writer: StarrocksPartWriter, name: LoadName, rows: bodies.Rows) -> None:
         # the first load of a table says how all are read: the form may not depend on the rows
-        texts = any(pa.types.is_string(column.arrow) for column in writer.table.columns)
-        super().__init__(writer, name, rows, as_csv=not texts)
+        any_length = any(
+            pa.types.is_string(column.arrow) or pa.types.is_binary(column.arrow) for column in writer.table.columns
+        )
+        super().__init__(writer, name, rows, as_csv=not any_length)
         if not (self.database + self.target + self.body.headers()["columns"]).isascii():
             raise SinkSetting(
                 "A transaction over several tables takes no names that are not ASCII: it would leave columns empty.",

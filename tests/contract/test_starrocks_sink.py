@@ -611,6 +611,38 @@ def test_bytes_documents_and_vectors_are_converted_on_the_way_in(
     ]  # fmt: skip
 
 
+def test_bytes_that_are_long_as_digits_arrive(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    blob = TargetColumn("data", pa.binary(), True, "longblob")
+    table = TargetTable("ods.files", (TABLE.columns[0], blob), ("id",))
+    sink.ensure_table(table)
+    data = [b"\xab" * (600 << 10), b"short"]
+    rows = pa.record_batch(
+        {"id": pa.array([1, 2], pa.int64()), "data": data, DELETED: [False, False], SEQUENCE: [1, 2]}
+    )
+    load = sink.part_writer(table)(name_of(channel=table.name), iter([rows]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    assert [bytes(row[1]) for row in starrocks.rows("SELECT * FROM ods.files")] == data
+
+
+def test_a_document_that_would_become_null_is_refused_before_it_is_sent(
+    starrocks: StarrocksStandIn, sink: StarrocksSink
+) -> None:
+    doc = TargetColumn("doc", pa.string(), True, "json")
+    table = TargetTable("ods.docs", (TABLE.columns[0], doc), ("id",))
+    sink.ensure_table(table)
+    rows = pa.record_batch(
+        {"id": [1, 7], "doc": ['{"a": 1}', f'"{"x" * (16 << 20)}"'], DELETED: [False, False], SEQUENCE: [1, 2]}
+    )
+    with pytest.raises(LoadRejected, match="column doc") as caught:
+        sink.part_writer(table)(name_of(channel=table.name), iter([rows]))
+    assert caught.value.where["keys"] == [{"id": 7}] and not starrocks.loads()
+    load = sink.part_writer(table)(name_of(channel=table.name), iter([rows.slice(0, 1)]))
+    assert load is not None
+    sink.commit([load], mark_of())
+    assert starrocks.rows("SELECT * FROM ods.docs") == [(1, '{"a": 1}')]
+
+
 def test_refused_rows_are_shown_and_made_again_after_the_mend(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
     starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
 

@@ -22,6 +22,8 @@ class StarrocksSettings:
     label_keep_max_num: int = 1000
     prepared_timeout_s: float = 86400
     batch_bytes: int = 100 << 20  # of all JSON bodies of a transaction, where ignore_json_size is not said
+    csv_field_bytes: int = 1 << 20  # longer fields are refused, whatever their column holds
+    json_bytes: int = 16 << 20  # parse_json makes NULL of a longer document
     key_bytes: int = 128
     string_limit: int = 1 << 20
     false_ok: bool = False  # a multi-table commit that fails is answered OK, as before 4.0.7
