@@ -232,11 +232,7 @@ class StarrocksSink(ClusterSink):
         reason = Answer("", "its loads are in different transactions")
         if len(transactions) == 1:
             self._ensure_checkpoints(whole.database)
-            reason = self._shared.recorded(whole, checkpoint)
-            if reason.is_ok and reason.number != loads[0].detail["transaction"]:
-                reason = Answer("", "it was lost and begun anew, without its loads")
-            if reason.is_ok:
-                reason = self._shared.committed(whole)
+            reason = self._shared.committed(whole, loads[0].detail["transaction"], checkpoint)
             if reason.is_ok:
                 self._await_visible(whole.database, whole.label)
                 return

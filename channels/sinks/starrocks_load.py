@@ -309,12 +309,12 @@ class _Shared(_Load):
         raise STARROCKS.unavailable(last, **self.where(whole))
 
 
-def settled_state(http: StarrocksHttp, transaction: Transaction, passing: str) -> str:
-    """The label's state, once it is no longer ``passing``, or patience has ended."""
+def settled_state(http: StarrocksHttp, transaction: Transaction) -> str:
+    """The label's state, once it is neither begun nor prepared, or patience has ended."""
     deadline = time.monotonic() + _SETTLE_S
     for pause in waits(0.05, 1.0):
         state = http.state(transaction.database, transaction.label)
-        if state != passing or time.monotonic() > deadline:
+        if state not in ("PREPARE", "PREPARED") or time.monotonic() > deadline:
             return state
         time.sleep(pause)
     raise AssertionError("unreachable")

@@ -27,6 +27,7 @@ from cdc.errors import (
     decide,
 )
 from cdc.schema import DELETED, SEQUENCE
+from channels.sinks import starrocks_client, starrocks_load
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
 from channels.sinks.starrocks_mode import why_not_shared
@@ -552,6 +553,26 @@ def test_a_commit_waits_for_publishing(starrocks: StarrocksStandIn, sink: Starro
     publisher.join()
     assert time.monotonic() - started >= 0.3
     assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+def test_a_commit_that_outlasts_its_answer_is_waited_for(
+    starrocks: StarrocksStandIn, multi: StarrocksSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would join it meanwhile would cancel it."""
+    monkeypatch.setattr(starrocks_client, "_ASK_S", 0.3)
+    monkeypatch.setattr(starrocks_load, "_SETTLE_S", 0.3)
+    load = write(multi, *ROWS)
+    starrocks.multi.hold_commits = True
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="under way"):
+            multi.commit([load], mark_of())
+    with pytest.raises(SinkUnavailable, match="under way"):
+        multi.abort("shop", "0a1b2c3d", 1, 1)
+    starrocks.multi.hold_commits = False
+    again(lambda _: multi.commit([load], mark_of()), times=2)
+    assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+    committed_once(starrocks, labels(load))
+    assert len(starrocks.loads()) == 1
 
 
 def test_an_older_run_cannot_set_the_record_back(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class MultiTasks:
     def __init__(self, cluster: StarrocksStandIn) -> None:
         self._cluster = cluster
         self._tasks: dict[str, Task] = {}
+        self.hold_commits = False  # they stay under way
         self._lock = threading.RLock()
 
     def begin(self, database: str, label: str, timeout_s: float) -> Task | None:
@@ -60,6 +62,10 @@ class MultiTasks:
         """What the next load of ``table`` goes to. Raises: Refused."""
         with self._lock:
             task = self._open(label)
+            if task.state == "COMMITING":  # versions that do not refuse it at once
+                text = f"channel state should be BEFORE_LOAD, label is {label}"
+                self.abort(task, text)
+                raise Refused(text)
             if database != task.transaction.database:
                 text = f"Request database {database} not equal transaction database {task.transaction.database}"
                 self.abort(task, text)
@@ -97,7 +103,7 @@ class MultiTasks:
 
     def abort(self, task: Task, reason: str) -> None:
         with self._lock:
-            if task.state == "BEGIN":
+            if task.state in ("BEGIN", "COMMITING"):
                 task.state, task.reason, task.shares = "CANCELLED", reason, {}
                 self._cluster.transactions.abort(task.transaction, reason)
 
@@ -108,6 +114,13 @@ class MultiTasks:
             if task is not None and task.state == "COMMITED":
                 return task.transaction, True
             task = self._open(label)
+            if task.state == "COMMITING":
+                raise Refused(f"Transaction {task.transaction.id} is already committing, label is {label}")
+            task.state = "COMMITING"
+        while self.hold_commits:
+            time.sleep(0.01)
+        with self._lock:
+            self._open(label)
             try:
                 self._commit(task)
             except Refused as error:
@@ -158,6 +171,8 @@ class MultiTasks:
             if task.state == "COMMITED":
                 raise Refused(f"Can not abort {task.transaction.status.value} transaction {task.transaction.id}, "
                               f"label is {label}")  # fmt: skip
+            if task.state == "COMMITING":
+                raise Refused(f"Can not abort transaction {task.transaction.id} during committing, label is {label}")
             done = task.state == "CANCELLED"
             self.abort(task, "User Aborted")
             return done
@@ -173,7 +188,7 @@ class MultiTasks:
         """An FE restart cancels all of them."""
         with self._lock:
             for task in self._tasks.values():
-                if task.state == "BEGIN":
+                if task.state in ("BEGIN", "COMMITING"):
                     task.state, task.reason, task.shares = "CANCELLED", "cancelled after restart", {}
 
 
