@@ -107,12 +107,12 @@ class ClusterSink(ABC):
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
-        _refuse(table, self._untyped(table))
+        refuse(table, self._untyped(table))
         if self._create_tables and self._shown(table) is None:
             options = {"replication": self._replication(), **self._options}
             self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(table.name.partition('.')[0])}", table.name)
             self._execute(self._create_table(table, options), table.name)
-        _refuse(table, self.describe(table))
+        refuse(table, self.describe(table))
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -140,7 +140,7 @@ class ClusterSink(ABC):
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``. Raises: TargetMismatch - a column has no type there."""
-        _refuse(table, self._untyped(table))
+        refuse(table, self._untyped(table))
         return self._create_table(table, self._options) + ";"
 
     def _untyped(self, table: TargetTable) -> tuple[Finding, ...]:
@@ -294,7 +294,8 @@ class ClusterSink(ABC):
             raise self.product.refused(error, table=table) from error
 
 
-def _refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
+def refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
+    """Raises: TargetMismatch - the first of ``findings`` that is fatal."""
     for finding in findings:
         if finding.fatal:
             raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)

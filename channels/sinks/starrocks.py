@@ -22,8 +22,8 @@ from cdc.errors import LoadLost, SinkError
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import FrontendSql, SqlError, running_findings
-from channels.sinks.cluster_sink import ClusterSink, Shown
+from channels.sinks.cluster import FrontendSql, SqlError, running_findings, target
+from channels.sinks.cluster_sink import ClusterSink, Shown, refuse
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
 from channels.sinks.starrocks_leftovers import Leftovers
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES = 5
+_LOOK_S = 60.0  # between two looks at the columns of a table that is loaded
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
     "PREPARED": LoadState.PREPARED,
@@ -107,6 +108,7 @@ class StarrocksSink(ClusterSink):
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
+        self._looked: dict[str, float] = {}  # when a table's columns were looked at last
 
     @property
     def tasks_in_order(self) -> bool:
@@ -131,6 +133,7 @@ class StarrocksSink(ClusterSink):
 
     def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]:
         self._mode.look(table.name, shown[1])
+        self._looked[table.name] = time.monotonic()
         return starrocks_tables.findings(table, *shown)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
@@ -177,9 +180,25 @@ class StarrocksSink(ClusterSink):
                     self._mode.look(name, statement)
 
     def part_writer(self, table: TargetTable) -> StarrocksPartWriter:
-        """See ``Sink``."""
+        """See ``Sink``. Raises: TargetMismatch - the table has changed; SinkSetting, SinkUnavailable."""
         is_multi = self._mode.is_multi()
+        self._look_again(table)
         return StarrocksPartWriter(self._http, table, self._settings, is_multi, dict(self._losses))
+
+    def _look_again(self, table: TargetTable) -> None:
+        """A load may name a column that the table no longer has: it is taken, and what the column holds is dropped.
+
+        Raises: TargetMismatch.
+        """
+        if time.monotonic() - self._looked.get(table.name, -_LOOK_S) < _LOOK_S:
+            return
+        try:
+            shown = self._sql.rows(f"DESC {target(table.name)}")
+        except SqlError as error:
+            self._raise_refused(error, table.name)
+            return  # the load itself will say more
+        refuse(table, starrocks_tables.column_findings(table, shown))
+        self._looked[table.name] = time.monotonic()
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""

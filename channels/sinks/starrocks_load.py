@@ -395,7 +395,7 @@ def raise_refused(
         raise TargetMismatch(
             f"The target is not there: {message}", mend="Create it: `cdc ddl JOB.yaml` prints the statement.", **where
         )
-    if says("unknown column", "cannot be resolved", "not primary key", "load by primary key"):
+    if says("unknown column", "cannot be resolved", "has no default value", "not primary key", "load by primary key"):
         raise TargetMismatch(
             f"The target table does not fit: {message}",
             mend="`cdc check JOB.yaml` names the ALTER that mends it.",

@@ -68,8 +68,13 @@ def _definition(table: TargetTable, column: TargetColumn) -> str:
 
 def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
     """How the table that StarRocks has differs from ``table``. ``shown``: DESC."""
-    existing = {str(row["Field"]): row for row in shown}
     yield from _model(table, statement)
+    yield from column_findings(table, shown)
+
+
+def column_findings(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """How its columns differ. ``shown``: DESC."""
+    existing = {str(row["Field"]): row for row in shown}
     for column in table.columns:
         if column.name == OPERATION:
             yield Finding(

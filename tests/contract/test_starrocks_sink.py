@@ -27,6 +27,7 @@ from cdc.errors import (
     decide,
 )
 from cdc.schema import DELETED, SEQUENCE
+from channels.sinks import starrocks as starrocks_module
 from channels.sinks import starrocks_client, starrocks_load
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
@@ -832,6 +833,26 @@ def test_a_missing_privilege_names_the_grant(starrocks: StarrocksStandIn, sink: 
     starrocks.settings.denied.add((USER[0], "ods"))
     with pytest.raises(TargetMismatch, match="GRANT SELECT, INSERT"):
         write(sink, *ROWS)
+
+
+@pytest.mark.parametrize(
+    ("change", "look_s", "says"),
+    [
+        ("DROP COLUMN name", 0.0, "column name is missing"),
+        ("ADD COLUMN other INT NOT NULL", 60.0, "no default value. column: other"),  # the load itself says so
+    ],
+)
+def test_columns_that_change_while_a_job_runs_are_seen(
+    starrocks: StarrocksStandIn, sink: StarrocksSink, monkeypatch: pytest.MonkeyPatch,
+    change: str, look_s: float, says: str,
+) -> None:  # fmt: skip
+    """A load whose columns the table does not have is taken, and what they hold is dropped without a word."""
+    sink.commit([write(sink, *ROWS)], mark_of())
+    monkeypatch.setattr(starrocks_module, "_LOOK_S", look_s)
+    starrocks.execute(f"ALTER TABLE ods.orders {change}")
+    with pytest.raises(TargetMismatch, match=says) as caught:
+        write(sink, (3, "c", False, 3), name=name_of(2))
+    assert decide(caught.value) is Answer.PAUSE
 
 
 def test_a_dropped_table_is_named(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
