@@ -105,7 +105,8 @@ class FrontendSql:
                 except pymysql.MySQLError as error:
                     # PyMySQL's own complaints, of packets or a closed line, have no number
                     code, text = error.args[0] if error.args else "", str(error.args[-1] if error.args else error)
-                    if code in _AUTH_CODES:
+                    # StarRocks has numbers of its own for a privilege that is missing
+                    if code in _AUTH_CODES or "access denied" in text.lower():
                         self._drop()
                         raise self._product.denied(text, self._access.username) from error
                     is_refusal = isinstance(code, int) and not 2000 <= code < 3000

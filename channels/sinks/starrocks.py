@@ -140,7 +140,7 @@ class StarrocksSink(ClusterSink):
         """See ``Sink``."""
         try:
             self._sql.ask("SELECT 1")
-            self._http.state("information_schema", "cdc-check")
+            self._http.state(self._databases[0], "cdc-check")  # some clusters want INSERT on the database for it
             self._mode.why_not()
         except SinkError as error:
             return (Finding(str(error), error.mend),)

@@ -751,6 +751,12 @@ def test_a_table_that_does_not_fit_is_named_with_its_mend(
         assert single.describe(table) == ()
 
 
+def test_a_comment_is_no_clause(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    columns = "id BIGINT NOT NULL COMMENT 'once the UNIQUE KEY (other)', name VARCHAR(40)"
+    starrocks.execute(f"CREATE TABLE ods.commented ({columns}) PRIMARY KEY(id) {REST}")
+    assert single.describe(replace(TABLE, name="ods.commented")) == ()
+
+
 @pytest.mark.parametrize(
     ("arrow", "source", "key", "expected"),
     [
@@ -817,6 +823,32 @@ def test_check_says_what_is_wrong_with_the_cluster(
     with pytest.raises(error):
         sink.ensure_table(TABLE)
     sink.close()
+
+
+def test_check_asks_for_nothing_that_a_user_has_no_right_to() -> None:
+    with stand_in(http_auth=True) as starrocks:
+        sink = sink_on(starrocks)
+        assert sink.check([TABLE]) == (), "there is no database yet"
+        sink.ensure_table(TABLE)
+        assert sink.check([TABLE]) == ()
+        sink.close()
+
+
+def test_a_statement_that_is_denied_names_the_grant(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    single.claim(mark_of(0), [TABLE.name])
+    text = "Access denied; you need (at least one of) the SELECT privilege(s) on TABLE _cdc_checkpoints"
+    starrocks.faults.order("sql", Fault.ERROR, match="SELECT * FROM", text=text)
+    with pytest.raises(TargetMismatch, match="GRANT SELECT"):
+        single.last_checkpoint("shop")
+
+
+def test_what_waits_for_publishing_is_no_leftover(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    single._visible_timeout_s = 0.1
+    load = write(single, *ROWS)
+    starrocks.transactions.hold_publish = True
+    single.commit([load], mark_of())
+    single.abort("shop", "0a1b2c3d", 1, 1)
+    assert single.state(load) is LoadState.COMMITTED
 
 
 def test_no_backend_alive_is_said_and_tried_again(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:

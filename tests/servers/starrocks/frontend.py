@@ -45,7 +45,7 @@ class Frontend(Server):
             case "POST" | "PUT", ["api", "transaction", operation]:
                 self._transaction(request, user, operation.lower())
             case "GET", ["api", database, "get_load_state"]:
-                self._state(request, database)
+                self._state(request, user[0], database)
             case "POST", ["api", database, _, "_cancel"]:
                 self._cancel(request, database)
             case _:
@@ -205,7 +205,7 @@ class Frontend(Server):
 
     # ---- labels
 
-    def _state(self, request: Handler, database: str) -> None:
+    def _state(self, request: Handler, user: str, database: str) -> None:
         label = request.query.get("label", "")
         order = self.cluster.faults.take("state", label)
         if order is not None and order.fault is Fault.DROP_ANSWER:
@@ -216,6 +216,10 @@ class Frontend(Server):
             return self._said(request, "No label selected.")
         if database not in self.cluster.storage.databases and database != "information_schema":
             return self._said(request, f"unknown database, database={database}")
+        may_insert = database in self.cluster.storage.databases and (user, database) not in self.cluster.settings.denied
+        if self.cluster.settings.http_auth and not may_insert:
+            text = f"Access denied; you need (at least one of) the INSERT privilege(s) on DATABASE {database}"
+            return request.reply({"status": "FAILED", "code": "1", "msg": text, "message": text}, 401)
         state, reason = self.cluster.transactions.state(database, label)
         answer = {"state": state, "reason": reason, "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
         request.reply(answer)

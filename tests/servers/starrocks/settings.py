@@ -14,6 +14,7 @@ class StarrocksSettings:
     denied: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without INSERT
     operators: set[str] = field(default_factory=lambda: {"root", "cdc"})  # users with OPERATE
     backends: int = 2
+    http_auth: bool = False  # FE: enable_http_auth, where states of labels want INSERT on their database too
     followers: int = 0  # FEs beside the leader
     shared_data: bool = False  # tables lie in shared storage, where deletes of a transaction apply after its other rows
     null: bool = False  # BEs read bodies and throw them away: for benchmarks

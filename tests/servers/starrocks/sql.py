@@ -82,7 +82,7 @@ class StarrocksStatements(SqlStatements):
 
     def _operates(self, context: Context) -> None:
         if context.user not in self.cluster.settings.operators:
-            raise SqlRefused("Access denied; you need (at least one of) the OPERATE privilege(s) on SYSTEM", 1227)
+            raise SqlRefused("Access denied; you need (at least one of) the OPERATE privilege(s) on SYSTEM", 5203)
 
     def _running(self, database: str, context: Context) -> Rows:
         self._operates(context)
