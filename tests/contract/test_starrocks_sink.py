@@ -212,7 +212,9 @@ def test_what_one_transaction_would_lose_is_seen_in_the_load_too(
     starrocks: StarrocksStandIn, multi: StarrocksSink
 ) -> None:
     """Loads that are made again may come before their tables are met, and a table may be made anew."""
-    odd = replace(BESIDE["column"][1], name="ods.odd")
+    odd, single = replace(BESIDE["column"][1], name="ods.odd"), sink_on(starrocks, "single")
+    single.ensure_table(odd)
+    single.close()
     with pytest.raises(SinkSetting, match="multi_table: off"):
         write(multi, *ROWS, name=name_of(channel=odd.name), table=odd)
     starrocks.execute("DROP TABLE ods.orders")
