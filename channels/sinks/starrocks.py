@@ -27,14 +27,9 @@ from channels.sinks.cluster_sink import ClusterSink, Shown, refuse
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
 from channels.sinks.starrocks_leftovers import Leftovers
-from channels.sinks.starrocks_load import (
-    LoadSettings,
-    StarrocksPartWriter,
-    bad_rows,
-    raise_refused,
-    shared_label,
-)
+from channels.sinks.starrocks_load import LoadSettings, StarrocksPartWriter, shared_label
 from channels.sinks.starrocks_mode import Mode
+from channels.sinks.starrocks_refusals import bad_rows, raise_refused
 from channels.sinks.starrocks_shared import COMMIT_WAIT_S, SharedCommit
 from channels.sinks.stream_load import Access, Unreachable, waits
 from spark.writers import write_parts

@@ -10,9 +10,8 @@ Source: StarRocks, ``TransactionLoadAction.java``, ``StreamLoadMultiStmtTask.jav
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,30 +19,23 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadRejected, SinkBusy, SinkSetting, TargetMismatch
+from cdc.errors import CdcError, LoadRejected, SinkSetting
 from cdc.schema import DELETED
 from channels.label import label_for, label_prefix
 from channels.sinks import bodies
 from channels.sinks.base import TargetTable
 from channels.sinks.cluster import fillers, quoted
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, NotSent, StarrocksHttp, Transaction
+from channels.sinks.starrocks_refusals import BAD_ROWS, bad_rows, raise_refused
 from channels.sinks.starrocks_types import conversion, starrocks_type
 from channels.sinks.stream_load import Unreachable, waits
 
 OPERATION = "__op"
 PREPARED_TIMEOUT_S = 86_400  # StarRocks' own; said so that a cluster's other setting does not surprise
 _TRIES = 6
-_BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a prepare without an answer may still be under way
 _CSV_FIELD_BYTES = 1 << 20  # a longer field of CSV is refused, whatever its column holds; in JSON it is not
 _DOCUMENT_BYTES = 16 << 20  # parse_json makes NULL of a longer one, and says nothing
-_BAD_ROWS = 5  # shown of a refused load
-_TRACKING_URL = re.compile(r"tracking_url: (\S+?)[,;.]?(?:\s|$)")
-_REFUSED_ROWS = (
-    "too many filtered rows", "abnormal data more than max filter rate", "primary key size exceed", "json parse error",
-    "data quality",
-)  # fmt: skip
-_NO_ROWS = "no rows were imported"  # what a frontend says first where every row of a table was refused
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +98,7 @@ def _with_short_documents(table: TargetTable, rows: Iterable[pa.RecordBatch]) ->
                     "the source; then `cdc resume`.",
                     table=table.name,
                     column=name,
-                    keys=found.select(list(table.key)).slice(0, _BAD_ROWS).to_pylist(),
+                    keys=found.select(list(table.key)).slice(0, BAD_ROWS).to_pylist(),
                 )
         yield batch
 
@@ -172,7 +164,7 @@ class _Load:
         """The error to go on with. Raises: what no other try can mend."""
         raise_refused(
             answer.message, lambda: bad_rows(self.http, self.table, answer), self.http.access.username,
-            self.where(transaction),
+            self.where(transaction), multi=transaction.multi,
         )  # fmt: skip
         return STARROCKS.unavailable(f"{answer.status} {answer.message}", **self.where(transaction))
 
@@ -328,80 +320,3 @@ def roll_back(http: StarrocksHttp, transaction: Transaction) -> None:
             http.cancel(transaction.database, transaction.label)  # its backend was restarted, its frontend was not
     except (Unreachable, CdcError) as error:
         logger.info("rollback of %s has no answer (%s); it expires by itself", transaction.label, error)
-
-
-def bad_rows(http: StarrocksHttp, table: TargetTable | None, answer: Answer) -> dict[str, object]:
-    """The first refused rows, for people."""
-    found: dict[str, object] = {"key": ", ".join(table.key)} if table else {}
-    told = _TRACKING_URL.search(answer.message)  # a frontend has no field for it
-    url = answer.fields.get("ErrorURL") or (told and told[1])
-    if not url:
-        return found
-    lines = [line for line in http.text(str(url)).splitlines() if line.strip()]
-    return found | {"first": " | ".join(line.replace(bodies.FIELD_END, ", ")[:500] for line in lines[:_BAD_ROWS])}
-
-
-def raise_refused(
-    message: str,
-    bad: Callable[[], dict[str, object]],
-    username: str,
-    where: Mapping[str, object],
-    *,
-    multi: bool = False,
-) -> None:
-    """Raise what a definite refusal means; returns where another try may do.
-
-    ``multi``: it is the refusal of a transaction over several tables.
-    """
-    low = message.lower()
-
-    def says(*words: str) -> bool:
-        return any(word in low for word in words)
-
-    if says("has already been cancelled"):
-        return  # what follows is why an earlier try failed, and was told then
-    # none of our loads is empty, so one without rows is one whose rows were all refused
-    if says(*_REFUSED_ROWS) or (multi and says(_NO_ROWS)):
-        raise LoadRejected(
-            f"StarRocks refused rows: {message}.",
-            mend="Widen the column or mend the row at the source, then `cdc resume`; `cdc check` compares the table. "
-            "A key longer than 128 bytes: primary_key_limit_size of the BE.",
-            **where,
-            **bad(),
-        )
-    if says("current running txns", "streamload txn num per be"):
-        raise SinkBusy(
-            f"StarRocks has too many running transactions: {message}",
-            mend="It goes on by itself; max_running_txn_num_per_db of the FE raises the limit.",
-            after_s=_BUSY_AFTER_S,
-            **where,
-        )
-    if says("too many versions", "version count", "mem_limit", "memory limit", "memory exceed", "lock timeout"):
-        raise SinkBusy(
-            f"StarRocks asks for patience: {message}",
-            mend="It goes on by itself; a longer commit.interval makes fewer versions.",
-            after_s=_BUSY_AFTER_S,
-            **where,
-        )
-    if says("access denied", "no valid basic authorization", "privilege"):
-        raise STARROCKS.denied(message, username)
-    if says("automatic create partition failed") and multi:
-        raise TargetMismatch(
-            f"A load cannot make the partitions of its table here: {message}",
-            mend="Set sink.multi_table: off, or make the partitions beforehand; then `cdc resume`.",
-            **where,
-        )
-    if says("unknown table", "failed to find table", "unknown database", "] does not exist"):
-        raise TargetMismatch(
-            f"The target is not there: {message}", mend="Create it: `cdc ddl JOB.yaml` prints the statement.", **where
-        )
-    if says("unknown column", "cannot be resolved", "has no default value", "not primary key", "load by primary key"):
-        raise TargetMismatch(
-            f"The target table does not fit: {message}",
-            mend="`cdc check JOB.yaml` names the ALTER that mends it.",
-            **where,
-        )
-    if says("exceed max size", "size of this batch exceed", "exceeds quota", "quota exceed"):
-        raise SinkSetting(
-            f"The load outgrows a limit: {message}", mend="Raise the limit named, or lower tasks.max_bytes.", **where
-        )

@@ -29,6 +29,7 @@ class Mode:
         self._sql, self._databases, self._wanted = sql, databases, wanted
         self._tables: dict[str, str] = {}  # why not, by table
         self._version = ""
+        self._is_shared: bool | None = None  # once a table shows it
         self._is_multi: bool | None = None  # once it is decided
 
     def look(self, table: str, statement: str) -> None:
@@ -89,12 +90,16 @@ class Mode:
         return found is not None and tuple(map(int, found.groups())) >= MULTI_FROM
 
     def _is_in_shared_storage(self) -> bool:
-        """Of any table that is there: a cluster has one kind. Asked for anew, since at first there may be none."""
-        rows = self._sql.ask(
-            "SELECT DISTINCT TABLE_ENGINE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",
-            (self._databases[0],),
-        )
-        return any(str(row["TABLE_ENGINE"]).upper().startswith("CLOUD_NATIVE") for row in rows)
+        """As any table shows, for a cluster has one kind; at first there may be none, and nothing tells."""
+        if self._is_shared is None:
+            rows = self._sql.ask(
+                "SELECT DISTINCT TABLE_ENGINE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",
+                (self._databases[0],),
+            )
+            engines = {str(row["TABLE_ENGINE"]).upper() for row in rows}
+            if engines:
+                self._is_shared = any(engine.startswith("CLOUD_NATIVE") for engine in engines)
+        return self._is_shared is True
 
 
 def why_not_shared(table: str, statement: str) -> str | None:
