@@ -19,6 +19,7 @@ from channels.sinks.stream_load import Unreachable, waits
 
 COMMIT_WAIT_S = 60  # for locks and publishing, before the FE answers; it goes on without us
 _TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
+_PROMISED = re.compile(r"rollback pending|already in progress", re.IGNORECASE)
 _UNDER_WAY = re.compile(r"already committing|during committing", re.IGNORECASE)
 
 
@@ -96,7 +97,7 @@ class SharedCommit:
             answer = self._http.ask("rollback", whole)
         except Unreachable as error:
             raise STARROCKS.unavailable(error, label=whole.label) from error
-        if answer.is_ok or answer.is_gone:
+        if answer.is_gone or (answer.is_ok and not _PROMISED.search(answer.message)):
             return True
         if _TOO_LATE.search(answer.message):
             return False

@@ -578,6 +578,19 @@ def test_a_commit_that_outlasts_its_answer_is_waited_for(
     assert len(starrocks.loads()) == 1
 
 
+def test_a_rollback_that_is_only_promised_is_waited_for(
+    starrocks: StarrocksStandIn, multi: StarrocksSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starrocks_load, "_SETTLE_S", 0.3)
+    load = write(multi, *ROWS)
+    starrocks.multi.hold_aborts = True
+    with pytest.raises(SinkUnavailable, match="rollback pending"):
+        multi.abort("shop", "0a1b2c3d", 1, 1)
+    starrocks.multi.hold_aborts = False
+    multi.abort("shop", "0a1b2c3d", 1, 1)
+    assert multi.state(load) is LoadState.ABORTED
+
+
 def test_an_older_run_cannot_set_the_record_back(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
     sink.commit([write(sink, *ROWS)], mark_of(5, sequence=500))
     old = mark_of(4, sequence=400)

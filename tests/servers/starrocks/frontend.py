@@ -178,10 +178,9 @@ class Frontend(Server):
                 self._multi_commit(request, label)
             case "rollback":
                 order = struck_before(self.cluster, request, "rollback", label)
-                done = tasks.rollback(label)
+                text = tasks.rollback(label)
                 if order is not None and order.fault is Fault.DROP_ANSWER:
                     request.cut()
-                text = f"stream load {label} has already aborted" if done else f"stream load {label} abort"
                 request.reply({"Status": "OK", "Message": text})
 
     def _multi_commit(self, request: Handler, label: str) -> None:

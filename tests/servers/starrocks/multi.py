@@ -46,6 +46,7 @@ class MultiTasks:
         self._cluster = cluster
         self._tasks: dict[str, Task] = {}
         self.hold_commits = False  # they stay under way
+        self.hold_aborts = False  # they are answered OK before they are done
         self._lock = threading.RLock()
 
     def begin(self, database: str, label: str, timeout_s: float) -> Task | None:
@@ -97,13 +98,15 @@ class MultiTasks:
             task.state, task.reason = "CANCELLED", task.transaction.reason  # its time was over
         if task.state == "CANCELLED":
             raise Refused(f"stream load task {label} has already been cancelled: {task.reason}")
+        if task.state == "ABORTING":
+            raise Refused(f"stream load task {label} is aborting: {task.reason}")
         if task.state == "COMMITED":
             raise Refused(f"stream load task {label} has already been commited")
         return task
 
     def abort(self, task: Task, reason: str) -> None:
         with self._lock:
-            if task.state in ("BEGIN", "COMMITING"):
+            if task.state in ("BEGIN", "COMMITING", "ABORTING"):
                 task.state, task.reason, task.shares = "CANCELLED", reason, {}
                 self._cluster.transactions.abort(task.transaction, reason)
 
@@ -162,20 +165,24 @@ class MultiTasks:
         is_delete = pc.equal(rows[SIGN], 1)
         return [rows.filter(pc.invert(is_delete)), rows.filter(is_delete)]
 
-    def rollback(self, label: str) -> bool:
-        """Whether it was rolled back before. Raises: Refused."""
+    def rollback(self, label: str) -> str:
+        """What it is answered. Raises: Refused."""
         with self._lock:
             task = self._tasks.get(label)
             if task is None:
                 raise Refused(f"stream load task {label} does not exist")
+            number = task.transaction.id
             if task.state == "COMMITED":
-                raise Refused(f"Can not abort {task.transaction.status.value} transaction {task.transaction.id}, "
-                              f"label is {label}")  # fmt: skip
+                raise Refused(f"Can not abort {task.transaction.status.value} transaction {number}, label is {label}")
             if task.state == "COMMITING":
-                raise Refused(f"Can not abort transaction {task.transaction.id} during committing, label is {label}")
-            done = task.state == "CANCELLED"
+                raise Refused(f"Can not abort transaction {number} during committing, label is {label}")
+            if task.state == "CANCELLED":
+                return f"stream load {label} has already aborted"
+            if self.hold_aborts:
+                task.state, task.reason = "ABORTING", "manual abort"
+                return f"stream load {label} abort initiated, rollback pending (background retry will continue)"
             self.abort(task, "User Aborted")
-            return done
+            return f"stream load {label} abort"
 
     def forget(self) -> None:
         """Forget every task: more than a thousand came, or three days went by. What they had begun is aborted."""
