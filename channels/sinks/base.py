@@ -136,7 +136,10 @@ class Sink(Protocol):
         """The statement that creates ``table``, for people to read and run."""
 
     def part_writer(self, table: TargetTable) -> PartWriter:
-        """What executors call for each part."""
+        """What executors call for each part.
+
+        Raises: TargetMismatch - the table has changed since it was ensured; SinkSetting, SinkUnavailable.
+        """
 
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
         """A run is about to write ``targets``: of two runs of a job that know nothing of each other, one gets the sink.

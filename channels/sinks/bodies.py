@@ -47,16 +47,19 @@ def checked(table: TargetTable, rows: Iterable[pa.RecordBatch], columns: Sequenc
 class Rows:
     """A part's rows, kept until its load is settled, so that any try can send them again.
 
-    Beyond ``limit_bytes`` they lie in a temporary file. ``names`` are what the columns are called in the request.
+    Beyond ``limit_bytes`` they lie in a temporary file. ``longest_field``: what the target's CSV takes, in bytes.
     """
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], *, limit_bytes: int) -> None:
+    def __init__(
+        self, batches: Iterable[pa.RecordBatch], *, limit_bytes: int, longest_field: int | None = None
+    ) -> None:
         self._kept: list[pa.RecordBatch] = []
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
         self.row_count = 0
         self.byte_count = 0
         self.fits_csv = True
+        self._longest_field = longest_field
         for batch in batches:
             self._add(batch, limit_bytes)
         if self._writer is not None:
@@ -65,7 +68,7 @@ class Rows:
     def _add(self, batch: pa.RecordBatch, limit_bytes: int) -> None:
         self.row_count += batch.num_rows
         self.byte_count += batch.nbytes
-        self.fits_csv = self.fits_csv and fits_csv(batch)
+        self.fits_csv = self.fits_csv and fits_csv(batch, self._longest_field)
         if self.byte_count <= limit_bytes:
             self._kept.append(batch)
             return
@@ -86,9 +89,11 @@ class Rows:
             self._file.close()
 
 
-def fits_csv(batch: pa.RecordBatch) -> bool:
-    r"""Whether no text of ``batch`` holds a separator or is a lone ``\N``."""
+def fits_csv(batch: pa.RecordBatch, longest_field: int | None = None) -> bool:
+    r"""Whether no text of ``batch`` holds a separator or is a lone ``\N``, and no field is longer than that."""
     for column in batch.columns:
+        if longest_field is not None and _longest(column) > longest_field:
+            return False
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             continue
         data = _characters(column)
@@ -97,6 +102,16 @@ def fits_csv(batch: pa.RecordBatch) -> bool:
         if NULL.encode() in data and pc.any(pc.equal(column, NULL)).as_py():
             return False
     return True
+
+
+def _longest(column: pa.Array) -> int:
+    """Bytes of the longest text or, as digits, bytes; of other types 0, for no value of theirs is long."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pc.max(pc.binary_length(column)).as_py() or 0
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return 2 * (pc.max(pc.binary_length(column)).as_py() or 0)
+    return 0
 
 
 def csv_body(

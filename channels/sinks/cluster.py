@@ -106,7 +106,8 @@ class FrontendSql:
                 except pymysql.MySQLError as error:
                     # PyMySQL's own complaints, of packets or a closed line, have no number
                     code, text = error.args[0] if error.args else "", str(error.args[-1] if error.args else error)
-                    if code in _AUTH_CODES:
+                    # StarRocks has numbers of its own for a privilege that is missing
+                    if code in _AUTH_CODES or "access denied" in text.lower():
                         self._drop()
                         raise self._product.denied(text, self._access.username) from error
                     is_refusal = isinstance(code, int) and not 2000 <= code < 3000
@@ -308,13 +309,13 @@ def partition_findings(
     tomorrow = today + datetime.timedelta(days=1)
     yield Finding(
         f"{table.name}: the last partition ends at {last}, and rows of today have none",
-        f'ALTER TABLE {target(table)} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
+        f'ALTER TABLE {target(table.name)} ADD PARTITION `p{today:%Y%m%d}` VALUES [("{last}"), ("{tomorrow}"))',
     )
 
 
-def target(table: TargetTable) -> str:
-    """The table's name in a statement."""
-    return ".".join(quoted(part) for part in table.name.split(".", 1))
+def target(table: str) -> str:
+    """The name ``database.table`` in a statement."""
+    return ".".join(quoted(part) for part in table.split(".", 1))
 
 
 def quoted(name: str) -> str:

@@ -107,12 +107,12 @@ class ClusterSink(ABC):
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
-        _refuse(table, self._untyped(table))
+        refuse(table, self._untyped(table))
         if self._create_tables and self._shown(table) is None:
             options = {"replication": self._replication(), **self._options}
             self._execute(f"CREATE DATABASE IF NOT EXISTS {quoted(table.name.partition('.')[0])}", table.name)
             self._execute(self._create_table(table, options), table.name)
-        _refuse(table, self.describe(table))
+        refuse(table, self.describe(table))
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -133,14 +133,14 @@ class ClusterSink(ABC):
             )
         found = [*(untyped or self._differences(table, shown))]
         if "PARTITION BY" in shown[1].upper():
-            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table)}")
+            partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table.name)}")
             today = datetime.datetime.now(datetime.UTC).date()
             found += partition_findings(table, shown[1], partitions, today)
         return tuple(found)
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``. Raises: TargetMismatch - a column has no type there."""
-        _refuse(table, self._untyped(table))
+        refuse(table, self._untyped(table))
         return self._create_table(table, self._options) + ";"
 
     def _untyped(self, table: TargetTable) -> tuple[Finding, ...]:
@@ -159,13 +159,18 @@ class ClusterSink(ABC):
 
     def _shown(self, table: TargetTable) -> Shown | None:
         """What the table is like; None when there is no such table."""
-        if not self._sql.has_table(table.name):
+        statement = self._statement(table.name)
+        return None if statement is None else (self._columns(table), statement)
+
+    def _statement(self, table: str) -> str | None:
+        """The statement that would make the table again; None when there is no such table."""
+        if not self._sql.has_table(table):
             return None
         (row, *_) = self._sql.ask(f"SHOW CREATE TABLE {target(table)}")
-        return self._columns(table), str([*row.values()][1])  # of a view the column has another name
+        return str([*row.values()][1])  # of a view the column has another name
 
     def _columns(self, table: TargetTable) -> list[dict[str, Any]]:
-        return self._sql.ask(f"DESC {target(table)}")
+        return self._sql.ask(f"DESC {target(table.name)}")
 
     # ---- loads
 
@@ -289,7 +294,8 @@ class ClusterSink(ABC):
             raise self.product.refused(error, table=table) from error
 
 
-def _refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
+def refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
+    """Raises: TargetMismatch - the first of ``findings`` that is fatal."""
     for finding in findings:
         if finding.fatal:
             raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)

@@ -1,9 +1,10 @@
 """StarRocks: Primary-key tables by the transaction interface, each table at once or all of them at one moment.
 
 Single mode: a load is a transaction under a label that its LoadName makes, prepared by an executor and committed here.
-Multi mode (4.0 and later, targets in one database): all loads of a checkpoint and the row of ``_cdc_checkpoints`` are
-one transaction. There is nothing that a crash leaves prepared in it, so whatever happens to it before its commit, all
-of it is loaded again; and whether it was committed stands in the table that it wrote.
+Multi mode (4.0.7 and later, targets in one database; ``starrocks_mode`` has all that it wants): all loads of a
+checkpoint and the row of ``_cdc_checkpoints`` are one transaction. There is nothing that a crash leaves prepared in
+it, so whatever happens to it before its commit, all of it is loaded again; and whether it was committed stands in the
+table that it wrote.
 
 Source: StarRocks manual, "Load data using Stream Load transaction interface"; see ``starrocks_load`` and its client.
 """
@@ -11,29 +12,24 @@ Source: StarRocks manual, "Load data using Stream Load transaction interface"; s
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import LoadLost, SinkError, SinkSetting
+from cdc.errors import LoadLost, SinkError
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import FrontendSql, SqlError, running_findings
-from channels.sinks.cluster_sink import ClusterSink, Shown
+from channels.sinks.cluster import FrontendSql, SqlError, running_findings, target
+from channels.sinks.cluster_sink import ClusterSink, Shown, refuse
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
 from channels.sinks.starrocks_leftovers import Leftovers
-from channels.sinks.starrocks_load import (
-    LoadSettings,
-    StarrocksPartWriter,
-    bad_rows,
-    raise_refused,
-    shared_label,
-)
+from channels.sinks.starrocks_load import LoadSettings, StarrocksPartWriter, shared_label
+from channels.sinks.starrocks_mode import Mode
+from channels.sinks.starrocks_refusals import bad_rows, raise_refused
 from channels.sinks.starrocks_shared import COMMIT_WAIT_S, SharedCommit
 from channels.sinks.stream_load import Access, Unreachable, waits
 from spark.writers import write_parts
@@ -43,8 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MULTI_FROM = (4, 0)
 _TRIES = 5
+_LOOK_S = 60.0  # between two looks at the columns of a table that is loaded
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
     "PREPARED": LoadState.PREPARED,
@@ -101,95 +97,107 @@ class StarrocksSink(ClusterSink):
         )
         self._settings, self._parts = LoadSettings(tries=tries, pause_s=pause_s), parts
         self._databases, self._wanted = sorted(set(databases)), multi_table
+        self._mode = Mode(self._sql, self._databases, multi_table)
         self._shared = SharedCommit(self._http, tries, pause_s)
         self._leftovers = Leftovers(self._http, self._sql, self._databases, tries)
-        self._multi: bool | None = None  # once the server's version is known
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
+        self._looked: dict[str, float] = {}  # when a table's columns were looked at last
 
     @property
     def tasks_in_order(self) -> bool:
         """See ``Sink``: within one transaction rows of a key come in the order of its loads."""
-        return self._is_multi()
-
-    # ---- multi mode
-
-    def _is_multi(self) -> bool:
-        if self._multi is None:
-            why = self._why_not_multi()
-            if why and self._wanted == "on":
-                raise SinkSetting(why, mend="Set sink.multi_table: auto, or off.")
-            self._multi = why is None
-            logger.info("StarRocks commits %s", "all tables at one moment" if self._multi else f"each table: {why}")
-        return self._multi
-
-    def _why_not_multi(self) -> str | None:
-        if self._wanted == "off":
-            return "sink.multi_table is off."
-        if len(self._databases) != 1:
-            return f"Targets lie in {len(self._databases)} databases ({', '.join(self._databases)}), not in one."
-        version = str(self._sql.ask("SELECT current_version() AS version")[0]["version"])
-        found = re.search(r"(\d+)\.(\d+)", version)
-        if found is None or (int(found[1]), int(found[2])) < MULTI_FROM:
-            return f"StarRocks {version} has no transactions over several tables; 4.0 and later have."
-        return None
+        return self._mode.is_multi()
 
     # ---- tables
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
-        self._is_multi()  # a setting that cannot be kept is refused before anything is made
+        self._mode.refuse()  # a setting that cannot be kept is refused before anything is made
         super().ensure_table(table)
+        self._mode.refuse()
 
     def _create_table(self, table: TargetTable, options: Mapping[str, Any]) -> str:
-        return starrocks_tables.create_table(table, options)
+        statement = starrocks_tables.create_table(table, options)
+        self._mode.look(table.name, statement)  # of one that is there, what it is like is looked at next
+        return statement
 
     def _create_checkpoints(self, database: str, replication: int) -> str:
         return starrocks_tables.create_checkpoints(database, replication)
 
     def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]:
+        self._mode.look(table.name, shown[1])
+        self._looked[table.name] = time.monotonic()
         return starrocks_tables.findings(table, *shown)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
         try:
             self._sql.ask("SELECT 1")
-            self._http.state("information_schema", "cdc-check")
-            why = self._why_not_multi()
+            self._http.state(self._databases[0], "cdc-check")  # some clusters want INSERT on the database for it
+            self._mode.why_not()
         except SinkError as error:
             return (Finding(str(error), error.mend),)
-        found = []
+        tables = list(tables)
+        of_tables = list(self._of_tables(tables))
+        found, why = [], self._mode.why_not()
         if why and self._wanted != "off":
             problem = f"Tables become visible one by one, not all at one moment: {why}"
             found.append(Finding(problem, "Nothing, if that will do: set sink.multi_table: off.", self._wanted == "on"))
         if alive(self._sql) == 0:
             found.append(Finding("StarRocks has no backend alive.", "See SHOW BACKENDS on the FE."))
-        tables, asked = list(tables), set()
         if why:
             found += running_findings(self._sql, STARROCKS, tables)
         found += self._leftovers.findings()
+        return (*found, *of_tables)
+
+    def _of_tables(self, tables: Iterable[TargetTable]) -> Iterator[Finding]:
+        asked = set()
         for table in tables:
             is_there, database = self._shown(table) is not None, table.name.partition(".")[0]
-            found += self.describe(table) if is_there or not self._create_tables else self._untyped(table)
+            yield from self.describe(table) if is_there or not self._create_tables else self._untyped(table)
             if is_there and database not in asked:  # one is enough: each leaves a label, of which few are kept
                 asked.add(database)
-                found += load_findings(self._http, table)
-        return tuple(found)
+                yield from load_findings(self._http, table)
 
     def _replication(self) -> int:
         return max(1, min(3, alive(self._sql) or 1))  # where it cannot be seen, sink.tables.replication says more
 
     # ---- loads
 
+    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+        """See ``Sink``. What was lost is loaded again before its tables are met, so they are looked at here."""
+        super().claim(mark, targets)
+        if self._mode.why_not() is None:
+            for name in targets:
+                if "*" not in name and (statement := self._statement(name)) is not None:
+                    self._mode.look(name, statement)
+
     def part_writer(self, table: TargetTable) -> StarrocksPartWriter:
-        """See ``Sink``."""
-        is_multi = self._is_multi()
+        """See ``Sink``. Raises: TargetMismatch - the table has changed; SinkSetting, SinkUnavailable."""
+        is_multi = self._mode.is_multi()
+        self._look_again(table)
         return StarrocksPartWriter(self._http, table, self._settings, is_multi, dict(self._losses))
+
+    def _look_again(self, table: TargetTable) -> None:
+        """A load may name a column that the table no longer has: it is taken, and what the column holds is dropped.
+
+        Raises: TargetMismatch.
+        """
+        if time.monotonic() - self._looked.get(table.name, -_LOOK_S) < _LOOK_S:
+            return
+        try:
+            shown = self._sql.rows(f"DESC {target(table.name)}")
+        except SqlError as error:
+            self._raise_refused(error, table.name)
+            return  # the load itself will say more
+        refuse(table, starrocks_tables.column_findings(table, shown))
+        self._looked[table.name] = time.monotonic()
 
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
-        parts = 1 if self._is_multi() else self._parts  # a transaction takes one load of a table at a time
+        parts = 1 if self._mode.is_multi() else self._parts  # a transaction takes one load of a table at a time
         return loads_of(write_parts(frame, name, table.key, self.part_writer(table), parts))
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
@@ -238,9 +246,7 @@ class StarrocksSink(ClusterSink):
         reason = Answer("", "its loads are in different transactions")
         if len(transactions) == 1:
             self._ensure_checkpoints(whole.database)
-            reason = self._shared.recorded(whole, checkpoint)
-            if reason.is_ok:
-                reason = self._shared.committed(whole)
+            reason = self._shared.committed(whole, loads[0].detail["transaction"], checkpoint)
             if reason.is_ok:
                 self._await_visible(whole.database, whole.label)
                 return
@@ -255,6 +261,7 @@ class StarrocksSink(ClusterSink):
                 lambda: bad_rows(self._http, None, reason),
                 self._http.access.username,
                 {"label": whole.label},
+                multi=True,
             )
         logger.info("%s is loaded again: %s %s", whole.label, reason.status, reason.message)
         of_run = (loads[0].name.fence, checkpoint.checkpoint)
@@ -267,7 +274,7 @@ class StarrocksSink(ClusterSink):
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
         prefix = label_prefix(job, incarnation, fence, checkpoint)
-        if self._is_multi():
+        if self._mode.may_have_been():
             for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
                 self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))

@@ -9,7 +9,8 @@ from cdc.errors import CdcError, TargetMismatch
 from channels.sinks.base import Finding, TargetTable
 from channels.sinks.cluster import FrontendSql, SqlError
 from channels.sinks.starrocks_client import STARROCKS, StarrocksHttp, Transaction
-from channels.sinks.starrocks_load import raise_refused, roll_back
+from channels.sinks.starrocks_load import roll_back
+from channels.sinks.starrocks_refusals import raise_refused
 from channels.sinks.stream_load import Unreachable
 
 

@@ -64,9 +64,10 @@ class Leftovers:
             logger.info("rollback of %s has no answer (%s); it is looked for again", transaction.label, error)
 
     def _running(self, database: str) -> list[str]:
-        """Labels that are begun or prepared. Raises: SqlError - not ours to see."""
-        path = f"/transactions/{database}/running"
-        return [str(row["Label"]) for row in self._sql.rows(f"SHOW PROC '{path}'")]
+        """Labels that are begun or prepared, of 2000 at most. Raises: SqlError, TargetMismatch - not ours to see."""
+        rows = self._sql.rows(f"SHOW PROC '/transactions/{database}/running'")
+        # those that wait for publishing are among them, and cannot be rolled back
+        return [str(row["Label"]) for row in rows if row["TransactionStatus"] in ("PREPARE", "PREPARED")]
 
     def sweep(self, checkpoint: CheckpointMark) -> None:
         """What earlier runs of this job have left prepared, and no checkpoint names any more, goes."""

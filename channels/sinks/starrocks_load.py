@@ -11,29 +11,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadRejected, SinkBusy, SinkSetting, TargetMismatch
+from cdc.errors import CdcError, LoadRejected, SinkSetting
 from cdc.schema import DELETED
 from channels.label import label_for, label_prefix
 from channels.sinks import bodies
 from channels.sinks.base import TargetTable
 from channels.sinks.cluster import fillers, quoted
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, NotSent, StarrocksHttp, Transaction
+from channels.sinks.starrocks_refusals import BAD_ROWS, bad_rows, raise_refused
 from channels.sinks.starrocks_types import conversion, starrocks_type
 from channels.sinks.stream_load import Unreachable, waits
 
 OPERATION = "__op"
 PREPARED_TIMEOUT_S = 86_400  # StarRocks' own; said so that a cluster's other setting does not surprise
 _TRIES = 6
-_BUSY_AFTER_S = 5.0
 _SETTLE_S = 30.0  # how long a prepare without an answer may still be under way
-_BAD_ROWS = 5  # shown of a refused load
+_CSV_FIELD_BYTES = 1 << 20  # a longer field of CSV is refused, whatever its column holds; in JSON it is not
+_DOCUMENT_BYTES = 16 << 20  # parse_json makes NULL of a longer one, and says nothing
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,8 @@ class StarrocksPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See PartWriter."""
         columns = [*(column.name for column in self.table.columns), DELETED]
-        kept = bodies.Rows(bodies.checked(self.table, rows, columns), limit_bytes=bodies.MEMORY_BYTES)
+        checked = _with_short_documents(self.table, bodies.checked(self.table, rows, columns))
+        kept = bodies.Rows(checked, limit_bytes=bodies.MEMORY_BYTES, longest_field=_CSV_FIELD_BYTES)
         try:
             if not kept.row_count:
                 return None
@@ -76,6 +79,28 @@ def shared_label(job: str, incarnation: str, fence: int, checkpoint: int, losses
     transaction that was given up cannot write into the one that follows.
     """
     return f"{label_prefix(job, incarnation, fence, checkpoint)}all-{losses.get((fence, checkpoint), 0)}"
+
+
+def _with_short_documents(table: TargetTable, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``rows``. Raises: LoadRejected - a JSON document that would become NULL, with its key."""
+    names = [
+        column.name for column in table.columns if starrocks_type(column, key=column.name in table.key).base == "JSON"
+    ]
+    for batch in rows:
+        for name in names:
+            is_long = pc.greater(pc.binary_length(batch.column(name)), _DOCUMENT_BYTES)
+            found = batch.filter(pc.and_not(is_long, batch.column(DELETED)))
+            if found.num_rows:
+                raise LoadRejected(
+                    f"A document for column {name} is longer than the {_DOCUMENT_BYTES >> 20} MiB that StarRocks takes "
+                    "as JSON.",
+                    mend=f"Take a part of it by columns: {{{name}: ...}}, leave the row out by filter:, or mend it at "
+                    "the source; then `cdc resume`.",
+                    table=table.name,
+                    column=name,
+                    keys=found.select(list(table.key)).slice(0, BAD_ROWS).to_pylist(),
+                )
+        yield batch
 
 
 class LoadBody:
@@ -139,7 +164,7 @@ class _Load:
         """The error to go on with. Raises: what no other try can mend."""
         raise_refused(
             answer.message, lambda: bad_rows(self.http, self.table, answer), self.http.access.username,
-            self.where(transaction),
+            self.where(transaction), multi=transaction.multi,
         )  # fmt: skip
         return STARROCKS.unavailable(f"{answer.status} {answer.message}", **self.where(transaction))
 
@@ -229,8 +254,16 @@ class _Shared(_Load):
 
     def __init__(self, writer: StarrocksPartWriter, name: LoadName, rows: bodies.Rows) -> None:
         # the first load of a table says how all are read: the form may not depend on the rows
-        texts = any(pa.types.is_string(column.arrow) for column in writer.table.columns)
-        super().__init__(writer, name, rows, as_csv=not texts)
+        any_length = any(
+            pa.types.is_string(column.arrow) or pa.types.is_binary(column.arrow) for column in writer.table.columns
+        )
+        super().__init__(writer, name, rows, as_csv=not any_length)
+        if not (self.database + self.target + self.body.headers()["columns"]).isascii():
+            raise SinkSetting(
+                "A transaction over several tables takes no names that are not ASCII: it would leave columns empty.",
+                mend="Set sink.multi_table: off, then `cdc resume`.",
+                table=self.table.name,
+            )
         label = shared_label(name.job, name.incarnation, name.fence, name.checkpoint, writer.losses)
         self._transaction = Transaction(self.database, label, self.target, multi=True)
 
@@ -268,12 +301,12 @@ class _Shared(_Load):
         raise STARROCKS.unavailable(last, **self.where(whole))
 
 
-def settled_state(http: StarrocksHttp, transaction: Transaction, passing: str) -> str:
-    """The label's state, once it is no longer ``passing``, or patience has ended."""
+def settled_state(http: StarrocksHttp, transaction: Transaction) -> str:
+    """The label's state, once it is neither begun nor prepared, or patience has ended."""
     deadline = time.monotonic() + _SETTLE_S
     for pause in waits(0.05, 1.0):
         state = http.state(transaction.database, transaction.label)
-        if state != passing or time.monotonic() > deadline:
+        if state not in ("PREPARE", "PREPARED") or time.monotonic() > deadline:
             return state
         time.sleep(pause)
     raise AssertionError("unreachable")
@@ -287,62 +320,3 @@ def roll_back(http: StarrocksHttp, transaction: Transaction) -> None:
             http.cancel(transaction.database, transaction.label)  # its backend was restarted, its frontend was not
     except (Unreachable, CdcError) as error:
         logger.info("rollback of %s has no answer (%s); it expires by itself", transaction.label, error)
-
-
-def bad_rows(http: StarrocksHttp, table: TargetTable | None, answer: Answer) -> dict[str, object]:
-    """The first refused rows, for people."""
-    found: dict[str, object] = {"key": ", ".join(table.key)} if table else {}
-    url = answer.fields.get("ErrorURL")
-    if not url:
-        return found
-    lines = [line for line in http.text(str(url)).splitlines() if line.strip()]
-    return found | {"first": " | ".join(line.replace(bodies.FIELD_END, ", ")[:500] for line in lines[:_BAD_ROWS])}
-
-
-def raise_refused(
-    message: str, bad: Callable[[], dict[str, object]], username: str, where: Mapping[str, object]
-) -> None:
-    """Raise what a definite refusal means; returns where another try may do."""
-    low = message.lower()
-
-    def says(*words: str) -> bool:
-        return any(word in low for word in words)
-
-    if says("too many filtered rows", "primary key size exceed", "json parse error", "data quality"):
-        raise LoadRejected(
-            f"StarRocks refused rows: {message}.",
-            mend="Widen the column or mend the row at the source, then `cdc resume`; `cdc check` compares the table. "
-            "A key longer than 128 bytes: primary_key_limit_size of the BE.",
-            **where,
-            **bad(),
-        )
-    if says("current running txns", "streamload txn num per be"):
-        raise SinkBusy(
-            f"StarRocks has too many running transactions: {message}",
-            mend="It goes on by itself; max_running_txn_num_per_db of the FE raises the limit.",
-            after_s=_BUSY_AFTER_S,
-            **where,
-        )
-    if says("too many versions", "version count", "mem_limit", "memory limit", "memory exceed", "lock timeout"):
-        raise SinkBusy(
-            f"StarRocks asks for patience: {message}",
-            mend="It goes on by itself; a longer commit.interval makes fewer versions.",
-            after_s=_BUSY_AFTER_S,
-            **where,
-        )
-    if says("access denied", "no valid basic authorization", "privilege"):
-        raise STARROCKS.denied(message, username)
-    if says("unknown table", "unknown database", "] does not exist"):
-        raise TargetMismatch(
-            f"The target is not there: {message}", mend="Create it: `cdc ddl JOB.yaml` prints the statement.", **where
-        )
-    if says("unknown column", "cannot be resolved", "not primary key", "load by primary key"):
-        raise TargetMismatch(
-            f"The target table does not fit: {message}",
-            mend="`cdc check JOB.yaml` names the ALTER that mends it.",
-            **where,
-        )
-    if says("exceed max size", "size of this batch exceed", "exceeds quota", "quota exceed"):
-        raise SinkSetting(
-            f"The load outgrows a limit: {message}", mend="Raise the limit named, or lower tasks.max_bytes.", **where
-        )

@@ -14,6 +14,9 @@ from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, target, text
 from channels.sinks.starrocks_load import OPERATION
 from channels.sinks.starrocks_types import parsed, starrocks_type
 
+_TEXT_OR_NAME = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'""", re.DOTALL)
+_KEY = re.compile(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", re.IGNORECASE)
+
 
 def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
     """The statement. ``options``: buckets, replication, partition, properties; the table's own go before them."""
@@ -28,7 +31,7 @@ def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
         **{str(key): str(value) for key, value in properties.items()},
     }
     lines = [
-        f"CREATE TABLE IF NOT EXISTS {target(table)} (\n{columns}\n)",
+        f"CREATE TABLE IF NOT EXISTS {target(table.name)} (\n{columns}\n)",
         "ENGINE = OLAP",
         f"PRIMARY KEY ({keys})",
         *([f"COMMENT {text(table.comment)}"] if table.comment else []),
@@ -65,8 +68,13 @@ def _definition(table: TargetTable, column: TargetColumn) -> str:
 
 def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
     """How the table that StarRocks has differs from ``table``. ``shown``: DESC."""
-    existing = {str(row["Field"]): row for row in shown}
     yield from _model(table, statement)
+    yield from column_findings(table, shown)
+
+
+def column_findings(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """How its columns differ. ``shown``: DESC."""
+    existing = {str(row["Field"]): row for row in shown}
     for column in table.columns:
         if column.name == OPERATION:
             yield Finding(
@@ -80,14 +88,19 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
             continue
         yield Finding(
             f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
-            f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; "
+            f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; "
             "or give it a place under columns:",
         )
 
 
+def without_texts(statement: str) -> str:
+    """``statement`` without what people wrote into it: a comment may hold anything that looks like a clause."""
+    return _TEXT_OR_NAME.sub(lambda found: found[0] if found[0].startswith("`") else "''", statement)
+
+
 def _model(table: TargetTable, statement: str) -> Iterator[Finding]:
     again = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
-    model = re.search(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", statement, re.IGNORECASE)
+    model = _KEY.search(without_texts(statement))
     if model is None or model[1].upper() != "PRIMARY":
         kind = model[1].upper() if model else "unknown"
         yield Finding(f"{table.name}: the table's model is {kind} KEY, and only PRIMARY KEY takes deletes", again)
@@ -106,14 +119,14 @@ def _column(table: TargetTable, column: TargetColumn, row: Mapping[str, Any] | N
     if row is None:
         yield Finding(
             f"{table.name}: column {column.name} is missing",
-            f"ALTER TABLE {target(table)} ADD COLUMN {quoted(column.name)} {wanted} NULL",
+            f"ALTER TABLE {target(table.name)} ADD COLUMN {quoted(column.name)} {wanted} NULL",
         )
         return
     there = parsed(str(row["Type"]))
     null = "NULL" if _nullable(row) else "NOT NULL"
     if not there.holds(wanted):
         unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
-        mend = f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(column.name)} {wanted} {null}"
+        mend = f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(column.name)} {wanted} {null}"
         if key:
             mend = "Keys cannot be modified. Make the table again: `cdc ddl JOB.yaml` prints the statement."
         elif there.is_text and not wanted.is_text:
@@ -122,7 +135,7 @@ def _column(table: TargetTable, column: TargetColumn, row: Mapping[str, Any] | N
     if null == "NOT NULL" and column.nullable and not key:
         yield Finding(
             f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
-            f"ALTER TABLE {target(table)} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
+            f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
         )
 
 

@@ -94,7 +94,8 @@ def rows_of(*rows: tuple[int, str | None, bool, int]) -> pa.RecordBatch:
 def write(
     sink: Sink, *rows: tuple[int, str | None, bool, int], name: LoadName | None = None, table: TargetTable = TABLE
 ) -> PreparedLoad:
-    load = sink.part_writer(table)(name or name_of(), iter([rows_of(*rows)]))
+    given = rows_of(*rows).rename_columns([*(column.name for column in table.columns), DELETED, SEQUENCE])
+    load = sink.part_writer(table)(name or name_of(), iter([given]))
     assert load is not None
     return load
 

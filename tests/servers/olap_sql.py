@@ -268,7 +268,7 @@ class SqlStatements:
                 case exp.ColumnDef():
                     self.storage.add_column(table, column_of(action))
                 case exp.Drop():
-                    self.storage.drop_column(table, action.this.name)
+                    self.storage.drop_column(table, action.find(exp.Column).name)
                 case exp.ModifyColumn():
                     self.storage.modify_column(table, column_of(action.this))
                 case _:

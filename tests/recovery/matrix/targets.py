@@ -116,7 +116,7 @@ def starrocks(_: Path, *, mode: str) -> Iterator[Target]:
     with starrocks_stand_in() as server:
         arguments = {"multi_table": MODES[mode], "databases": ["ods"], **_address(server)}
         look = _watched(server, lambda: [each.label for each in server.transactions.running("ods")])
-        method = "_shared.committed" if mode == "multi" else "_commit_load"
+        method = "_shared._asked_to_commit" if mode == "multi" else "_commit_load"
         yield Target(partial(StarrocksSink, server.fe, **arguments), method, look)
 
 

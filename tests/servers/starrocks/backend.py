@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.servers.olap_faults import Fault, Order
 from tests.servers.olap_http import BadBody, ConnectionCut, Handler, Server
-from tests.servers.starrocks.bodies import Plan, forwarded
+from tests.servers.starrocks.bodies import Plan, as_utf8, forwarded
 from tests.servers.starrocks.frontend import Answered, struck_before
 from tests.servers.starrocks.transactions import LabelUsed, Refused, Transaction
 
@@ -65,6 +65,7 @@ class Backend(Server):
                 if operation != "load":
                     raise Refused(_MULTI, "INVALID_ARGUMENT")
                 return self._multi_load(request, database, table, label)
+            database, table = as_utf8(database), as_utf8(table)
             work = {"begin": self._begin, "load": self._load, "prepare": self._prepare, "commit": self._commit,
                     "rollback": self._rollback}  # fmt: skip
             work[operation](request, database, table, label)
@@ -121,7 +122,7 @@ class Backend(Server):
         self._taken(context, label)
         try:
             order = struck_before_load(self.cluster, request, label)
-            headers = forwarded(request.headers)
+            headers = {name: as_utf8(value) for name, value in forwarded(request.headers).items()}
             if context.plan is None:
                 context.plan = Plan(headers, self.cluster.storage.tables[database, table])
             elif context.plan.headers != headers:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.servers.olap_rows import csv_fields, json_fields, separator
 from tests.servers.olap_storage import SIGN, Checked, Storage, StoredTable
@@ -59,9 +60,13 @@ class Plan:
         if self.table.model != "PRIMARY" and OPERATION in self.fields:
             raise Refused(f"__op is not supported: table {self.table.name} is not primary key table")
         names = {column.name for column in self.table.columns}
-        unknown = [name for name in (*self.fields, *self.made) if name not in {*names, OPERATION, *self.made.values()}]
+        unknown = [name for name in self.made if name not in names]
         if unknown:
             raise Refused(f"Column '{unknown[0]}' cannot be resolved")
+        # a field that is no column is taken for one that expressions may use, and is read and let go
+        for column in self.table.columns:
+            if not column.nullable and column.default is None and column.name not in {*self.fields, *self.made}:
+                raise Refused(f"Column has no default value. column: {column.name}")
 
     def check(self, bodies: list[bytes], storage: Storage, settings: StarrocksSettings) -> Checked:
         """Parse and check all bodies, in the order in which they came."""
@@ -75,15 +80,20 @@ class Plan:
                 if not body.endswith(self.row_delimiter.encode()):
                     raise Refused("CSV body does not end with the row delimiter", "INTERNAL_ERROR")
                 fields, wrong = csv_fields(body, self.fields, self.column_separator, self.row_delimiter)
+                fields, long = _long_fields(fields, settings.csv_field_bytes)
+                wrong += long
             tables.append(fields)
             bad += wrong
-        fields = self._in_table(pa.concat_tables(tables))
+        fields = self._in_table(pa.concat_tables(tables), settings.json_bytes)
         bad += self._long_keys(fields, settings.key_bytes)
         checked = storage.check(self.table, fields, strict=self.strict, zone_hours=0)
         return Checked(checked.rows, checked.total + len(bad), (*bad, *checked.bad))
 
-    def _in_table(self, fields: pa.Table) -> pa.Table:
-        """Columns of the table, conversions made, what becomes of a row as a sign."""
+    def _in_table(self, fields: pa.Table, json_bytes: int) -> pa.Table:
+        """Columns of the table, conversions made, what becomes of a row as a sign.
+
+        Of a document that is none, or too long, becomes NULL: strict mode looks at casts of its own alone.
+        """
         columns: dict[str, Any] = {}
         for column in self.table.columns:
             source = self.made.get(column.name, column.name)
@@ -95,6 +105,10 @@ class Plan:
                     raise Refused(f"Not support load JSON into VARBINARY column {column.name}", "INTERNAL_ERROR")
                 if column.base == "JSON":  # a text becomes a JSON string, whatever stands in it
                     values = pa.chunked_array([[None if v is None else json.dumps(v) for v in values.to_pylist()]])
+            if column.name in self.made and column.base == "JSON":
+                values = pa.chunked_array(
+                    [[v if _is_document(v, json_bytes) else None for v in values.to_pylist()]], pa.string()
+                )
             columns[column.name] = values
         if OPERATION in fields.column_names:
             signs = [_OPERATIONS[value] for value in fields[OPERATION].to_pylist()]
@@ -110,6 +124,29 @@ class Plan:
         ]
 
 
+def _is_document(text: str | None, limit: int) -> bool:
+    try:
+        json.loads(text or "")
+    except ValueError:
+        return False
+    return len((text or "").encode()) <= limit
+
+
+def _long_fields(fields: pa.Table, limit: int) -> tuple[pa.Table, list[str]]:
+    """Rows without a field over ``limit`` bytes, and a line for each of the others."""
+    bad = []
+    for name in fields.column_names:
+        is_long = pc.fill_null(pc.greater(pc.binary_length(fields[name]), limit), fill_value=False)
+        bad += ["Reason: Value length exceeds 1048576."] * pc.sum(is_long).as_py() if fields.num_rows else []
+        fields = fields.filter(pc.invert(is_long))
+    return fields, bad
+
+
 def forwarded(headers: Any) -> dict[str, str]:
-    """What of a request's headers takes part in a plan."""
+    """What of a request's headers takes part in a plan, as an FE reads it: a character for a byte."""
     return {name: headers[name] for name in FORWARDED if headers.get(name) is not None}
+
+
+def as_utf8(value: str) -> str:
+    """A header as a BE reads it."""
+    return value.encode("latin-1").decode()

@@ -45,7 +45,7 @@ class Frontend(Server):
             case "POST" | "PUT", ["api", "transaction", operation]:
                 self._transaction(request, user, operation.lower())
             case "GET", ["api", database, "get_load_state"]:
-                self._state(request, database)
+                self._state(request, user[0], database)
             case "POST", ["api", database, _, "_cancel"]:
                 self._cancel(request, database)
             case _:
@@ -162,11 +162,11 @@ class Frontend(Server):
                     request.cut()
                 if there is None:
                     return request.reply({"Status": "OK", "Message": ""})
-                number = there.transaction.id
-                request.reply({
-                    "Status": "LABEL_ALREADY_EXISTS", "ExistingJobStatus": there.state, "TxnId": number,
-                    "Message": f"Transaction already started with label [{label}], txnId: {number}",
-                })  # fmt: skip
+                number, told = there.transaction.id, {"ExistingJobStatus": there.state}
+                text = f"Label [{label}] has already been used."
+                if there.state != "COMMITED":
+                    text, told["TxnId"] = f"Transaction already started with label [{label}], txnId: {number}", number
+                request.reply({"Status": "LABEL_ALREADY_EXISTS", "Message": text, **told})
             case "load":
                 if not request.headers.get("table"):
                     return self._failed(request, "No table selected.")
@@ -178,10 +178,9 @@ class Frontend(Server):
                 self._multi_commit(request, label)
             case "rollback":
                 order = struck_before(self.cluster, request, "rollback", label)
-                done = tasks.rollback(label)
+                text = tasks.rollback(label)
                 if order is not None and order.fault is Fault.DROP_ANSWER:
                     request.cut()
-                text = f"stream load {label} has already aborted" if done else f"stream load {label} abort"
                 request.reply({"Status": "OK", "Message": text})
 
     def _multi_commit(self, request: Handler, label: str) -> None:
@@ -189,7 +188,7 @@ class Frontend(Server):
         try:
             found, done = self.cluster.multi.commit(label)
         except Refused as error:
-            if self.cluster.settings.false_ok and "task" not in str(error):
+            if self.cluster.settings.false_ok and "stream load task" not in str(error):
                 return request.reply({"Status": "OK", "Message": "", "Label": label, "TxnId": 0, "ChannelId": 0})
             raise
         match order.fault if order else None:
@@ -205,7 +204,7 @@ class Frontend(Server):
 
     # ---- labels
 
-    def _state(self, request: Handler, database: str) -> None:
+    def _state(self, request: Handler, user: str, database: str) -> None:
         label = request.query.get("label", "")
         order = self.cluster.faults.take("state", label)
         if order is not None and order.fault is Fault.DROP_ANSWER:
@@ -216,6 +215,10 @@ class Frontend(Server):
             return self._said(request, "No label selected.")
         if database not in self.cluster.storage.databases and database != "information_schema":
             return self._said(request, f"unknown database, database={database}")
+        may_insert = database in self.cluster.storage.databases and (user, database) not in self.cluster.settings.denied
+        if self.cluster.settings.http_auth and not may_insert:
+            text = f"Access denied; you need (at least one of) the INSERT privilege(s) on DATABASE {database}"
+            return request.reply({"status": "FAILED", "code": "1", "msg": text, "message": text}, 401)
         state, reason = self.cluster.transactions.state(database, label)
         answer = {"state": state, "reason": reason, "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
         request.reply(answer)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.servers.olap_storage import SIGN
 from tests.servers.starrocks.bodies import Plan
+from tests.servers.starrocks.sql import makes_partitions
 from tests.servers.starrocks.transactions import Refused, Status, Transaction
 
 if TYPE_CHECKING:
@@ -39,13 +45,15 @@ class MultiTasks:
     def __init__(self, cluster: StarrocksStandIn) -> None:
         self._cluster = cluster
         self._tasks: dict[str, Task] = {}
+        self.hold_commits = False  # they stay under way
+        self.hold_aborts = False  # they are answered OK before they are done
         self._lock = threading.RLock()
 
     def begin(self, database: str, label: str, timeout_s: float) -> Task | None:
-        """The task that is there already, if any. Raises: Refused."""
+        """The task that is there already, whatever became of it, if any. Raises: Refused."""
         with self._lock:
             task = self._tasks.get(label)
-            if task is not None and task.state in ("BEGIN", "COMMITING"):
+            if task is not None:
                 return task
             transaction = self._cluster.transactions.begin(database, "", label, timeout_s=timeout_s, multi=True)
             self._tasks[label] = Task(transaction)
@@ -55,6 +63,10 @@ class MultiTasks:
         """What the next load of ``table`` goes to. Raises: Refused."""
         with self._lock:
             task = self._open(label)
+            if task.state == "COMMITING":  # versions that do not refuse it at once
+                text = f"channel state should be BEFORE_LOAD, label is {label}"
+                self.abort(task, text)
+                raise Refused(text)
             if database != task.transaction.database:
                 text = f"Request database {database} not equal transaction database {task.transaction.database}"
                 self.abort(task, text)
@@ -62,8 +74,9 @@ class MultiTasks:
             if table not in task.shares:
                 found = self._cluster.storage.tables.get((database, table))
                 if found is None:
-                    self.abort(task, f"unknown table {table}")
-                    raise Refused(f'unknown table "{database}.{table}"')
+                    text = f"Failed to find table {table} in db {database}"
+                    self.abort(task, text)
+                    raise Refused(text)
                 backend = self._cluster.next_backend()
                 if backend is None:
                     raise Refused("no alive backend")
@@ -85,13 +98,15 @@ class MultiTasks:
             task.state, task.reason = "CANCELLED", task.transaction.reason  # its time was over
         if task.state == "CANCELLED":
             raise Refused(f"stream load task {label} has already been cancelled: {task.reason}")
+        if task.state == "ABORTING":
+            raise Refused(f"stream load task {label} is aborting: {task.reason}")
         if task.state == "COMMITED":
             raise Refused(f"stream load task {label} has already been commited")
         return task
 
     def abort(self, task: Task, reason: str) -> None:
         with self._lock:
-            if task.state == "BEGIN":
+            if task.state in ("BEGIN", "COMMITING", "ABORTING"):
                 task.state, task.reason, task.shares = "CANCELLED", reason, {}
                 self._cluster.transactions.abort(task.transaction, reason)
 
@@ -102,6 +117,13 @@ class MultiTasks:
             if task is not None and task.state == "COMMITED":
                 return task.transaction, True
             task = self._open(label)
+            if task.state == "COMMITING":
+                raise Refused(f"Transaction {task.transaction.id} is already committing, label is {label}")
+            task.state = "COMMITING"
+        while self.hold_commits:
+            time.sleep(0.01)
+        with self._lock:
+            self._open(label)
             try:
                 self._commit(task)
             except Refused as error:
@@ -121,31 +143,66 @@ class MultiTasks:
                 raise Refused("No rows were imported from upstream")
             checked = share.plan.check(share.bodies, cluster.storage, cluster.settings)
             bad = len(checked.bad)
+            if checked.total == bad:  # looked at before the share of bad ones is
+                raise _cancelled(task, "No rows were imported from upstream")
             if bad > share.plan.max_filter_ratio * checked.total:
-                raise Refused(f"too many filtered rows, table {table}: {next(filter(None, checked.bad), '')[:500]}")
-            if checked.rows is None:
-                raise Refused("No rows were imported from upstream")
-            rows.append((share.plan.table, [checked.rows]))
+                backend, name = cluster.backends[share.backend], f"error_log_{task.transaction.id}_{table}"
+                backend.error_logs[name] = "\n".join(filter(None, checked.bad)).encode()
+                url = f"http://127.0.0.1:{backend.port}/api/_load_error_log?file={name}"
+                raise _cancelled(task, f"abnormal data more than max filter rate, tracking_url: {url}")
+            if makes_partitions(share.plan.table):
+                text = f"automatic create partition failed. error: txn {task.transaction.id} not exist"
+                raise _cancelled(task, text)
+            rows.append((share.plan.table, self._in_order(checked.rows)))
             count += checked.total - bad
         cluster.transactions.prepare(task.transaction, rows, count, 60)
         cluster.transactions.commit(task.transaction)
 
-    def rollback(self, label: str) -> bool:
-        """Whether it was rolled back before. Raises: Refused."""
+    def _in_order(self, rows: pa.Table) -> list[pa.Table]:
+        """In shared storage the deletes of a transaction come last, whichever load had them."""
+        if not self._cluster.settings.shared_data:
+            return [rows]
+        is_delete = pc.equal(rows[SIGN], 1)
+        return [rows.filter(pc.invert(is_delete)), rows.filter(is_delete)]
+
+    def rollback(self, label: str) -> str:
+        """What it is answered. Raises: Refused."""
         with self._lock:
             task = self._tasks.get(label)
             if task is None:
                 raise Refused(f"stream load task {label} does not exist")
+            number = task.transaction.id
             if task.state == "COMMITED":
-                raise Refused(f"Can not abort {task.transaction.status.value} transaction {task.transaction.id}, "
-                              f"label is {label}")  # fmt: skip
-            done = task.state == "CANCELLED"
+                raise Refused(f"Can not abort {task.transaction.status.value} transaction {number}, label is {label}")
+            if task.state == "COMMITING":
+                raise Refused(f"Can not abort transaction {number} during committing, label is {label}")
+            if task.state == "CANCELLED":
+                return f"stream load {label} has already aborted"
+            if self.hold_aborts:
+                task.state, task.reason = "ABORTING", "manual abort"
+                return f"stream load {label} abort initiated, rollback pending (background retry will continue)"
             self.abort(task, "User Aborted")
-            return done
+            return f"stream load {label} abort"
+
+    def forget(self) -> None:
+        """Forget every task: more than a thousand came, or three days went by. What they had begun is aborted."""
+        with self._lock:
+            for task in self._tasks.values():
+                self.abort(task, "forgotten")
+            self._tasks.clear()
 
     def restart(self) -> None:
         """An FE restart cancels all of them."""
         with self._lock:
             for task in self._tasks.values():
-                if task.state == "BEGIN":
+                if task.state in ("BEGIN", "COMMITING"):
                     task.state, task.reason, task.shares = "CANCELLED", "cancelled after restart", {}
+
+
+def _cancelled(task: Task, reason: str) -> Refused:
+    """What the FE answers to a commit whose rows it looked at. It has no field for the address of their log."""
+    transaction = task.transaction
+    return Refused(
+        f"stream_load_task:{transaction.id}, label:{transaction.label}, "
+        f"error_msg:cancel stream task for exception: {reason}"
+    )

@@ -25,6 +25,11 @@ _KEYS = {"BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "VARCHAR
 _ADD_PARTITION = re.compile(
     r'ALTER\s+TABLE\s+(\S+)\s+ADD\s+PARTITION\s+`?(\w+)`?\s+VALUES\s*\[\("([^"]*)"\),\s*\("([^"]*)"\)\)', re.IGNORECASE
 )
+_ENGINES = re.compile(
+    r"SELECT\s+DISTINCT\s+TABLE_ENGINE\s+FROM\s+information_schema\.tables_config\s+WHERE\s+TABLE_SCHEMA\s*=\s*'(.+)'",
+    re.IGNORECASE,
+)
+_BY_EXPRESSION = re.compile(r"\bPARTITION\s+BY\s+(?!RANGE\b|LIST\b).+", re.IGNORECASE)
 
 
 class Dialect(StarRocks):
@@ -59,6 +64,16 @@ class StarrocksStatements(SqlStatements):
         if re.match(r"SHOW\s+BACKENDS", sql, re.IGNORECASE):
             self._operates(context)
             return ["BackendId", "Alive"], [(str(b.number), str(b.alive).lower()) for b in self.cluster.backends]
+        if match := _ENGINES.match(sql):
+            engine = "CLOUD_NATIVE" if self.cluster.settings.shared_data else "OLAP"
+            return ["TABLE_ENGINE"], [(engine,)] if any(match[1] == owner for owner, _ in self.storage.tables) else []
+        if re.match(r"CREATE\s+TABLE\b", sql, re.IGNORECASE) and (match := _BY_EXPRESSION.search(sql)):
+            self._statement(sql.replace(match[0], ""), context)  # sqlglot does not know it
+            name = re.match(r"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?([^\s(]+)", sql, re.IGNORECASE)
+            assert name is not None
+            table = self._named(name[1].replace("`", ""), context)
+            table.tail = f"{match[0]}\n{table.tail}"
+            return [], []
         if match := _ADD_PARTITION.match(sql):
             table = self._named(match[1].replace("`", ""), context)
             table.partitions.append(StoredPartition(match[2], match[3], match[4]))
@@ -67,7 +82,7 @@ class StarrocksStatements(SqlStatements):
 
     def _operates(self, context: Context) -> None:
         if context.user not in self.cluster.settings.operators:
-            raise SqlRefused("Access denied; you need (at least one of) the OPERATE privilege(s) on SYSTEM", 1227)
+            raise SqlRefused("Access denied; you need (at least one of) the OPERATE privilege(s) on SYSTEM", 5203)
 
     def _running(self, database: str, context: Context) -> Rows:
         self._operates(context)
@@ -148,3 +163,8 @@ def _partitions(properties: list[exp.Expression]) -> dict[str, object]:
                 )
             return {"partition_column": each.args["partition_expressions"][0].name, "partitions": parts}
     return {}
+
+
+def makes_partitions(table: StoredTable) -> bool:
+    """Whether a load makes the partitions that its rows want."""
+    return _BY_EXPRESSION.search(table.tail) is not None
