@@ -88,10 +88,15 @@ _HARMLESS_OPTIONS = _words(
     "INSERT_METHOD KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PASSWORD ROW_FORMAT STATS_AUTO_RECALC STATS_PERSISTENT "
     "STATS_SAMPLE_PAGES TABLESPACE PAGE_CHECKSUM PAGE_COMPRESSED PAGE_COMPRESSION_LEVEL TRANSACTIONAL IETF_QUOTES "
     "AUTOEXTEND_SIZE ENGINE_ATTRIBUTE SECONDARY_ENGINE SECONDARY_ENGINE_ATTRIBUTE SECONDARY_LOAD SECONDARY_UNLOAD "
-    "ENABLE DISABLE WITH WITHOUT ORDER WAIT NOWAIT"
+    "ENABLE DISABLE WITH WITHOUT ORDER"
 )
 _HARMLESS_PARTITION_WORK = _words("REORGANIZE COALESCE ANALYZE CHECK OPTIMIZE REBUILD REPAIR")
 _ROW_CHANGING_PARTITION_WORK = _words("DROP TRUNCATE EXCHANGE DISCARD IMPORT CONVERT")
+_TABLES = _words("TABLE TABLES LOCAL NO_WRITE_TO_BINLOG")  # behind ANALYZE, where it is no statement that is run
+# MariaDB: settings for one statement, which is what follows
+_SETTINGS_FOR = re.compile(
+    r"""\s*SET\s+STATEMENT\s(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\sFOR\s""", re.IGNORECASE | re.DOTALL
+)
 _NO_ROWS_ENGINES = frozenset(("BLACKHOLE", "FEDERATED"))
 
 
@@ -103,6 +108,8 @@ class _Reader:
     fold_case: bool
 
     def effect(self, sql: str) -> Effect:
+        if settings := _SETTINGS_FOR.match(sql):
+            return self.effect(sql[settings.end() :])
         try:
             tokens = tokens_of(sql, self.ansi_quotes)
         except SqlglotError:
@@ -119,6 +126,8 @@ class _Reader:
 
     def _statement(self, cursor: Cursor, sql: str) -> Effect:
         first = cursor.word()
+        if (first, cursor.word(1)) == ("SET", "STATEMENT") or (first == "ANALYZE" and cursor.word(1) not in _TABLES):
+            raise Unreadable  # another statement is in it
         if first in _SESSION or (first == "RENAME" and cursor.word(1) == "USER"):
             return Effect(EffectKind.NONE)
         if first in _DML:
@@ -207,7 +216,7 @@ class _Reader:
 
     def _alter(self, cursor: Cursor) -> Effect:
         cursor.take("ONLINE") or cursor.take("OFFLINE")
-        cursor.take("IGNORE")
+        ignores = cursor.take("IGNORE")
         if not cursor.take("TABLE"):
             words = {token.word for token in cursor.rest()[:24]}
             if words & (_OTHER_OBJECTS | _DATABASE):
@@ -217,9 +226,13 @@ class _Reader:
         database, table = self._table(cursor)
         if cursor.take("WAIT"):
             cursor.at += 1
+        cursor.take("NOWAIT")
         if not self.tables.maps(database, table):
             return self._alter_of_another(cursor)
         found = [self._specification(database, table, part) for part in specifications(cursor.rest())]
+        if ignores and any(token.word in ("UNIQUE", "PRIMARY") for token in cursor.rest()):
+            # rows that would break the key are deleted, and no row event says so
+            found.append(Effect(EffectKind.TOUCHES, reason=f"IGNORE {_phrase(cursor.rest())}", row_changing=True))
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]
         return Effect(
             EffectKind.TOUCHES if touching else EffectKind.HARMLESS,
@@ -271,6 +284,7 @@ class _Reader:
             if part.take("INDEX") or part.take("KEY"):
                 return harmless
             if part.take("COLUMN"):
+                part.if_exists()
                 old = part.name()
                 part.take("TO")
                 if any(self.tables.reads_column(database, table, column) for column in (old, part.name())):

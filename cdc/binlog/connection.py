@@ -192,10 +192,14 @@ class BinlogStream:
         ``until_end``: the server ends the stream where its binlog ends now, and no other reader is disturbed by it.
         Raises: SourceUnavailable, PositionLost.
         """
-        server_id = 0 if until_end else self._identity.server_id  # 0 is exempt from "a newer reader ends an older one"
+        # "a newer reader ends an older one" looks at the uuid, and only without one at the server id, with 0 exempt
+        server_id = 0 if until_end else self._identity.server_id
         flags = _NON_BLOCKING if until_end else 0
         gtid_set = parse_gtid_set(start.gtid_set)
         try:
+            if until_end:
+                with self._connection.cursor() as cursor:
+                    cursor.execute("SET @replica_uuid=NULL, @slave_uuid=NULL")
             if by_gtid and self._mariadb:
                 assert gtid_set is None or isinstance(gtid_set, MariadbGtidSet)
                 with self._connection.cursor() as cursor:

@@ -116,6 +116,29 @@ CASES = [
     ("FROB TABLE orders", TOUCHES),
     ("ALTER TABLE 'orders", TOUCHES),
     ("truncate table crm.2024_calls", TOUCHES),
+    # MariaDB's own
+    ("SET STATEMENT max_statement_time=60 FOR TRUNCATE orders", TOUCHES),
+    ("set statement sql_mode='a for b', x = \"for\"\nFOR\nALTER TABLE orders DROP PARTITION p0", TOUCHES),
+    ("SET STATEMENT a=1 FOR SET STATEMENT b=2 FOR DROP TABLE orders", TOUCHES),
+    ("/* why */ SET STATEMENT a=1 FOR DROP TABLE orders", TOUCHES),
+    ("SET STATEMENT a=1 FOR ALTER TABLE orders ADD INDEX (a)", HARMLESS),
+    ("SET STATEMENT a=1 FOR INSERT INTO other VALUES (1)", WRITES),
+    ("SET STATEMENT a=1 FOR CREATE TABLE other (id INT)", NONE),
+    ("SET @a = 'orders'", NONE),
+    ("ALTER TABLE orders NOWAIT DROP PARTITION p0", TOUCHES),
+    ("ALTER TABLE orders NOWAIT MODIFY price INT", TOUCHES),
+    ("ALTER TABLE orders WAIT 5 DROP COLUMN price", TOUCHES),
+    ("ALTER TABLE orders NOWAIT ADD INDEX (a)", HARMLESS),
+    ("ALTER TABLE other NOWAIT RENAME TO orders", TOUCHES),
+    ("ALTER TABLE other NOWAIT EXCHANGE PARTITION p WITH TABLE orders", TOUCHES),
+    ("ALTER IGNORE TABLE orders ADD UNIQUE (a)", TOUCHES),
+    ("ALTER IGNORE TABLE users ADD COLUMN n INT UNIQUE", TOUCHES),
+    ("ALTER IGNORE TABLE orders ADD INDEX (a)", HARMLESS),
+    ("ALTER TABLE users RENAME COLUMN IF EXISTS id TO no", TOUCHES),
+    ("ALTER TABLE users RENAME COLUMN IF EXISTS a TO b", HARMLESS),
+    ("ANALYZE DELETE FROM orders", TOUCHES),
+    ("ANALYZE FORMAT=JSON UPDATE orders SET price = 1", TOUCHES),
+    ("ANALYZE NO_WRITE_TO_BINLOG TABLE orders", NONE),
 ]
 
 
@@ -139,6 +162,8 @@ def test_a_statement_is_judged(sql, kind):
         ("ALTER TABLE orders DROP PARTITION p1", True),
         ("TRUNCATE orders", True),
         ("DROP TABLE orders", True),
+        ("ALTER IGNORE TABLE orders ADD PRIMARY KEY (id)", True),
+        ("SET STATEMENT a=1 FOR TRUNCATE orders", True),
     ],
 )
 def test_rows_that_changed_without_row_events_are_told(sql, row_changing):
@@ -184,6 +209,10 @@ def test_columns_nobody_reads_still_change_the_shape():
         ("LOAD DATA LOCAL INFILE 'into table x' REPLACE INTO TABLE `shop`.`orders` (id)", ("shop.orders",)),
         ("REPLACE DELAYED INTO orders VALUES (1)", ("shop.orders",)),
         ("INSERT IGNORE crm.leads VALUES (1)", ()),
+        (
+            "SET STATEMENT max_statement_time=60 FOR DELETE FROM mysql.rds_sysinfo WHERE name = 'a'",
+            ("mysql.rds_sysinfo",),
+        ),
     ],
 )
 def test_dml_tells_what_it_writes(sql, written):
