@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from cdc.errors import PositionLost, SchemaChanged, SchemaMismatch, UnsupportedImage
@@ -125,6 +127,28 @@ def test_columns_that_nobody_reads_come_and_go(server, database):
     taken.take_rows(2)
     receiver.close()
     assert [(row["id"], row["note"]) for row in taken.rows] == [(1, "a"), (2, "b")]
+
+
+def test_a_scan_for_ddl_leaves_our_own_stream_alone(server, database):
+    """The place where a table changes is behind the server's end while others write: what lies between is scanned."""
+    receiver = receiver_of(server, Mapped(database, columns=["id", "note"]))
+    receiver.open(position(server), (), 0)
+
+    def write():
+        with server.connect(database) as connection, connection.cursor() as cursor:
+            for number in range(600):
+                cursor.execute(f"INSERT INTO orders (id, note) VALUES ({number}, 'x')")
+                if number == 100:
+                    cursor.execute("ALTER TABLE orders ADD COLUMN more INT")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    taken = Taker(receiver).take_rows(600)
+    writer.join()
+    run(server, database, "INSERT INTO orders (id, note) VALUES (600, 'x')")
+    taken.take_rows(601)
+    receiver.close()
+    assert taken.values() == list(range(601))
 
 
 def test_a_table_created_later_joins(server, database):
