@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -96,6 +96,17 @@ class DeltaSink:
                 raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name, path=folder)
         if self._open(table.name) is None:
             self._create(table, folder)
+        found = self._open(table.name)
+        if found is not None and delta_tables.lacks_invariants(found):
+            self._add_invariants(found, folder)
+
+    def _add_invariants(self, found: DeltaTable, folder: Path) -> None:
+        """Name a feature that NOT NULL is, and deltalake does not name: Spark refuses to read a table without it."""
+        try:
+            found.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
+            sync_folder(folder / "_delta_log")
+        except OSError as error:
+            raise unavailable(error, folder / "_delta_log") from error
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:

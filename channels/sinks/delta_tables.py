@@ -71,6 +71,15 @@ def delta_schema(table: TargetTable) -> DeltaSchema:
     return DeltaSchema(fields)
 
 
+def lacks_invariants(table: DeltaTable) -> bool:
+    """Whether the table's protocol lists its features, and not the one that NOT NULL needs.
+
+    Source: the Delta protocol, "Writer Version Requirements" and "Column Invariants".
+    """
+    features = table.protocol().writer_features
+    return features is not None and "invariants" not in features
+
+
 def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
     """Every way in which ``found`` does not fit ``table``."""
     protocol, metadata = found.protocol(), found.metadata()

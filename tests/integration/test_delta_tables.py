@@ -61,6 +61,23 @@ def sink(tmp_path: Path) -> DeltaSink:
     return found
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_protocol_names_every_feature_in_use(tmp_path: Path, is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark refuses to read a table with NOT NULL columns whose protocol lists features, and not that one."""
+    timed = TargetTable("ods.timed", (*COLUMNS, TargetColumn("at", pa.timestamp("us"), True)), ("id",))
+    if is_old:  # as tables were made at first
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaSink, "_add_invariants", lambda *_: None)
+            DeltaSink(tmp_path).ensure_table(timed)
+    for _ in range(2):
+        DeltaSink(tmp_path).ensure_table(timed)
+    found = DeltaTable(str(tmp_path / "ods/timed"))
+    assert set(found.protocol().writer_features or ()) == {"timestampNtz", "invariants"}
+    assert found.protocol().reader_features == ["timestampNtz"] and found.version() == 1
+    DeltaSink(tmp_path).ensure_table(TABLE)
+    assert DeltaTable(str(tmp_path / "ods/orders")).protocol().min_writer_version == 2, "it lists none"
+
+
 def test_new_keys_become_files_of_the_table_without_being_rewritten(tmp_path: Path, sink: DeltaSink) -> None:
     commit(sink, 1, range(100))
     load = stage(sink, 2, range(100, 200))
