@@ -34,9 +34,10 @@ def event(kind, body, *, flags=0, checksum=True, log_pos=0):
     return raw + (struct.pack("<I", zlib.crc32(raw)) if checksum else b"")
 
 
-def format_description(checksum=True):
-    body = struct.pack("<H50sIB", 4, b"9.7.4", 0, 19) + bytes(41) + bytes([checksum])
-    return event(15, body, log_pos=4 + 19 + len(body) + 4)
+def format_description(checksum=True, version=b"9.7.4", in_the_file=True):
+    """``in_the_file``: False where a dump begins behind it, and the server sends a copy without a place."""
+    body = struct.pack("<H50sIB", 4, version, 0, 19) + bytes(41) + bytes([checksum])
+    return event(15, body, log_pos=4 + 19 + len(body) + 4 if in_the_file else 0)
 
 
 def query(sql):
@@ -45,7 +46,8 @@ def query(sql):
 
 GTID = event(33, b"\x00" + bytes(range(16)) + struct.pack("<Q", 5) + b"\x02" + bytes(16))
 XID = event(16, bytes(8))
-TRANSACTION = GTID + query(b"BEGIN") + event(19, TABLE_MAP) + event(30, ROWS + ROW) + XID
+EVENTS = (GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + ROW), XID)
+TRANSACTION = b"".join(EVENTS)
 
 
 def file_of(*events):
@@ -110,7 +112,7 @@ def test_what_is_known_of_tables_does_not_grow_with_every_ddl_statement():
 def test_an_error_packet_comes_after_the_batches_before_it():
     error = b"\xff" + struct.pack("<H", 1236) + b"#HY000no such file"
     data = packets(format_description(), TRANSACTION[: len(GTID)])
-    whole = packets(format_description(), GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + ROW), XID)
+    whole = packets(format_description(), *EVENTS)
     outcome, raised = failing(whole + len(error).to_bytes(3, "little") + b"\0" + error, ServerError, framed=True)
     assert (raised.code, raised.sql_state, raised.text) == (1236, "HY000", "no such file")
     assert len(outcome.rows()) == 1
@@ -163,6 +165,24 @@ def test_row_events_in_fragments_stop_by_name():
     _, raised = failing(file_of(TRANSACTION, event(172, bytes(20))), DecodeError)
     assert raised.where["event"] == "PARTIAL_ROW_DATA"
     assert "fragments" in raised.message
+
+
+def mariadb_gtid(flags, *parts):
+    return event(162, struct.pack("<QIB", 5, 0, flags) + b"".join(parts))
+
+
+@pytest.mark.parametrize("start", [9000, (1 << 32) - 100, 5 << 30])
+def test_behind_xa_prepare_the_servers_own_place_counts_what_it_did_not_send(start):
+    """Statements' texts (ANNOTATE_ROWS) lie in MariaDB's file; from 11.4 on only a transaction's last event says so."""
+    xid = struct.pack("<IBB", 1, 1, 0) + b"1"
+    rows = event(23, struct.pack("<IHH", 7, 0, 1) + b"\x02\xff" + ROW)
+    sent = [mariadb_gtid(4 | 64, xid), event(19, TABLE_MAP), rows, query(b"XA END X'31',X'',1")]
+    prepare = struct.pack("<BIII", 0, 1, 1, 0) + b"1"
+    end = start + sum(map(len, sent)) + 50 + len(event(38, prepare))
+    sent.append(event(38, prepare, log_pos=end & 0xFFFFFFFF))
+    head = format_description(version=b"11.4.2-MariaDB", in_the_file=False)
+    outcome = run(packets(head, *sent), framed=True, start=BinlogPosition("binlog.000001", start))
+    assert outcome.decoder.position.offset == end
 
 
 def test_a_file_that_ends_inside_an_event_does_not_go_on():
