@@ -158,7 +158,7 @@ class ControlEvents(ABC):
         state[fr.SEEN_EVENTS] += 1
 
     def _step_over_head(self, event: bytes) -> None:
-        """Go behind an event of a file's head. Where a dump begins behind it, the server sends a copy without a place."""
+        """Go behind an event of a file's head; where a dump begins behind it, what comes is a copy without a place."""
         log_pos = struct.unpack_from("<I", event, 13)[0]
         self._step(log_pos != 0)
 
@@ -236,11 +236,14 @@ class ControlEvents(ABC):
         )
 
     def _encryption(self, event: bytes) -> Batch | None:
-        raise DecodeError(
-            "The binlog file is encrypted",
-            mend="Read from the server instead of its files: over the network the stream is clear.",
-            **self._event_place(),
-        )
+        if not self._sources[0].framed:
+            raise DecodeError(
+                "The binlog file is encrypted",
+                mend="Read from the server instead of its files: over the network the stream is clear.",
+                **self._event_place(),
+            )
+        self._step_over_head(event)
+        return None
 
     def _fragment(self, event: bytes) -> Batch | None:
         raise DecodeError(

@@ -167,6 +167,31 @@ def test_row_events_in_fragments_stop_by_name():
     assert "fragments" in raised.message
 
 
+def encryption_begins(log_pos):
+    return event(164, b"\x01" + struct.pack("<I", 1) + bytes(12), flags=0x80, log_pos=log_pos)
+
+
+def test_an_encrypted_file_stops_by_name():
+    _, raised = failing(file_of(encryption_begins(4)), DecodeError)
+    assert "encrypted" in raised.message
+
+
+def test_the_stream_of_an_encrypted_file_is_clear():
+    head = format_description(version=b"10.11.8-MariaDB")
+    begins = encryption_begins(4 + len(head) + 40)
+    outcome = run(packets(head, begins, *EVENTS), framed=True)
+    assert len(outcome.rows()) == 1
+    assert outcome.decoder.position.offset == 4 + len(head) + len(begins) + len(TRANSACTION)
+
+
+def test_a_stream_that_begins_inside_an_encrypted_file_counts_from_its_start():
+    head = format_description(version=b"10.11.8-MariaDB", in_the_file=False)
+    start = BinlogPosition("binlog.000001", 9000)
+    outcome = run(packets(head, encryption_begins(0), *EVENTS), framed=True, start=start)
+    assert [batch.first.offset for batch in outcome.batches] == [9000]
+    assert outcome.decoder.position.offset == 9000 + len(TRANSACTION)
+
+
 def mariadb_gtid(flags, *parts):
     return event(162, struct.pack("<QIB", 5, 0, flags) + b"".join(parts))
 
