@@ -503,8 +503,8 @@ def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.
             state[TX_STANDALONE] = 1 if kind == 162 and phase == OPENED else 0
         elif kind == 3:
             state[MAP_COUNT] = 0
-        elif not (kind == 5 or kind == 13 or kind == 14 or kind == 28 or kind == 29 or kind == 36 or kind == 37
-                  or kind == 160 or kind == 161):  # fmt: skip
+        elif not (kind == 5 or kind == 9 or kind == 11 or kind == 13 or kind == 14 or kind == 17 or kind == 28
+                  or kind == 29 or kind == 36 or kind == 37 or kind == 160 or kind == 161):  # fmt: skip
             return LOOK
         state[TX_ENTRIES] += 1
         state[SEEN_EVENTS] += 1

@@ -32,6 +32,7 @@ _RETENTION = (
 )
 _INSIDE = frozenset(
     {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
+    | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}
     | set(range(events.WRITE_V1, events.DELETE_V1 + 1))
     | set(range(events.WRITE_V2, events.DELETE_V2 + 1))
     | set(events.COMPRESSED_ROWS)

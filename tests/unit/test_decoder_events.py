@@ -192,6 +192,16 @@ def test_a_stream_that_begins_inside_an_encrypted_file_counts_from_its_start():
     assert outcome.decoder.position.offset == 9000 + len(TRANSACTION)
 
 
+def test_the_file_of_a_load_data_statement_is_stepped_over():
+    load = event(18, struct.pack("<IIBHHIIIB", 1, 0, 4, 0, 0, 1, 9, 12, 0) + b"shop\0LOAD DATA INFILE 'f' INTO TABLE x")
+    file = event(17, b"\x01\0\0\0first"), event(9, b"\x01\0\0\0second"), event(11, b"\x01\0\0\0")
+    data = file_of(GTID, query(b"BEGIN"), *file, load, XID, TRANSACTION)
+    outcome = run(data)
+    assert [(told.sql, told.dml) for told in outcome.statements] == [("LOAD DATA INFILE 'f' INTO TABLE x", True)]
+    assert len(outcome.rows()) == 1 and outcome.decoder.position.offset == len(data)
+    assert not outcome.decoder.skipped_types
+
+
 def mariadb_gtid(flags, *parts):
     return event(162, struct.pack("<QIB", 5, 0, flags) + b"".join(parts))
 

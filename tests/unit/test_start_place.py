@@ -30,12 +30,13 @@ class Stream:
         pass
 
 
+@pytest.mark.parametrize("kind", [events.TABLE_MAP, events.BEGIN_LOAD_QUERY, events.EXECUTE_LOAD_QUERY])
 @pytest.mark.parametrize("heads", [[], [events.GTID_LIST], [events.START_ENCRYPTION]])
-def test_the_heads_of_a_file_do_not_hide_that_a_place_is_inside_a_transaction(heads, monkeypatch):
-    kinds = [events.ROTATE, events.FORMAT_DESCRIPTION, *heads, events.TABLE_MAP]
+def test_the_heads_of_a_file_do_not_hide_that_a_place_is_inside_a_transaction(heads, kind, monkeypatch):
+    kinds = [events.ROTATE, events.FORMAT_DESCRIPTION, *heads, kind]
     monkeypatch.setattr(start, "BinlogStream", lambda *_, **__: Stream(kinds))
     server = SimpleNamespace(
         identity="a", mariadb=True, endpoint="db:3306", files=lambda: {"b.000001": 9999}, gtids_at=lambda *_: "0-1-5"
     )
-    with pytest.raises(ConfigError, match="TABLE_MAP"):
+    with pytest.raises(ConfigError, match=events.name_of(kind)):
         start.resolve_start(server, {"file": "b.000001", "offset": 9000}, None)
