@@ -308,7 +308,7 @@ class ControlEvents(ABC):
             compressed=kind == ev.QUERY_COMPRESSED,
         )
         state = self._state
-        sql = _decode_sql(query)
+        sql = _decode_sql(query, "mariadb" if self.mariadb else "mysql")
         words = sql.upper().split(None, 2)[:2]
         if words[:1] == ["XA"] and len(words) == 2:
             return self._xa_query(words[1], sql)
@@ -466,10 +466,10 @@ _HANDLERS: dict[int, _Handler] = {
 _GOES_ON = {ev.TRANSACTION_PAYLOAD, ev.QUERY, ev.QUERY_COMPRESSED, ev.EXECUTE_LOAD_QUERY, *ev.COMPRESSED_ROWS}
 
 
-def _decode_sql(query: ev.Query) -> str:
-    name = charset_of(query.client_collation, "mysql") if query.client_collation else "utf8mb4"
+def _decode_sql(query: ev.Query, flavor: str) -> str:
+    """The statement as text. What cannot be read is replaced, since most statements are of no concern to us."""
     try:
-        return text_of(query.sql, name)
+        return text_of(query.sql, charset_of(query.client_collation, flavor) if query.client_collation else "utf8mb4")
     except CdcError:
         return query.sql.decode("utf-8", "replace")
 

@@ -222,6 +222,7 @@ def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False)
 
 
 def _status_variables(data: bytes) -> tuple[int, int]:
+    """The client's collation and sql_mode."""
     cursor, collation, sql_mode = Cursor(data), 0, 0
     while cursor.left:
         kind = cursor.uint(1)
@@ -236,8 +237,13 @@ def _status_variables(data: bytes) -> tuple[int, int]:
             cursor.take(cursor.uint(1) + 1)
         elif kind in (5, 6):
             cursor.take(cursor.uint(1))
+        elif kind == 11:
+            cursor.take(cursor.uint(1))
+            cursor.take(cursor.uint(1))
+        elif kind == 131:
+            cursor.take(4 * cursor.uint(1))
         else:
-            break  # ids are written in rising order; both that matter here lie before any other
+            break  # behind the ids left out above, or newer ones, nothing lies that matters here
     return collation, sql_mode
 
 

@@ -40,8 +40,8 @@ def format_description(checksum=True, version=b"9.7.4", in_the_file=True):
     return event(15, body, log_pos=4 + 19 + len(body) + 4 if in_the_file else 0)
 
 
-def query(sql):
-    return event(2, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + sql)
+def query(sql, status=b""):
+    return event(2, struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + sql)
 
 
 GTID = event(33, b"\x00" + bytes(range(16)) + struct.pack("<Q", 5) + b"\x02" + bytes(16))
@@ -190,6 +190,31 @@ def test_a_stream_that_begins_inside_an_encrypted_file_counts_from_its_start():
     outcome = run(packets(head, encryption_begins(0), *EVENTS), framed=True, start=start)
     assert [batch.first.offset for batch in outcome.batches] == [9000]
     assert outcome.decoder.position.offset == 9000 + len(TRANSACTION)
+
+
+def charset(collation):
+    return b"\x04" + struct.pack("<HHH", collation, 8, 8)
+
+
+def mariadb_file(*events):
+    return b"\xfebin" + format_description(version=b"11.8.2-MariaDB") + b"".join(events)
+
+
+@pytest.mark.parametrize(
+    ("status", "raw"),
+    [
+        (charset(2304), "é".encode()),
+        (charset(1024 + 45), "é".encode()),
+        (charset(8), b"\xe9"),
+        (b"\x83\x02" + bytes(8) + charset(8), b"\xe9"),  # character_set_collations come before the client's charset
+        (b"\x0b\x02me\x01%" + charset(8), b"\xe9"),
+        (charset(65000), "é".encode()),
+    ],
+)
+def test_statements_are_read_in_the_clients_charset(status, raw):
+    drop = mariadb_gtid(1), query(b"DROP TABLE " + raw, status)
+    outcome = decode(mariadb_file(*drop), Everything("shop"))
+    assert [statement.sql for statement in outcome.statements] == ["DROP TABLE é"]
 
 
 def test_the_file_of_a_load_data_statement_is_stepped_over():
