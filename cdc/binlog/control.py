@@ -347,9 +347,10 @@ class ControlEvents(ABC):
         after = BinlogPosition(self._file, end, self.position.server, gtids)
         dml = bool(inside) and words[:1] != ["CREATE"]
         before = self._position(int(state[fr.TX_START]))
-        self._on_statement(Statement(query.database, sql, before, after, timestamp, query.ansi_quotes, dml))
-        if not dml:
-            self._registry.forget_schemas()
+        if query.takes_effect:
+            self._on_statement(Statement(query.database, sql, before, after, timestamp, query.ansi_quotes, dml))
+            if not dml:
+                self._registry.forget_schemas()
         self._step()
         if not inside:
             self._end_transaction()

@@ -207,6 +207,7 @@ def mariadb_file(*events):
         (charset(1024 + 45), "é".encode()),
         (charset(8), b"\xe9"),
         (b"\x83\x02" + bytes(8) + charset(8), b"\xe9"),  # character_set_collations come before the client's charset
+        (b"\x82\x04" + bytes(8) + charset(8), b"\xe9"),
         (b"\x0b\x02me\x01%" + charset(8), b"\xe9"),
         (charset(65000), "é".encode()),
     ],
@@ -215,6 +216,20 @@ def test_statements_are_read_in_the_clients_charset(status, raw):
     drop = mariadb_gtid(1), query(b"DROP TABLE " + raw, status)
     outcome = decode(mariadb_file(*drop), Everything("shop"))
     assert [statement.sql for statement in outcome.statements] == ["DROP TABLE é"]
+
+
+def test_an_alter_in_two_phases_is_told_once_and_one_that_is_rolled_back_never():
+    start, commit, rollback = b"\x82\x02", b"\x82\x04" + bytes(8), b"\x82\x08" + bytes(8)
+    phases = [
+        (mariadb_gtid(1), query(b"ALTER TABLE t ADD x INT", status)) for status in (start, commit, start, rollback)
+    ]
+    data = mariadb_file(*(event for phase in phases for event in phase))
+    outcome = decode(data, Everything("shop"))
+    (told,) = outcome.statements
+    assert told.before.offset == len(mariadb_file(*phases[0])) and told.after.offset == len(
+        mariadb_file(*phases[0], *phases[1])
+    )
+    assert outcome.decoder.position.offset == len(data)
 
 
 def test_the_file_of_a_load_data_statement_is_stepped_over():
