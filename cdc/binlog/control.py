@@ -142,23 +142,25 @@ class ControlEvents(ABC):
             if kind not in self.skipped_types:
                 log.warning("events of type %d are not known, and stepped over; told once", kind)
             self.skipped_types[kind] = self.skipped_types.get(kind, 0) + 1
-            self._step(size)
+            self._step()
             return None
         if kind not in _GOES_ON and state[fr.TX_COUNT]:
             return self._cut_transactions()
-        return handler(self, data[at:body_end].tobytes(), size)
+        return handler(self, data[at:body_end].tobytes())
 
-    def _step(self, size: int) -> None:
-        """Go behind the event, which takes ``size`` bytes of the file (0: it is not in the file)."""
+    def _step(self, in_the_file: bool = True) -> None:
+        """Go behind the event. ``in_the_file``: False where it takes nothing of the file in spite of its header."""
         state = self._state
-        if state[fr.EVENT_AT] and not state[fr.INNER_END]:
-            flags = int(self._buffer.data[state[fr.EVENT_AT] + 17])
-            state[fr.FILE_AT] += 0 if flags & ev.ARTIFICIAL_FLAG else size
-        elif not state[fr.INNER_END]:
-            state[fr.FILE_AT] += size
+        if in_the_file:
+            state[fr.FILE_AT] = state[fr.FILE_NEXT]
         state[fr.AT] = state[fr.EVENT_NEXT]
         state[fr.TX_ENTRIES] += 1
         state[fr.SEEN_EVENTS] += 1
+
+    def _step_over_head(self, event: bytes) -> None:
+        """Go behind an event of a file's head; where a dump begins behind it, what comes is a copy without a place."""
+        log_pos = struct.unpack_from("<I", event, 13)[0]
+        self._step(log_pos != 0)
 
     def _learn_map(self, at: int, size: int) -> Batch | None:
         crc = 4 if self._state[fr.CHECKSUM] and not self._state[fr.INNER_END] else 0
@@ -172,27 +174,26 @@ class ControlEvents(ABC):
             raise
         return None
 
-    def _format_description(self, event: bytes, size: int) -> Batch | None:
+    def _format_description(self, event: bytes) -> Batch | None:
         if self._state[fr.PHASE] != fr.IDLE:
             raise Malformed("a new file begins inside a transaction")
         told = ev.parse_format_description(event)
         self.server_version, self.mariadb = told.server_version, told.mariadb
         self._state[fr.CHECKSUM] = int(told.checksum)
-        log_pos = struct.unpack_from("<I", event, 13)[0]
         self._state[fr.MAP_COUNT] = 0
-        self._step(size if log_pos else 0)
+        self._step_over_head(event)
         return None
 
-    def _rotate(self, event: bytes, size: int) -> Batch | None:
+    def _rotate(self, event: bytes) -> Batch | None:
         body = event[ev.HEADER_BYTES :]
         if self._state[fr.CHECKSUM] < 0 and len(body) > 12:
             at = int(self._state[fr.EVENT_AT])
-            last = at + size - 4
+            last = at + int(self._state[fr.EVENT_SIZE]) - 4
             if crc32(self._buffer.data, at, last) == int.from_bytes(event[-4:], "little"):
                 body = body[:-4]  # the first packet of a stream says nowhere whether it has a checksum
         name, offset = ev.parse_rotate(body)
         flags = struct.unpack_from("<H", event, 17)[0]
-        self._step(0)
+        self._step(in_the_file=False)
         self._moved = self._moved or (bool(self._file) and name != self._file)
         self._file = name
         self._state[fr.FILE_AT] = offset
@@ -203,7 +204,7 @@ class ControlEvents(ABC):
             self._state[fr.SKIP_UNTIL] = 0
         return None
 
-    def _heartbeat(self, event: bytes, size: int) -> Batch | None:
+    def _heartbeat(self, event: bytes) -> Batch | None:
         body = event[ev.HEADER_BYTES :]
         state = self._state
         if event[4] == ev.HEARTBEAT_V2:
@@ -215,33 +216,36 @@ class ControlEvents(ABC):
         if offset > state[fr.FILE_AT] and state[fr.PHASE] == fr.IDLE:
             state[fr.FILE_AT] = offset
             self._moved = True
-        self._step(0)
+        self._step(in_the_file=False)
         return None
 
-    def _gtid_set(self, event: bytes, size: int) -> Batch | None:
+    def _gtid_set(self, event: bytes) -> Batch | None:
         body = event[ev.HEADER_BYTES :]
         if event[4] == ev.PREVIOUS_GTIDS:
             self._gtids.adopt(ev.parse_gtid_set(body))
         else:
             self._gtids.adopt_mariadb(ev.parse_gtid_list(body))
-        self._step(size)
+        self._step()
         return None
 
-    def _incident(self, event: bytes, size: int) -> Batch | None:
+    def _incident(self, event: bytes) -> Batch | None:
         raise DecodeError(
             f"The server lost changes before they reached its binlog: {ev.parse_incident(event[ev.HEADER_BYTES :])}",
             mend="Find out why in the server's error log, then take a new snapshot of every table.",
             **self._event_place(),
         )
 
-    def _encryption(self, event: bytes, size: int) -> Batch | None:
-        raise DecodeError(
-            "The binlog file is encrypted",
-            mend="Read from the server instead of its files: over the network the stream is clear.",
-            **self._event_place(),
-        )
+    def _encryption(self, event: bytes) -> Batch | None:
+        if not self._sources[0].framed:
+            raise DecodeError(
+                "The binlog file is encrypted",
+                mend="Read from the server instead of its files: over the network the stream is clear.",
+                **self._event_place(),
+            )
+        self._step_over_head(event)
+        return None
 
-    def _fragment(self, event: bytes, size: int) -> Batch | None:
+    def _fragment(self, event: bytes) -> Batch | None:
         raise DecodeError(
             "A row event comes in fragments (PARTIAL_ROW_DATA), which are not put together",
             mend="Raise the size from which the server fragments row events (SHOW VARIABLES LIKE '%fragment%'), or "
@@ -249,7 +253,7 @@ class ControlEvents(ABC):
             **self._event_place(),
         )
 
-    def _payload(self, event: bytes, size: int) -> Batch | None:
+    def _payload(self, event: bytes) -> Batch | None:
         body = event[ev.HEADER_BYTES :]
         header = ev.parse_payload(body)
         content = memoryview(body)[header.offset : header.offset + header.size]
@@ -258,12 +262,12 @@ class ControlEvents(ABC):
             reader = self._unpacker.stream_reader(content, read_across_frames=True)
         self._buffer.grow_inner(self._batch_bytes)
         behind = int(self._state[fr.EVENT_NEXT])
-        self._state[fr.INNER_END] = int(self._state[fr.FILE_AT]) + size
+        self._state[fr.INNER_END] = self._state[fr.FILE_NEXT]
         self._state[fr.SEEN_EVENTS] += 1
         self._push(Source(False, 0, behind, reader, True), self._buffer.inner_end)
         return None
 
-    def _compressed_rows(self, event: bytes, size: int) -> Batch | None:
+    def _compressed_rows(self, event: bytes) -> Batch | None:
         """MariaDB's packed row events: unpacked behind the received bytes and listed as plain ones."""
         state = self._state
         kind = (ev.WRITE_V1, ev.UPDATE_V1, ev.DELETE_V1)[(event[4] - ev.COMPRESSED_ROWS.start) % 3]
@@ -291,12 +295,12 @@ class ControlEvents(ABC):
         if fault:
             raise Malformed(fr.FAULTS[fault])
         ends = bool(state[fr.TX_STANDALONE]) and state[fr.MAP_COUNT] == 0
-        self._step(size)
+        self._step()
         if ends:
             self._end_transaction()
         return None
 
-    def _query(self, event: bytes, size: int) -> Batch | None:
+    def _query(self, event: bytes) -> Batch | None:
         kind = event[4]
         query = ev.parse_query(
             event[ev.HEADER_BYTES :],
@@ -304,12 +308,12 @@ class ControlEvents(ABC):
             compressed=kind == ev.QUERY_COMPRESSED,
         )
         state = self._state
-        sql = _decode_sql(query)
+        sql = _decode_sql(query, "mariadb" if self.mariadb else "mysql")
         words = sql.upper().split(None, 2)[:2]
         if words[:1] == ["XA"] and len(words) == 2:
-            return self._xa_query(words[1], sql, size)
+            return self._xa_query(words[1], sql)
         if words[:2] in (["RELEASE", "SAVEPOINT"], ["SAVEPOINT"]):
-            self._step(size)
+            self._step()
             return None
         if words[:1] == ["ROLLBACK"] and state[fr.PHASE] != fr.IDLE:
             if state[fr.TX_ROW_EVENTS]:
@@ -321,16 +325,16 @@ class ControlEvents(ABC):
                     mend="Change mapped tables to InnoDB; then take a new snapshot of them.",
                     **self._event_place(),
                 )
-            self._step(size)
+            self._step()
             if len(words) == 1:
                 self._end_transaction()
             return None
         if state[fr.TX_COUNT]:
             return self._cut_transactions()
-        self._statement(query, sql, size, struct.unpack_from("<I", event)[0], words)
+        self._statement(query, sql, struct.unpack_from("<I", event)[0], words)
         return None
 
-    def _statement(self, query: ev.Query, sql: str, size: int, timestamp: int, words: list[str]) -> None:
+    def _statement(self, query: ev.Query, sql: str, timestamp: int, words: list[str]) -> None:
         state = self._state
         inside = state[fr.PHASE] == fr.RUNNING
         if state[fr.PHASE] == fr.IDLE:  # a server without GTID events
@@ -338,15 +342,16 @@ class ControlEvents(ABC):
             state[fr.TX_COMMIT_US] = timestamp * 1_000_000
             state[fr.TX_ORIGIN] = -1
             state[fr.TX_ENTRIES] = 0
-        end = int(state[fr.INNER_END] or state[fr.FILE_AT] + size)
+        end = int(state[fr.INNER_END] or state[fr.FILE_NEXT])
         gtids = self._gtids.text if inside else self._gtids.text_with(int(state[fr.TX_ORIGIN]), int(state[fr.TX_GNO]))
         after = BinlogPosition(self._file, end, self.position.server, gtids)
         dml = bool(inside) and words[:1] != ["CREATE"]
         before = self._position(int(state[fr.TX_START]))
-        self._on_statement(Statement(query.database, sql, before, after, timestamp, query.ansi_quotes, dml))
-        if not dml:
-            self._registry.forget_schemas()
-        self._step(size)
+        if query.takes_effect:
+            self._on_statement(Statement(query.database, sql, before, after, timestamp, query.ansi_quotes, dml))
+            if not dml:
+                self._registry.forget_schemas()
+        self._step()
         if not inside:
             self._end_transaction()
 
@@ -355,16 +360,16 @@ class ControlEvents(ABC):
 
     # -- XA ------------------------------------------------------------------------------------------------------
 
-    def _xa_query(self, verb: str, sql: str, size: int) -> Batch | None:
+    def _xa_query(self, verb: str, sql: str) -> Batch | None:
         state = self._state
         if state[fr.TX_COUNT]:
             return self._cut_transactions()
         if verb in ("START", "BEGIN"):
             state[fr.PHASE] = fr.RUNNING
             self._xa = OpenXa(self._position(int(state[fr.TX_START])), int(state[fr.TX_COMMIT_US]))
-            self._step(size)
+            self._step()
         elif verb == "END":
-            self._step(size)
+            self._step()
         elif verb in ("COMMIT", "ROLLBACK"):
             if state[fr.PHASE] == fr.IDLE:
                 raise Malformed("XA COMMIT outside a transaction")
@@ -373,22 +378,22 @@ class ControlEvents(ABC):
                 self._on_unknown_xa(xid, self._position(int(state[fr.TX_START])))
             prepared = self._prepared.pop(xid, None)
             commit_us = int(state[fr.TX_COMMIT_US])
-            self._step(size)
+            self._step()
             self._end_transaction()
             if prepared is not None and verb == "COMMIT":
                 self._release(prepared, commit_us)
         else:
-            self._step(size)
+            self._step()
         return None
 
-    def _xa_gtid(self, event: bytes, size: int) -> Batch | None:
+    def _xa_gtid(self, event: bytes) -> Batch | None:
         """MariaDB has no XA START: a flag of the GTID tells that what follows will be prepared."""
         started_us = struct.unpack_from("<I", event)[0] * 1_000_000
         self._xa = OpenXa(self._position(int(self._state[fr.FILE_AT])), started_us)
         self._state[fr.XA_ANNOUNCED] = 1
         return None
 
-    def _xa_prepare(self, event: bytes, size: int) -> Batch | None:
+    def _xa_prepare(self, event: bytes) -> Batch | None:
         state = self._state
         one_phase, xid = ev.parse_xa_prepare(event[ev.HEADER_BYTES :])
         open_xa = self._xa
@@ -400,7 +405,7 @@ class ControlEvents(ABC):
             self._stash(changes, rows, size_of_rows, entries)
         self._xa = None
         commit_us = int(state[fr.TX_COMMIT_US])
-        self._step(size)
+        self._step()
         self._end_transaction()
         if one_phase:
             self._release(open_xa, commit_us)
@@ -439,7 +444,7 @@ class _BytesReader:
         return count
 
 
-_Handler = Callable[[ControlEvents, bytes, int], Batch | None]
+_Handler = Callable[[ControlEvents, bytes], Batch | None]
 _HANDLERS: dict[int, _Handler] = {
     ev.FORMAT_DESCRIPTION: ControlEvents._format_description,
     ev.ROTATE: ControlEvents._rotate,
@@ -462,10 +467,10 @@ _HANDLERS: dict[int, _Handler] = {
 _GOES_ON = {ev.TRANSACTION_PAYLOAD, ev.QUERY, ev.QUERY_COMPRESSED, ev.EXECUTE_LOAD_QUERY, *ev.COMPRESSED_ROWS}
 
 
-def _decode_sql(query: ev.Query) -> str:
-    name = charset_of(query.client_collation, "mysql") if query.client_collation else "utf8mb4"
+def _decode_sql(query: ev.Query, flavor: str) -> str:
+    """The statement as text. What cannot be read is replaced, since most statements are of no concern to us."""
     try:
-        return text_of(query.sql, name)
+        return text_of(query.sql, charset_of(query.client_collation, flavor) if query.client_collation else "utf8mb4")
     except CdcError:
         return query.sql.decode("utf-8", "replace")
 

@@ -418,7 +418,7 @@ class BinlogDecoder(ControlEvents):
             return False
         magic = self._buffer.data[at : at + 4].tobytes()
         if magic == _ENCRYPTED_MAGIC:
-            self._encryption(b"", 0)
+            self._encryption(b"")
         if magic != _MAGIC:
             raise DecodeError("This is no binlog file", mend="Name the binlog files only.", file=self._file)
         self._state[fr.AT] += 4

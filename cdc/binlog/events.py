@@ -96,6 +96,7 @@ class Query:
     sql: bytes
     client_collation: int  # 0: not told
     ansi_quotes: bool
+    takes_effect: bool  # False: a START or ROLLBACK ALTER of MariaDB, whose change comes with COMMIT ALTER or never
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ _STATUS_WIDTHS = {
     129: 8,
 }
 _ANSI_QUOTES = 4
+_START_ALTER, _COMMIT_ALTER, _ROLLBACK_ALTER = 2, 4, 8
 
 
 def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False) -> Query:
@@ -214,15 +216,22 @@ def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False)
     cursor.take(2)
     status_length = cursor.uint(2)
     cursor.take(extra_header)
-    collation, sql_mode = _status_variables(cursor.take(status_length))
+    collation, sql_mode, phase = _status_variables(cursor.take(status_length))
     database = cursor.take(database_length).decode("utf-8", "replace")
     cursor.take(1)
     sql = cursor.take(cursor.left)
-    return Query(database, uncompress(sql) if compressed else sql, collation, bool(sql_mode & _ANSI_QUOTES))
+    return Query(
+        database,
+        uncompress(sql) if compressed else sql,
+        collation,
+        bool(sql_mode & _ANSI_QUOTES),
+        not phase & (_START_ALTER | _ROLLBACK_ALTER),
+    )
 
 
-def _status_variables(data: bytes) -> tuple[int, int]:
-    cursor, collation, sql_mode = Cursor(data), 0, 0
+def _status_variables(data: bytes) -> tuple[int, int, int]:
+    """The client's collation, sql_mode, and the phase of an ALTER that MariaDB logs in two."""
+    cursor, collation, sql_mode, phase = Cursor(data), 0, 0, 0
     while cursor.left:
         kind = cursor.uint(1)
         if kind == 1:
@@ -236,9 +245,17 @@ def _status_variables(data: bytes) -> tuple[int, int]:
             cursor.take(cursor.uint(1) + 1)
         elif kind in (5, 6):
             cursor.take(cursor.uint(1))
+        elif kind == 11:
+            cursor.take(cursor.uint(1))
+            cursor.take(cursor.uint(1))
+        elif kind == 130:
+            phase = cursor.uint(1)
+            cursor.take(8 if phase & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 0)
+        elif kind == 131:
+            cursor.take(4 * cursor.uint(1))
         else:
-            break  # ids are written in rising order; both that matter here lie before any other
-    return collation, sql_mode
+            break  # behind the ids left out above, or newer ones, nothing lies that matters here
+    return collation, sql_mode, phase
 
 
 def uncompress(data: bytes) -> bytes:

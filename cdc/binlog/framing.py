@@ -45,7 +45,8 @@ from cdc.binlog.kernels import inlined, kernel, load_u16, load_u32, load_u64, pa
     ORIGIN_COUNT,  # rows of ``origins`` in use
     SEEN_EVENTS,  # events of any kind, for ever
     XA_ANNOUNCED,  # 1: Python knows that the GTID at AT begins an XA transaction (MariaDB)
-) = range(26)
+    FILE_NEXT,  # file offset behind the event that Python shall look at; FILE_AT where it is not in the file
+) = range(27)
 STATE_SIZE = 32
 
 IDLE, OPENED, RUNNING = 0, 1, 2  # between transactions; behind a GTID; inside one
@@ -395,6 +396,16 @@ def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.
         state[EVENT_AT] = head
         state[EVENT_SIZE] = size
         state[EVENT_NEXT] = behind
+        file_next = state[FILE_AT]
+        if not flags & np.uint64(0x20) and kind != 27 and kind != 41 and not state[INNER_END]:
+            file_next += size
+            told = np.int64(load_u32(data, head + 13))
+            if told != 0 and (file_next & 0xFFFFFFFF) != told:
+                # the server left events out; its own number wins, and only its low 32 bits are in the event
+                file_next = (state[FILE_AT] & ~np.int64(0xFFFFFFFF)) | told
+                if file_next < state[FILE_AT]:
+                    file_next += np.int64(1) << 32
+        state[FILE_NEXT] = file_next
         if kind == 15:
             return LOOK
         if state[CHECKSUM] < 0:
@@ -411,15 +422,6 @@ def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.
             if event_crc(data, head, last) != load_u32(data, last):
                 return BAD_CHECKSUM
         body = head + _HEADER
-        file_next = state[FILE_AT]
-        if not flags & np.uint64(0x20) and kind != 27 and kind != 41 and not state[INNER_END]:
-            file_next += size
-            told = np.int64(load_u32(data, head + 13))
-            if told != 0 and (file_next & 0xFFFFFFFF) != told:
-                # the server left events out; its own number wins, and only its low 32 bits are in the event
-                file_next = (state[FILE_AT] & ~np.int64(0xFFFFFFFF)) | told
-                if file_next < state[FILE_AT]:
-                    file_next += np.int64(1) << 32
         ends = False
         if kind == 19:
             if last - body < 8:
@@ -501,8 +503,8 @@ def _scan(data: np.ndarray, end: int, framed: bool, batch_bytes: int, state: np.
             state[TX_STANDALONE] = 1 if kind == 162 and phase == OPENED else 0
         elif kind == 3:
             state[MAP_COUNT] = 0
-        elif not (kind == 5 or kind == 13 or kind == 14 or kind == 28 or kind == 29 or kind == 36 or kind == 37
-                  or kind == 160 or kind == 161):  # fmt: skip
+        elif not (kind == 5 or kind == 9 or kind == 11 or kind == 13 or kind == 14 or kind == 17 or kind == 28
+                  or kind == 29 or kind == 36 or kind == 37 or kind == 160 or kind == 161):  # fmt: skip
             return LOOK
         state[TX_ENTRIES] += 1
         state[SEEN_EVENTS] += 1

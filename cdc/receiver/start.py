@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 FIRST_EVENT = 4  # behind the magic number of a binlog file
 _FIRST_OF_TRANSACTION_WAIT_S = 10.0
+_HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
 _PACKET_HEAD = 5  # length, number and status before each event in the stream
 _RETENTION = (
     "Run `cdc snapshot` for the job's tables, or `cdc resume --accept-gap` to go on with what is left; "
@@ -31,6 +32,7 @@ _RETENTION = (
 )
 _INSIDE = frozenset(
     {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
+    | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}
     | set(range(events.WRITE_V1, events.DELETE_V1 + 1))
     | set(range(events.WRITE_V2, events.DELETE_V2 + 1))
     | set(events.COMPRESSED_ROWS)
@@ -316,7 +318,7 @@ def _first_event(data: bytearray, endpoint: Endpoint, position: BinlogPosition) 
         if at + 10 > len(data):
             return None
         kind = data[at + 9]  # behind length, sequence number, status and timestamp
-        if status == 0 and kind not in (events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST):
+        if status == 0 and kind not in _HEADS:
             return kind
         at += 4 + length
     return None

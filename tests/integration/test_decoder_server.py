@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 
+import pymysql
 import pytest
 
 from cdc.binlog.catalog import table_schemas
@@ -314,3 +315,22 @@ def test_statements_come_between_the_batches(mysql, database):
     assert outcome.statements[1].sql.startswith("ALTER TABLE")
     assert outcome.statements[1].database == database
     assert outcome.statements[1].before.offset < outcome.statements[1].after.offset
+
+
+def test_an_alter_in_two_phases_is_told_where_it_takes_effect(mariadb, mariadb_database):
+    with mariadb.connect(mariadb_database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        cursor.execute("SET SESSION binlog_alter_two_phase = ON")
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SHOW BINARY LOGS")
+        name = cursor.fetchall()[-1][0]
+        cursor.execute("INSERT INTO t VALUES (1, 7), (2, 7)")
+        with pytest.raises(pymysql.err.IntegrityError):
+            cursor.execute("ALTER TABLE t ADD UNIQUE (v), ALGORITHM=COPY")
+        cursor.execute("ALTER TABLE t ADD COLUMN w INT")
+        cursor.execute(f"SHOW BINLOG EVENTS IN '{name}'")
+        logged = [row[5] for row in cursor.fetchall() if "ALTER TABLE t" in row[5]]
+        cursor.execute("FLUSH BINARY LOGS")
+    assert len(logged) == 4  # both in two phases
+    outcome = decode((mariadb.data / name).read_bytes(), Everything("no rows"))
+    assert [statement.sql for statement in outcome.statements] == ["ALTER TABLE t ADD COLUMN w INT"]

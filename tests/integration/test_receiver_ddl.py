@@ -199,7 +199,8 @@ def test_a_session_that_writes_less_than_whole_rows_pauses_there(server, databas
     assert "binlog_" in refused.value.mend
 
 
-def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server, database):
+def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server, database, tmp_path):
+    (tmp_path / "rows").write_text("2\n" * 200_000)  # more than one block of the binlog
     run(server, database, "CREATE TABLE plain (id INT)")
     run(server, database, "CREATE TABLE watched (id INT)")
     run(server, database, "CREATE TRIGGER w AFTER INSERT ON watched FOR EACH ROW UPDATE orders SET price = 9")
@@ -208,6 +209,7 @@ def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server,
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
         cursor.execute("INSERT INTO plain VALUES (1)")
+        cursor.execute(f"LOAD DATA INFILE '{tmp_path}/rows' INTO TABLE plain")
         cursor.execute("SET SESSION binlog_format = 'ROW'")
         cursor.execute("INSERT INTO orders VALUES (1, 1, '', 1)")
         cursor.execute("SET SESSION binlog_format = 'STATEMENT'")

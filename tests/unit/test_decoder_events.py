@@ -34,18 +34,20 @@ def event(kind, body, *, flags=0, checksum=True, log_pos=0):
     return raw + (struct.pack("<I", zlib.crc32(raw)) if checksum else b"")
 
 
-def format_description(checksum=True):
-    body = struct.pack("<H50sIB", 4, b"9.7.4", 0, 19) + bytes(41) + bytes([checksum])
-    return event(15, body, log_pos=4 + 19 + len(body) + 4)
+def format_description(checksum=True, version=b"9.7.4", in_the_file=True):
+    """``in_the_file``: False where a dump begins behind it, and the server sends a copy without a place."""
+    body = struct.pack("<H50sIB", 4, version, 0, 19) + bytes(41) + bytes([checksum])
+    return event(15, body, log_pos=4 + 19 + len(body) + 4 if in_the_file else 0)
 
 
-def query(sql):
-    return event(2, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + sql)
+def query(sql, status=b""):
+    return event(2, struct.pack("<IIBHH", 1, 0, 4, 0, len(status)) + status + b"shop\0" + sql)
 
 
 GTID = event(33, b"\x00" + bytes(range(16)) + struct.pack("<Q", 5) + b"\x02" + bytes(16))
 XID = event(16, bytes(8))
-TRANSACTION = GTID + query(b"BEGIN") + event(19, TABLE_MAP) + event(30, ROWS + ROW) + XID
+EVENTS = (GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + ROW), XID)
+TRANSACTION = b"".join(EVENTS)
 
 
 def file_of(*events):
@@ -110,7 +112,7 @@ def test_what_is_known_of_tables_does_not_grow_with_every_ddl_statement():
 def test_an_error_packet_comes_after_the_batches_before_it():
     error = b"\xff" + struct.pack("<H", 1236) + b"#HY000no such file"
     data = packets(format_description(), TRANSACTION[: len(GTID)])
-    whole = packets(format_description(), GTID, query(b"BEGIN"), event(19, TABLE_MAP), event(30, ROWS + ROW), XID)
+    whole = packets(format_description(), *EVENTS)
     outcome, raised = failing(whole + len(error).to_bytes(3, "little") + b"\0" + error, ServerError, framed=True)
     assert (raised.code, raised.sql_state, raised.text) == (1236, "HY000", "no such file")
     assert len(outcome.rows()) == 1
@@ -163,6 +165,99 @@ def test_row_events_in_fragments_stop_by_name():
     _, raised = failing(file_of(TRANSACTION, event(172, bytes(20))), DecodeError)
     assert raised.where["event"] == "PARTIAL_ROW_DATA"
     assert "fragments" in raised.message
+
+
+def encryption_begins(log_pos):
+    return event(164, b"\x01" + struct.pack("<I", 1) + bytes(12), flags=0x80, log_pos=log_pos)
+
+
+def test_an_encrypted_file_stops_by_name():
+    _, raised = failing(file_of(encryption_begins(4)), DecodeError)
+    assert "encrypted" in raised.message
+
+
+def test_the_stream_of_an_encrypted_file_is_clear():
+    head = format_description(version=b"10.11.8-MariaDB")
+    begins = encryption_begins(4 + len(head) + 40)
+    outcome = run(packets(head, begins, *EVENTS), framed=True)
+    assert len(outcome.rows()) == 1
+    assert outcome.decoder.position.offset == 4 + len(head) + len(begins) + len(TRANSACTION)
+
+
+def test_a_stream_that_begins_inside_an_encrypted_file_counts_from_its_start():
+    head = format_description(version=b"10.11.8-MariaDB", in_the_file=False)
+    start = BinlogPosition("binlog.000001", 9000)
+    outcome = run(packets(head, encryption_begins(0), *EVENTS), framed=True, start=start)
+    assert [batch.first.offset for batch in outcome.batches] == [9000]
+    assert outcome.decoder.position.offset == 9000 + len(TRANSACTION)
+
+
+def charset(collation):
+    return b"\x04" + struct.pack("<HHH", collation, 8, 8)
+
+
+def mariadb_file(*events):
+    return b"\xfebin" + format_description(version=b"11.8.2-MariaDB") + b"".join(events)
+
+
+@pytest.mark.parametrize(
+    ("status", "raw"),
+    [
+        (charset(2304), "é".encode()),
+        (charset(1024 + 45), "é".encode()),
+        (charset(8), b"\xe9"),
+        (b"\x83\x02" + bytes(8) + charset(8), b"\xe9"),  # character_set_collations come before the client's charset
+        (b"\x82\x04" + bytes(8) + charset(8), b"\xe9"),
+        (b"\x0b\x02me\x01%" + charset(8), b"\xe9"),
+        (charset(65000), "é".encode()),
+    ],
+)
+def test_statements_are_read_in_the_clients_charset(status, raw):
+    drop = mariadb_gtid(1), query(b"DROP TABLE " + raw, status)
+    outcome = decode(mariadb_file(*drop), Everything("shop"))
+    assert [statement.sql for statement in outcome.statements] == ["DROP TABLE é"]
+
+
+def test_an_alter_in_two_phases_is_told_once_and_one_that_is_rolled_back_never():
+    start, commit, rollback = b"\x82\x02", b"\x82\x04" + bytes(8), b"\x82\x08" + bytes(8)
+    phases = [
+        (mariadb_gtid(1), query(b"ALTER TABLE t ADD x INT", status)) for status in (start, commit, start, rollback)
+    ]
+    data = mariadb_file(*(event for phase in phases for event in phase))
+    outcome = decode(data, Everything("shop"))
+    (told,) = outcome.statements
+    assert told.before.offset == len(mariadb_file(*phases[0])) and told.after.offset == len(
+        mariadb_file(*phases[0], *phases[1])
+    )
+    assert outcome.decoder.position.offset == len(data)
+
+
+def test_the_file_of_a_load_data_statement_is_stepped_over():
+    load = event(18, struct.pack("<IIBHHIIIB", 1, 0, 4, 0, 0, 1, 9, 12, 0) + b"shop\0LOAD DATA INFILE 'f' INTO TABLE x")
+    file = event(17, b"\x01\0\0\0first"), event(9, b"\x01\0\0\0second"), event(11, b"\x01\0\0\0")
+    data = file_of(GTID, query(b"BEGIN"), *file, load, XID, TRANSACTION)
+    outcome = run(data)
+    assert [(told.sql, told.dml) for told in outcome.statements] == [("LOAD DATA INFILE 'f' INTO TABLE x", True)]
+    assert len(outcome.rows()) == 1 and outcome.decoder.position.offset == len(data)
+    assert not outcome.decoder.skipped_types
+
+
+def mariadb_gtid(flags, *parts):
+    return event(162, struct.pack("<QIB", 5, 0, flags) + b"".join(parts))
+
+
+@pytest.mark.parametrize("start", [9000, (1 << 32) - 100, 5 << 30])
+def test_behind_xa_prepare_the_servers_own_place_counts_what_it_did_not_send(start):
+    """Statements' texts (ANNOTATE_ROWS) lie in MariaDB's file; from 11.4 on only a transaction's last event says so."""
+    xid = struct.pack("<IBB", 1, 1, 0) + b"1"
+    rows = event(23, struct.pack("<IHH", 7, 0, 1) + b"\x02\xff" + ROW)
+    sent = [mariadb_gtid(4 | 64, xid), event(19, TABLE_MAP), rows, query(b"XA END X'31',X'',1")]
+    prepare = struct.pack("<BIII", 0, 1, 1, 0) + b"1"
+    end = start + sum(map(len, sent)) + 50 + len(event(38, prepare))
+    sent.append(event(38, prepare, log_pos=end & 0xFFFFFFFF))
+    head = format_description(version=b"11.4.2-MariaDB", in_the_file=False)
+    outcome = run(packets(head, *sent), framed=True, start=BinlogPosition("binlog.000001", start))
+    assert outcome.decoder.position.offset == end
 
 
 def test_a_file_that_ends_inside_an_event_does_not_go_on():
