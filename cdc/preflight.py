@@ -15,6 +15,7 @@ from cdc.binlog.server import Server
 from cdc.errors import CdcError
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
+from cdc.receiver.logged import unlogged
 from cdc.receiver.undecided import prepared_now
 from channels.sinks.base import Finding
 
@@ -54,6 +55,7 @@ def check_source(
         return (finding_of(error),)
     with server:
         own = [partial(check, server) for check in (_rights, _settings, _advice, _undecided)]
+        own += [partial(_unlogged, server, selection)]
         return run_checks([*own, partial(_identity, server, identity), *_about_tables(server, selection, sources)])
 
 
@@ -124,6 +126,24 @@ def _settings(server: Server) -> Iterator[Finding]:
         value = settings.get(name, "")
         if value.upper() != wanted:
             yield Finding(f"{name} is {value}, and must be {wanted}: {why}.", _set(server, name, wanted))
+
+
+def _unlogged(server: Server, selection: Selection) -> Iterator[Finding]:
+    yield from map(finding_of, unlogged(server, selection.maps))
+    if not server.logs_replicated and server.replicates() is None:
+        yield Finding(
+            f"{server.replicated_setting} is OFF, and this account may not see whether the server is a replica: what a "
+            "replica replicates would then not be in its binlog.",
+            f"Set {server.replicated_setting}=ON if it is one, or run `GRANT REPLICA MONITOR ON *.* TO ...`.",
+            fatal=False,
+        )
+    if any(server.log_filter()):
+        yield Finding(
+            "binlog_do_db or binlog_ignore_db is set. Statements are left out by the session's own database: TRUNCATE "
+            "or ALTER of a mapped table is then not seen, where a session uses a database that is not logged.",
+            "Remove both from the server's configuration and restart it.",
+            fatal=False,
+        )
 
 
 def _advice(server: Server) -> Iterator[Finding]:

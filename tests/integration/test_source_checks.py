@@ -76,6 +76,39 @@ def test_every_setting_that_is_wrong_is_named_at_once(kind, tmp_path):
     assert f"SET {'PERSIST' if kind == 'mysql' else 'GLOBAL'} binlog_row_image = 'FULL'" in setting
 
 
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_server_that_does_not_log_all_changes_is_refused_at_every_connect(kind, tmp_path):
+    # given a replica that keeps what it replicates out of its binlog, and one of two databases as well
+    updates = "--log-replica-updates=OFF" if kind == "mysql" else "--log-slave-updates=OFF"
+    with LocalServer.start(obtain(kind), tmp_path / "s", options=[updates, "--binlog-ignore-db=shop"]) as server:
+        server.execute(*(f"CREATE DATABASE {name}" for name in ("shop", "crm")))
+        server.execute(*(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)" for name in ("shop", "crm")))
+        alone = check_source(endpoint(server), identity(), Keyed("crm"), ["crm.t"])
+        replica = "REPLICATION SOURCE TO SOURCE" if kind == "mysql" else "MASTER TO MASTER"
+        server.execute(f"CHANGE {replica}_HOST='127.0.0.1'")
+
+        # when it is checked, and jobs connect, before and after it is a replica no more
+        found = problems(check_source(endpoint(server), identity(), Keyed("shop"), ["shop.t"]), True)
+        with pytest.raises(SourceBlocked, match="The server is a replica"):
+            receiver_of(server, Mapped("crm")).open(position(server), (), 0)
+        server.execute("RESET REPLICA ALL")
+        with pytest.raises(SourceBlocked, match="Database shop is not in the binlog: the server leaves out shop"):
+            receiver_of(server, Mapped("shop")).open(position(server), (), 0)
+
+    # then both are named, and a server that is no replica may go without
+    assert problems(alone, True) == [] and any("binlog_ignore_db is set" in problem for problem in problems(alone))
+    assert any("updates is OFF: what it replicates is not in its binlog" in problem for problem in found)
+    assert any("Database shop is not in the binlog" in problem for problem in found)
+
+
+def test_an_account_that_may_not_see_replication_hears_so_from_mariadb(mariadb, mariadb_database):
+    mariadb.execute("DROP USER IF EXISTS reader@'localhost'", "DROP USER IF EXISTS reader@'127.0.0.1'")
+    mariadb.create_user("reader", "pw", "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
+    found = check_source(Endpoint("127.0.0.1", mariadb.port, "reader", "pw"), identity(), Keyed(mariadb_database), [])
+    assert problems(found, True) == []
+    assert any("may not see whether the server is a replica" in problem for problem in problems(found, False))
+
+
 def test_no_binary_log_at_all(tmp_path):
     with LocalServer.start(obtain("mysql"), tmp_path / "s", options=["--skip-log-bin"]) as server:
         found = check_source(endpoint(server), identity(), Keyed("shop"), [])
