@@ -368,7 +368,7 @@ class KnownTables:
                 if beyond is None:
                     self._plain_writes.add(name)
                 else:
-                    why = f"it writes {table}, and {beyond} write mapped tables"
+                    why = f"it writes {table}, and {beyond}"
             if why:
                 break
         if why:
