@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.binlog.server import Server
+from cdc.errors import SchemaMismatch
 from cdc.schema import Column, Kind, TableSchema
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
@@ -69,7 +70,10 @@ def mapped_tables(server: Server, maps: Callable[[str, str], bool]) -> tuple[Nam
 
 
 def table_schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
-    """The tables called ``names`` as they are now; those that are not there are left out."""
+    """The tables called ``names`` as they are now; those that are not there are left out.
+
+    Raises: SchemaMismatch - a column is of a type that is not known; SourceUnavailable.
+    """
     found: dict[Name, TableSchema] = {}
     for start in range(0, len(names), _TABLES_PER_QUERY):
         found |= _schemas(server, names[start : start + _TABLES_PER_QUERY])
@@ -148,8 +152,13 @@ def quoted_column(name: str) -> str:
 
 
 def _column(row: dict[str, Any]) -> Column:
-    base = row["base"].lower()
-    kind = KINDS[base]
+    kind = KINDS.get(row["base"].lower())
+    if kind is None:
+        raise SchemaMismatch(
+            f"Column {row['name']} has a type that this version does not know: {row['base']}.",
+            mend="Leave the table out of `channels`, or give the column another type.",
+            table=f"{row['d']}.{row['t']}",
+        )
     type_text = _text(row["type"])
     extra = (row["extra"] or "").upper()
     length = int(row["length"] or 0) if kind in _SIZED else 0

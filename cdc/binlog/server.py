@@ -36,6 +36,7 @@ _SETTINGS = (
     "log_replica_updates",
     "log_slave_updates",
     "binlog_storage_engine",
+    "show_gipk_in_create_table_and_information_schema",
 )
 _NO_PRIVILEGE = 1227  # ER_SPECIFIC_ACCESS_DENIED_ERROR
 
@@ -57,11 +58,12 @@ class Server:
         self._connection = connect(endpoint)
         try:
             self.settings: Mapping[str, str] = self._read_settings()
+            self._show_hidden_keys()
         except SourceUnavailable:
             self.close()
             raise
         self.version = self.settings.get("version", "")
-        self.mariadb = "mariadb" in self.version.lower()
+        self.mariadb = "server_uuid" not in self.settings  # a server's `version` may be set to any text
 
     def __enter__(self) -> Server:
         return self
@@ -85,6 +87,11 @@ class Server:
         names = ", ".join(f"'{name}'" for name in _SETTINGS)
         rows = self.ask(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
         return {row["Variable_name"].lower(): row["Value"] or "" for row in rows}
+
+    def _show_hidden_keys(self) -> None:
+        """Let information_schema have the primary keys that the server makes itself: they are in the rows, too."""
+        if self.settings.get("show_gipk_in_create_table_and_information_schema", "ON").upper() != "ON":
+            self.ask("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
 
     @property
     def identity(self) -> str:

@@ -10,7 +10,7 @@ from cdc.errors import SourceBlocked, TargetMismatch
 from cdc.local_servers import LocalServer, free_port, obtain
 from cdc.preflight import check_files, check_source, run_checks
 from cdc.receiver.feeds import check_readers
-from tests.receiving import Mapped, endpoint, identity, position, receiver_of
+from tests.receiving import Mapped, Taker, endpoint, identity, position, receiver_of
 
 
 class Keyed(Mapped):
@@ -32,6 +32,19 @@ def test_a_server_as_it_should_be_has_no_fatal_finding(kind, request):
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     assert check_source(endpoint(server), identity(), Keyed(database), [f"{database}.*", f"{database}.t"]) == ()
+
+
+def test_a_mariadb_that_calls_itself_something_else_is_read_as_what_it_is(tmp_path):
+    options = ["--version=8.0.31-proxy", "--binlog-row-metadata=FULL"]
+    with LocalServer.start(obtain("mariadb"), tmp_path / "s", options=options) as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        assert check_source(endpoint(server), identity(), Keyed("shop"), ["shop.*"]) == ()
+        reader = receiver_of(server, Mapped("shop"))
+        reader.open(position(server), (), 0)
+        server.execute("INSERT INTO shop.orders VALUES (1), (2)")
+        taken = Taker(reader).take_rows(2)
+        reader.close()
+    assert taken.values() == [1, 2] and taken.batches[-1].last.gtid_set.startswith("0-1-")
 
 
 def test_a_server_away_and_a_wrong_password(mysql):
