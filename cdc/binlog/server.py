@@ -36,6 +36,7 @@ _SETTINGS = (
     "log_replica_updates",
     "log_slave_updates",
     "binlog_storage_engine",
+    "basedir",
     "show_gipk_in_create_table_and_information_schema",
 )
 _NO_PRIVILEGE = 1227  # ER_SPECIFIC_ACCESS_DENIED_ERROR
@@ -99,6 +100,21 @@ class Server:
         return f"mariadb-{self.settings['server_id']}" if self.mariadb else self.settings["server_uuid"]
 
     @property
+    def rds(self) -> bool:
+        """Whether Amazon runs the server (RDS, Aurora): nobody sets anything there by a statement or in a file."""
+        return self.settings.get("basedir", "").startswith("/rdsdbbin/")
+
+    @property
+    def log_bin_mend(self) -> str:
+        """How the binary log is switched on."""
+        if self.rds:
+            return (
+                "Set the backup retention period of the RDS instance to a day or more; for Aurora set binlog_format = "
+                "ROW in the cluster's parameter group. Then reboot it."
+            )
+        return "Set log_bin in the server's configuration and restart it."
+
+    @property
     def version_numbers(self) -> tuple[int, ...]:
         """(9, 7, 4)."""
         numbers = self.version.split("-")[0].split(".")
@@ -155,7 +171,7 @@ class Server:
         if not rows:
             raise SourceUnavailable(
                 "The server writes no binary log.",
-                mend="Set log_bin in the server's configuration and restart it.",
+                mend=self.log_bin_mend,
                 server=self.endpoint,
             )
         return rows[0]
