@@ -7,6 +7,7 @@ System Variables".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from cdc.binlog.catalog import cascades, mapped_tables, system_versioned, table_schemas
@@ -66,7 +67,8 @@ def check_read_for_us(endpoint: Endpoint, selection: Selection, sources: Sequenc
     except CdcError as error:
         return (finding_of(error),)
     with server:
-        return run_checks([partial(_settings, server), *_about_tables(server, selection, sources)])
+        own = [partial(_settings, server), partial(_unlogged_if_shown, server, selection)]
+        return run_checks([*own, *_about_tables(server, selection, sources)])
 
 
 def _about_tables(server: Server, selection: Selection, sources: Sequence[str]) -> list[Check]:
@@ -168,6 +170,12 @@ def _advice(server: Server) -> Iterator[Finding]:
             'Switch it on, step by step: see "Enabling GTID Transactions Online" in MySQL\'s manual.',
             fatal=False,
         )
+
+
+def _unlogged_if_shown(server: Server, selection: Selection) -> Iterator[Finding]:
+    """The reader has an account of its own: ours needs no privilege for the binlog, and then nothing is found."""
+    with suppress(SourceUnavailable):
+        yield from map(finding_of, unlogged(server, selection.maps))
 
 
 def _retention(server: Server) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from cdc.binlog.connection import Endpoint, ReaderIdentity
 from cdc.binlog.server import Server
 from cdc.errors import SourceBlocked, TargetMismatch
 from cdc.local_servers import LocalServer, free_port, obtain
-from cdc.preflight import check_files, check_source, run_checks
+from cdc.preflight import check_files, check_read_for_us, check_source, run_checks
 from cdc.receiver.feeds import check_readers
 from tests.receiving import Mapped, Taker, endpoint, identity, position, receiver_of
 
@@ -102,14 +102,19 @@ def test_a_server_that_does_not_log_all_changes_is_refused_at_every_connect(kind
 
         # when it is checked, and jobs connect, before and after it is a replica no more
         found = problems(check_source(endpoint(server), identity(), Keyed("shop"), ["shop.t"]), True)
+        canal = problems(check_read_for_us(endpoint(server), Keyed("shop"), ["shop.t"]), True)
+        server.create_user("asker", "pw", "SELECT")
+        asker = endpoint(server, user="asker", password="pw")
         with pytest.raises(SourceBlocked, match="The server is a replica"):
             receiver_of(server, Mapped("crm")).open(position(server), (), 0)
+        unseen = check_read_for_us(asker, Keyed("shop"), ["shop.t"])
         server.execute("RESET REPLICA ALL")
         with pytest.raises(SourceBlocked, match="Database shop is not in the binlog: the server leaves out shop"):
             receiver_of(server, Mapped("shop")).open(position(server), (), 0)
 
     # then both are named, and a server that is no replica may go without
     assert problems(alone, True) == [] and any("binlog_ignore_db is set" in problem for problem in problems(alone))
+    assert len(canal) == 2 and set(canal) <= set(found) and unseen == ()
     assert any("updates is OFF: what it replicates is not in its binlog" in problem for problem in found)
     assert any("Database shop is not in the binlog" in problem for problem in found)
 
