@@ -27,6 +27,7 @@ from cdc.receiver.binlog import BinlogReceiver
 from cdc.receiver.canal import CanalReceiver, first_place
 from cdc.receiver.feeds import files_start
 from cdc.receiver.fetching import Ring
+from cdc.receiver.logged import refuse_unlogged
 from cdc.receiver.start import resolve_start
 from cdc.receiver.tables import Resumption
 from cdc.status import Resume
@@ -155,6 +156,7 @@ def _source(
 
     def first_position(run: RunIdentity) -> Position:
         with Server(endpoint) as server:
+            refuse_unlogged(server, routes.maps)
             return resolve_start(server, start, identity(run))
 
     return receiver, first_position

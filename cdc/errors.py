@@ -99,7 +99,7 @@ class UnsupportedImage(SourceError):
 
 
 class SourceBlocked(SourceError):
-    """Something on the source side that a person must end: a second reader under our id, an open XA transaction."""
+    """Something on the source side that a person must end: a second reader under our id, changes left unlogged."""
 
 
 class SinkError(CdcError):

@@ -7,14 +7,16 @@ System Variables".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from cdc.binlog.catalog import cascades, mapped_tables, system_versioned, table_schemas
 from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity
 from cdc.binlog.server import Server
-from cdc.errors import CdcError
+from cdc.errors import CdcError, SourceUnavailable
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
+from cdc.receiver.logged import unlogged
 from cdc.receiver.undecided import prepared_now
 from channels.sinks.base import Finding
 
@@ -54,6 +56,7 @@ def check_source(
         return (finding_of(error),)
     with server:
         own = [partial(check, server) for check in (_rights, _settings, _advice, _undecided)]
+        own += [partial(_unlogged, server, selection)]
         return run_checks([*own, partial(_identity, server, identity), *_about_tables(server, selection, sources)])
 
 
@@ -64,7 +67,8 @@ def check_read_for_us(endpoint: Endpoint, selection: Selection, sources: Sequenc
     except CdcError as error:
         return (finding_of(error),)
     with server:
-        return run_checks([partial(_settings, server), *_about_tables(server, selection, sources)])
+        own = [partial(_settings, server), partial(_unlogged_if_shown, server, selection)]
+        return run_checks([*own, *_about_tables(server, selection, sources)])
 
 
 def _about_tables(server: Server, selection: Selection, sources: Sequence[str]) -> list[Check]:
@@ -113,9 +117,7 @@ def _registered(server: Server) -> None:
 def _settings(server: Server) -> Iterator[Finding]:
     settings = server.settings
     if settings.get("log_bin", "").upper() not in ("ON", "1"):
-        yield Finding(
-            "The server writes no binary log (log_bin is OFF).", "Set log_bin in its configuration and restart it."
-        )
+        yield Finding("The server writes no binary log (log_bin is OFF).", server.log_bin_mend)
         return
     for name, wanted, why in (
         ("binlog_format", "ROW", "statements cannot be turned into rows"),
@@ -124,6 +126,24 @@ def _settings(server: Server) -> Iterator[Finding]:
         value = settings.get(name, "")
         if value.upper() != wanted:
             yield Finding(f"{name} is {value}, and must be {wanted}: {why}.", _set(server, name, wanted))
+
+
+def _unlogged(server: Server, selection: Selection) -> Iterator[Finding]:
+    yield from map(finding_of, unlogged(server, selection.maps))
+    if not server.logs_replicated and server.replicates() is None:
+        yield Finding(
+            f"{server.replicated_setting} is OFF, and this account may not see whether the server is a replica: what a "
+            "replica replicates would then not be in its binlog.",
+            f"Set {server.replicated_setting}=ON if it is one, or run `GRANT REPLICA MONITOR ON *.* TO ...`.",
+            fatal=False,
+        )
+    if any(server.log_filter()):
+        yield Finding(
+            "binlog_do_db or binlog_ignore_db is set. Statements are left out by the session's own database: TRUNCATE "
+            "or ALTER of a mapped table is then not seen, where a session uses a database that is not logged.",
+            "Remove both from the server's configuration and restart it.",
+            fatal=False,
+        )
 
 
 def _advice(server: Server) -> Iterator[Finding]:
@@ -142,15 +162,7 @@ def _advice(server: Server) -> Iterator[Finding]:
             _set(server, "binlog_row_value_options", ""),
             fatal=False,
         )
-    seconds = float(settings.get("binlog_expire_logs_seconds") or 0) or 86_400 * float(
-        settings.get("expire_logs_days") or 0
-    )
-    if 0 < seconds < SHORTEST_RETENTION_S:
-        yield Finding(
-            f"Binlogs are kept for {seconds:.0f} s only; a job that stops for longer loses its position.",
-            _set(server, "binlog_expire_logs_seconds", "604800"),
-            fatal=False,
-        )
+    yield from _rds_retention(server) if server.rds else _retention(server)
     if not server.gtids:
         yield Finding(
             f"gtid_mode is {settings.get('gtid_mode')}: the job cannot go on by itself after a failover, and "
@@ -160,13 +172,60 @@ def _advice(server: Server) -> Iterator[Finding]:
         )
 
 
+def _unlogged_if_shown(server: Server, selection: Selection) -> Iterator[Finding]:
+    """The reader has an account of its own: ours needs no privilege for the binlog, and then nothing is found."""
+    with suppress(SourceUnavailable):
+        yield from map(finding_of, unlogged(server, selection.maps))
+
+
+def _retention(server: Server) -> Iterator[Finding]:
+    settings = server.settings
+    days = float(settings.get("expire_logs_days") or 0)
+    seconds = float(settings.get("binlog_expire_logs_seconds") or 0) or 86_400 * days
+    if 0 < seconds < SHORTEST_RETENTION_S:
+        in_seconds = "binlog_expire_logs_seconds" in settings  # not in MySQL 5.7, nor in MariaDB before 10.6.1
+        yield Finding(
+            f"Binlogs are kept for {seconds:.0f} s only; a job that stops for longer loses its position.",
+            _set(server, "binlog_expire_logs_seconds", "604800")
+            if in_seconds
+            else _set(server, "expire_logs_days", "7"),
+            fatal=False,
+        )
+
+
+def _rds_retention(server: Server) -> Iterator[Finding]:
+    """Amazon deletes binlogs by a setting of its own, whatever the server's variables say.
+
+    Source: Amazon RDS User Guide and Aurora User Guide, "mysql.rds_set_configuration".
+    """
+    mend = "Run `CALL mysql.rds_set_configuration('binlog retention hours', 168)` as the instance's master user."
+    try:
+        rows = server.ask("SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'")
+    except SourceUnavailable:
+        yield Finding(
+            "This account may not see how long Amazon keeps binlogs: mysql.rds_configuration is not shown to it.",
+            f"`CALL mysql.rds_show_configuration` tells it. {mend}",
+            fatal=False,
+        )
+        return
+    hours = float(rows[0]["value"] or 0) if rows else 0.0
+    if hours * 3600 < SHORTEST_RETENTION_S:
+        kept = f"for {hours:.0f} h only" if hours else "no longer than Amazon itself needs them"
+        yield Finding(
+            f"Binlogs are kept {kept} ('binlog retention hours'); a job that stops for longer loses its position.",
+            mend,
+            fatal=False,
+        )
+
+
 def _set(server: Server, name: str, value: str) -> str:
-    scope = "GLOBAL" if server.mariadb or server.version_numbers < (8,) else "PERSIST"
     text = value if value.isdecimal() else f"'{value}'"
+    again = "sessions that are open keep the old value until they connect again."
+    if server.rds:
+        return f"Set {name} = {text} in the instance's parameter group (Aurora: the cluster's); {again}"
+    scope = "GLOBAL" if server.mariadb or server.version_numbers < (8,) else "PERSIST"
     also = " and put it into the server's configuration" if scope == "GLOBAL" else ""
-    return (
-        f"Run `SET {scope} {name} = {text}`{also}; sessions that are open keep the old value until they connect again."
-    )
+    return f"Run `SET {scope} {name} = {text}`{also}; {again}"
 
 
 def _identity(server: Server, identity: ReaderIdentity) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.binlog.server import Server
+from cdc.errors import SchemaMismatch
 from cdc.schema import Column, Kind, TableSchema
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
@@ -69,7 +70,10 @@ def mapped_tables(server: Server, maps: Callable[[str, str], bool]) -> tuple[Nam
 
 
 def table_schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
-    """The tables called ``names`` as they are now; those that are not there are left out."""
+    """The tables called ``names`` as they are now; those that are not there are left out.
+
+    Raises: SchemaMismatch - a column is of a type that is not known; SourceUnavailable.
+    """
     found: dict[Name, TableSchema] = {}
     for start in range(0, len(names), _TABLES_PER_QUERY):
         found |= _schemas(server, names[start : start + _TABLES_PER_QUERY])
@@ -148,8 +152,13 @@ def quoted_column(name: str) -> str:
 
 
 def _column(row: dict[str, Any]) -> Column:
-    base = row["base"].lower()
-    kind = KINDS[base]
+    kind = KINDS.get(row["base"].lower())
+    if kind is None:
+        raise SchemaMismatch(
+            f"Column {row['name']} has a type that this version does not know: {row['base']}.",
+            mend="Leave the table out of `channels`, or give the column another type.",
+            table=f"{row['d']}.{row['t']}",
+        )
     type_text = _text(row["type"])
     extra = (row["extra"] or "").upper()
     length = int(row["length"] or 0) if kind in _SIZED else 0
@@ -212,20 +221,27 @@ def cascades(server: Server, maps: Callable[[str, str], bool]) -> tuple[ForeignK
 
 
 def writes_beyond(server: Server, name: Name) -> str | None:
-    """Why a statement that writes table ``name`` may write others too; None where it cannot."""
+    """Why a statement that writes table ``name`` may write others too; None where it cannot.
+
+    Tables of ``mysql`` cannot have triggers. Services that run servers keep tables of their own there, write to them
+    by statements whatever the format is, and show them to few accounts.
+    Source: MySQL manual, "CREATE TRIGGER Statement"; MySQL error ER_NO_TRIGGERS_ON_SYSTEM_SCHEMA.
+    """
+    if name[0] == "mysql":
+        return None
     tables = server.ask(
         "SELECT TABLE_TYPE AS kind FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
     )
     if not tables:
-        return "it is not there any more"
+        return "it is gone, or this account may not see it without `GRANT SELECT`"
     if "VIEW" in tables[0]["kind"]:
-        return "it is a view"
+        return "a view may write mapped tables"
     triggers = server.ask(
         "SELECT TRIGGER_NAME AS name FROM information_schema.TRIGGERS "
         "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s",
         name,
     )
-    return f"its trigger {triggers[0]['name']} may" if triggers else None
+    return f"its trigger {triggers[0]['name']} may write mapped tables" if triggers else None
 
 
 def is_sequence(server: Server, name: Name) -> bool:

@@ -287,6 +287,12 @@ _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
         "Transactions after our GTID set are gone from the server.",
         _SNAPSHOT,
     ),
+    (
+        "purged binary logs containing gtids",  # MySQL 5.7
+        PositionLost,
+        "Transactions after our GTID set are gone from the server.",
+        _SNAPSHOT,
+    ),
     ("gtid state requested", PositionLost, "Transactions after our GTID set are gone from the server.", _SNAPSHOT),
     (
         "not in the master's binlog",
@@ -321,6 +327,7 @@ _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
     ),
     ("bogus data", PositionLost, "No event begins at our position, or the file is damaged.", _SNAPSHOT),
     ("truncated in the middle", PositionLost, "The binlog file is damaged.", _SNAPSHOT),
+    ("did not pass", PositionLost, "The binlog file is damaged.", _SNAPSHOT),  # a checksum, MySQL 5.7 and MariaDB
     ("error reading", PositionLost, "The binlog file cannot be read.", _SNAPSHOT),
 )
 

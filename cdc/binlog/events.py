@@ -158,7 +158,9 @@ def parse_format_description(event: bytes) -> FormatDescription:
     version = body[2:52].split(b"\0")[0].decode("ascii", "replace")
     if body[56] != HEADER_BYTES:
         raise Malformed(f"event headers of {body[56]} bytes")
-    if not _has_checksum_field(version):
+    # a length for each type of event follows, and only MariaDB has types that high; its version may be any text
+    mariadb = len(body) - 57 > ANNOTATE_ROWS
+    if not mariadb and not _has_checksum_field(version):
         return FormatDescription(version, False, False)
     algorithm = body[-5]
     if algorithm not in (0, 1):
@@ -168,7 +170,7 @@ def parse_format_description(event: bytes) -> FormatDescription:
         clean = event[:17] + struct.pack("<H", flags) + event[19:-4]
         if zlib.crc32(clean) != struct.unpack("<I", event[-4:])[0]:
             raise Malformed("the checksum is wrong")
-    return FormatDescription(version, bool(algorithm), "mariadb" in version.lower())
+    return FormatDescription(version, bool(algorithm), mariadb)
 
 
 def _has_checksum_field(version: str) -> bool:
@@ -176,7 +178,7 @@ def _has_checksum_field(version: str) -> bool:
     for part in version.split(".")[:3]:
         digits = "".join(c for c in part if c.isdigit()) if part.isdigit() else part.split("-")[0]
         numbers.append(int("".join(c for c in digits if c.isdigit()) or 0))
-    return tuple(numbers) >= (5, 6, 1) or "mariadb" in version.lower()
+    return tuple(numbers) >= (5, 6, 1)
 
 
 def parse_rotate(body: bytes) -> tuple[str, int]:

@@ -33,7 +33,13 @@ _SETTINGS = (
     "binlog_transaction_compression",
     "log_bin_compress",
     "gtid_purged",
+    "log_replica_updates",
+    "log_slave_updates",
+    "binlog_storage_engine",
+    "basedir",
+    "show_gipk_in_create_table_and_information_schema",
 )
+_NO_PRIVILEGE = 1227  # ER_SPECIFIC_ACCESS_DENIED_ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,12 @@ class Server:
         self._connection = connect(endpoint)
         try:
             self.settings: Mapping[str, str] = self._read_settings()
+            self._show_hidden_keys()
         except SourceUnavailable:
             self.close()
             raise
         self.version = self.settings.get("version", "")
-        self.mariadb = "mariadb" in self.version.lower()
+        self.mariadb = "server_uuid" not in self.settings  # a server's `version` may be set to any text
 
     def __enter__(self) -> Server:
         return self
@@ -82,10 +89,30 @@ class Server:
         rows = self.ask(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
         return {row["Variable_name"].lower(): row["Value"] or "" for row in rows}
 
+    def _show_hidden_keys(self) -> None:
+        """Let information_schema have the primary keys that the server makes itself: they are in the rows, too."""
+        if self.settings.get("show_gipk_in_create_table_and_information_schema", "ON").upper() != "ON":
+            self.ask("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
+
     @property
     def identity(self) -> str:
         """What tells servers apart: ``server_uuid``, or on MariaDB, which has none, its server id."""
         return f"mariadb-{self.settings['server_id']}" if self.mariadb else self.settings["server_uuid"]
+
+    @property
+    def rds(self) -> bool:
+        """Whether Amazon runs the server (RDS, Aurora): nobody sets anything there by a statement or in a file."""
+        return self.settings.get("basedir", "").startswith("/rdsdbbin/")
+
+    @property
+    def log_bin_mend(self) -> str:
+        """How the binary log is switched on."""
+        if self.rds:
+            return (
+                "Set the backup retention period of the RDS instance to a day or more; for Aurora set binlog_format = "
+                "ROW in the cluster's parameter group. Then reboot it."
+            )
+        return "Set log_bin in the server's configuration and restart it."
 
     @property
     def version_numbers(self) -> tuple[int, ...]:
@@ -104,6 +131,16 @@ class Server:
         return self.settings.get("binlog_row_metadata", "").upper() == "FULL"
 
     @property
+    def replicated_setting(self) -> str:
+        """What the setting is called here by which a replica logs the changes that it replicates."""
+        return "log_replica_updates" if "log_replica_updates" in self.settings else "log_slave_updates"
+
+    @property
+    def logs_replicated(self) -> bool:
+        """Whether changes that come by replication are in this server's binlog."""
+        return self.settings.get(self.replicated_setting, "").upper() in ("ON", "1")
+
+    @property
     def folds_case(self) -> bool:
         """Whether table names are stored in lower case."""
         return self.settings.get("lower_case_table_names", "0") != "0"
@@ -113,15 +150,46 @@ class Server:
 
         Raises: SourceUnavailable - the binary log is off, or a privilege is missing.
         """
+        status = self._binlog_status()
+        return BinlogPosition(status["File"], int(status["Position"]), self.identity)
+
+    def log_filter(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Databases that alone are logged, if any are named, and those that are left out of the binlog.
+
+        Raises: SourceUnavailable - as ``position``.
+        """
+        status = self._binlog_status()
+        texts = [_text(status[name]) for name in ("Binlog_Do_DB", "Binlog_Ignore_DB")]
+        if self.folds_case and not self.mariadb:  # MariaDB compares letter by letter, whatever the case of its tables
+            texts = [text.lower() for text in texts]
+        only, never = (frozenset(filter(None, text.split(","))) for text in texts)
+        return only, never
+
+    def _binlog_status(self) -> dict[str, Any]:
         newer = not self.mariadb and self.version_numbers >= (8, 2)
         rows = self.ask("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")
         if not rows:
             raise SourceUnavailable(
                 "The server writes no binary log.",
-                mend="Set log_bin in the server's configuration and restart it.",
+                mend=self.log_bin_mend,
                 server=self.endpoint,
             )
-        return BinlogPosition(rows[0]["File"], int(rows[0]["Position"]), self.identity)
+        return rows[0]
+
+    def replicates(self) -> bool | None:
+        """Whether it is set up as a replica, running or stopped; None: a privilege for the question is missing.
+
+        MariaDB asks for one that reading a binlog does not need, but tells everybody whether replication runs.
+        """
+        newer = self.version_numbers >= (8, 0, 22)
+        asking = "SHOW ALL SLAVES STATUS" if self.mariadb else f"SHOW {'REPLICA' if newer else 'SLAVE'} STATUS"
+        try:
+            return bool(query(self._connection, asking))
+        except (pymysql.err.MySQLError, OSError) as error:
+            if not isinstance(error, pymysql.err.MySQLError) or error.args[0] != _NO_PRIVILEGE:
+                raise translated(error, self.endpoint) from error
+        running = self.ask("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+        return True if running and int(running[0]["Value"]) else None
 
     def locked_position(self) -> BinlogPosition | None:
         """Where the binlog ends now, with exactly the GTID set executed there; None where that cannot be asked for."""

@@ -83,7 +83,7 @@ def _server(stack: ExitStack, folder: Path, say: Console) -> LocalServer:
         binaries = obtain("mysql", lambda text: say.print(f"  {text}"))
         server = LocalServer.start(binaries, folder / "mysql", options=("--binlog-row-metadata=FULL",))
         stack.callback(server.kill)
-        server.create_user("cdc", PASSWORD, "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT")
+        server.create_user("cdc", PASSWORD, "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
     say.print(f"[bold]1[/] {binaries.version.split('Ver ')[-1]} listens on 127.0.0.1:{server.port}")
     return server
 

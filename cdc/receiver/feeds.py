@@ -15,6 +15,7 @@ from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.server import Reader, Server
 from cdc.errors import PositionLost, SourceBlocked, SourceUnavailable
 from cdc.position import BinlogPosition
+from cdc.receiver.logged import refuse_unlogged
 from cdc.receiver.start import FIRST_EVENT, Continuation, continuation
 from cdc.receiver.tables import KnownTables
 
@@ -65,6 +66,7 @@ class ServerFeed:
         self.close()
         with Server(self._endpoint) as server:
             check_readers(server, self._identity)
+            refuse_unlogged(server, tables.maps)
             found = continuation(server, position, accept_server=self._accept_server, accept_gap=self._accept_gap)
             tables.prepare(server, found.position)
             self._stream = BinlogStream(

@@ -64,8 +64,8 @@ def refuse_lost_labels(schema: TableSchema, columns: Collection[str]) -> None:
         if column.name in columns and column.charset in _WIDE_CHARSETS and any("?" in label for label in column.labels):
             raise SchemaMismatch(
                 "The server does not tell all labels of the column: it shows ? for characters beyond utf8mb3.",
-                mend="Set binlog_row_metadata = 'FULL' at the server, then `cdc snapshot` for the table; or leave the "
-                "column out in `columns:`.",
+                mend="Set binlog_row_metadata = 'FULL' at the server (MySQL 8.0, MariaDB 10.5 and later), then `cdc "
+                "snapshot` for the table; or leave the column out in `columns:`.",
                 table=schema.name,
                 column=column.name,
                 labels=", ".join(column.labels),

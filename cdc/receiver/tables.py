@@ -149,7 +149,7 @@ class KnownTables:
                     f"{effect.reason} on {touched[0]} lies between the start and now, and without full row metadata "
                     "the columns that it had before cannot be known.",
                     mend="Run `cdc snapshot` for the table, or start behind the statement; set "
-                    "binlog_row_metadata=FULL so that this cannot happen again.",
+                    "binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later) so that this cannot happen again.",
                     table=touched[0],
                     statement_at=statement.before,
                 )
@@ -189,7 +189,8 @@ class KnownTables:
         if known is None or problem is not None:
             raise SchemaMismatch(
                 f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
-                mend="Run `cdc snapshot` for the table; set binlog_row_metadata=FULL so that rows tell their columns.",
+                mend="Run `cdc snapshot` for the table; set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and "
+                "later) so that rows tell their columns.",
                 table=table_map.name,
                 position=self.place(),
             )
@@ -368,7 +369,7 @@ class KnownTables:
                 if beyond is None:
                     self._plain_writes.add(name)
                 else:
-                    why = f"it writes {table}, and {beyond} write mapped tables"
+                    why = f"it writes {table}, and {beyond}"
             if why:
                 break
         if why:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from cdc.binlog.catalog import cascades, mapped_tables, table_schemas
+from cdc.binlog.catalog import KINDS, cascades, mapped_tables, table_schemas
 from cdc.binlog.connection import Endpoint
 from cdc.binlog.server import Server
+from cdc.errors import SchemaMismatch
 from cdc.schema import Kind
 
 
@@ -75,6 +76,27 @@ def test_the_key_is_the_primary_one_or_a_unique_one_without_null(mysql, database
     )
     schemas = read(mysql, database, "composite", "uniques", "functional", "keyless", "missing")
     assert [schema and schema.key for schema in schemas] == [("c", "a"), ("c",), (), (), None]
+
+
+def test_a_key_that_the_server_made_and_hides_is_seen(mysql, database):
+    mysql.execute("SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF")
+    try:
+        with mysql.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_generate_invisible_primary_key = ON")
+            cursor.execute("CREATE TABLE hidden (a INT)")
+        (schema,) = read(mysql, database, "hidden")
+    finally:
+        mysql.execute("SET GLOBAL show_gipk_in_create_table_and_information_schema = DEFAULT")
+    assert schema.key == ("my_row_id",)
+    assert [(column.name, column.visible) for column in schema.columns] == [("my_row_id", False), ("a", True)]
+
+
+def test_a_column_of_an_unknown_type_is_named(mysql, database, monkeypatch):
+    monkeypatch.delitem(KINDS, "year")
+    mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, born YEAR)")
+    with pytest.raises(SchemaMismatch, match="Column born has a type that this version does not know: year") as raised:
+        read(mysql, database, "t")
+    assert raised.value.where == {"table": f"{database}.t"}
 
 
 def test_types_of_mariadb_alone(mariadb, mariadb_database):

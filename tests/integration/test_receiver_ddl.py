@@ -8,9 +8,10 @@ import pytest
 
 from cdc.errors import PositionLost, SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.local_servers import LocalServer, obtain
+from cdc.receiver.binlog import BinlogReceiver
 from cdc.receiver.tables import Resumption
 from cdc.schema import DELETED
-from tests.receiving import Mapped, Taker, position, receiver_of
+from tests.receiving import Mapped, Taker, endpoint, identity, position, receiver_of
 
 BEHIND = Resumption(behind_ddl=True)
 PAST = Resumption(behind_ddl=True, past_ddl=True)
@@ -218,6 +219,35 @@ def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server,
     with pytest.raises(UnsupportedImage, match="watched"):
         taken.take(lambda _: False)
     receiver.close()
+    assert taken.values() == [1]
+
+
+def test_statements_on_a_services_own_tables_pass_though_the_account_cannot_see_them(server, database):
+    """As Amazon RDS and Aurora write them, in any binlog_format, to whoever may see the mapped tables alone."""
+    server.execute("DROP USER IF EXISTS narrow@'localhost'", "DROP USER IF EXISTS narrow@'127.0.0.1'")
+    server.create_user("narrow", "pw", "REPLICATION SLAVE, REPLICATION CLIENT")
+    server.execute(*(f"GRANT SELECT ON {database}.orders TO narrow@'{host}'" for host in ("127.0.0.1", "localhost")))
+    server.execute("CREATE TABLE mysql.rds_heartbeat2 (id INT PRIMARY KEY, value BIGINT)")
+    run(server, database, "CREATE TABLE hidden (id INT)")
+    account = endpoint(server, user="narrow", password="pw")
+    receiver = BinlogReceiver.of_server(account, identity(), Mapped(database, "orders"))
+    try:
+        receiver.open(position(server), (), 0)
+        with server.connect("mysql") as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute("INSERT INTO mysql.rds_heartbeat2 VALUES (1, 5) ON DUPLICATE KEY UPDATE value = 5")
+            cursor.execute("INSERT INTO rds_heartbeat2 VALUES (2, 5)")
+            cursor.execute("DELETE FROM mysql.rds_heartbeat2 WHERE id = 2")
+            cursor.execute("SET SESSION binlog_format = 'ROW'")
+            cursor.execute(f"INSERT INTO {database}.orders VALUES (1, 1, '', 1)")
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute(f"INSERT INTO {database}.hidden VALUES (1)")
+        taken = Taker(receiver)
+        with pytest.raises(UnsupportedImage, match=r"hidden, and it is gone, or this account may not see it"):
+            taken.take(lambda _: False)
+    finally:
+        receiver.close()
+        server.execute("DROP TABLE mysql.rds_heartbeat2")
     assert taken.values() == [1]
 
 

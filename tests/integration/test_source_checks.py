@@ -8,9 +8,9 @@ from cdc.binlog.connection import Endpoint, ReaderIdentity
 from cdc.binlog.server import Server
 from cdc.errors import SourceBlocked, TargetMismatch
 from cdc.local_servers import LocalServer, free_port, obtain
-from cdc.preflight import check_files, check_source, run_checks
+from cdc.preflight import check_files, check_read_for_us, check_source, run_checks
 from cdc.receiver.feeds import check_readers
-from tests.receiving import Mapped, endpoint, identity, position, receiver_of
+from tests.receiving import Mapped, Taker, endpoint, identity, position, receiver_of
 
 
 class Keyed(Mapped):
@@ -32,6 +32,19 @@ def test_a_server_as_it_should_be_has_no_fatal_finding(kind, request):
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     assert check_source(endpoint(server), identity(), Keyed(database), [f"{database}.*", f"{database}.t"]) == ()
+
+
+def test_a_mariadb_that_calls_itself_something_else_is_read_as_what_it_is(tmp_path):
+    options = ["--version=8.0.31-proxy", "--binlog-row-metadata=FULL"]
+    with LocalServer.start(obtain("mariadb"), tmp_path / "s", options=options) as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        assert check_source(endpoint(server), identity(), Keyed("shop"), ["shop.*"]) == ()
+        reader = receiver_of(server, Mapped("shop"))
+        reader.open(position(server), (), 0)
+        server.execute("INSERT INTO shop.orders VALUES (1), (2)")
+        taken = Taker(reader).take_rows(2)
+        reader.close()
+    assert taken.values() == [1, 2] and taken.batches[-1].last.gtid_set.startswith("0-1-")
 
 
 def test_a_server_away_and_a_wrong_password(mysql):
@@ -74,6 +87,44 @@ def test_every_setting_that_is_wrong_is_named_at_once(kind, tmp_path):
         assert any(part in problem for problem in advice), part
     setting = next(finding.mend for finding in found if "binlog_row_image" in finding.problem)
     assert f"SET {'PERSIST' if kind == 'mysql' else 'GLOBAL'} binlog_row_image = 'FULL'" in setting
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_server_that_does_not_log_all_changes_is_refused_at_every_connect(kind, tmp_path):
+    # given a replica that keeps what it replicates out of its binlog, and one of two databases as well
+    updates = "--log-replica-updates=OFF" if kind == "mysql" else "--log-slave-updates=OFF"
+    with LocalServer.start(obtain(kind), tmp_path / "s", options=[updates, "--binlog-ignore-db=shop"]) as server:
+        server.execute(*(f"CREATE DATABASE {name}" for name in ("shop", "crm")))
+        server.execute(*(f"CREATE TABLE {name}.t (id INT PRIMARY KEY)" for name in ("shop", "crm")))
+        alone = check_source(endpoint(server), identity(), Keyed("crm"), ["crm.t"])
+        replica = "REPLICATION SOURCE TO SOURCE" if kind == "mysql" else "MASTER TO MASTER"
+        server.execute(f"CHANGE {replica}_HOST='127.0.0.1'")
+
+        # when it is checked, and jobs connect, before and after it is a replica no more
+        found = problems(check_source(endpoint(server), identity(), Keyed("shop"), ["shop.t"]), True)
+        canal = problems(check_read_for_us(endpoint(server), Keyed("shop"), ["shop.t"]), True)
+        server.create_user("asker", "pw", "SELECT")
+        asker = endpoint(server, user="asker", password="pw")
+        with pytest.raises(SourceBlocked, match="The server is a replica"):
+            receiver_of(server, Mapped("crm")).open(position(server), (), 0)
+        unseen = check_read_for_us(asker, Keyed("shop"), ["shop.t"])
+        server.execute("RESET REPLICA ALL")
+        with pytest.raises(SourceBlocked, match="Database shop is not in the binlog: the server leaves out shop"):
+            receiver_of(server, Mapped("shop")).open(position(server), (), 0)
+
+    # then both are named, and a server that is no replica may go without
+    assert problems(alone, True) == [] and any("binlog_ignore_db is set" in problem for problem in problems(alone))
+    assert len(canal) == 2 and set(canal) <= set(found) and unseen == ()
+    assert any("updates is OFF: what it replicates is not in its binlog" in problem for problem in found)
+    assert any("Database shop is not in the binlog" in problem for problem in found)
+
+
+def test_an_account_that_may_not_see_replication_hears_so_from_mariadb(mariadb, mariadb_database):
+    mariadb.execute("DROP USER IF EXISTS reader@'localhost'", "DROP USER IF EXISTS reader@'127.0.0.1'")
+    mariadb.create_user("reader", "pw", "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
+    found = check_source(Endpoint("127.0.0.1", mariadb.port, "reader", "pw"), identity(), Keyed(mariadb_database), [])
+    assert problems(found, True) == []
+    assert any("may not see whether the server is a replica" in problem for problem in problems(found, False))
 
 
 def test_no_binary_log_at_all(tmp_path):
