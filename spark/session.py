@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("cdc", "channels", "spark")
 _ROOT = Path(__file__).resolve().parent.parent
 _MIB = 1 << 20
-_SOCKET_PATH = 107  # bytes of it at most; see unix(7)
+_SOCKET_PATH = 106  # bytes of it at most: unix(7) has 107, and Java one less
 _SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 
 logger = logging.getLogger(__name__)

@@ -51,10 +51,10 @@ def raise_refused(
     def says(*words: str) -> bool:
         return any(word in low for word in words)
 
-    if says("has already been cancelled", " is aborting"):
-        return  # what follows is why an earlier try failed, and was told then
+    # what follows these words is why another load of the transaction failed, and is told with its rows there
+    is_told = says("has already been cancelled", " is aborting")
     # none of our loads is empty, so one without rows is one whose rows were all refused
-    if says(*_REFUSED_ROWS) or (multi and says(_NO_ROWS)):
+    if not is_told and (says(*_REFUSED_ROWS) or (multi and says(_NO_ROWS))):
         raise LoadRejected(
             f"StarRocks refused rows: {message}.",
             mend="Widen the column or mend the row at the source, then `cdc resume`; `cdc check` compares the table. "
