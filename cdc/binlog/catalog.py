@@ -16,6 +16,7 @@ from cdc.errors import SchemaMismatch
 from cdc.schema import Column, Kind, TableSchema
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
+_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?(\*|`(?:[^`]|``)+`)\.(\*|`(?:[^`]|``)+`) TO ", re.IGNORECASE)
 _TABLES_PER_QUERY = 200  # keeps a statement short on servers with tens of thousands of tables
 
 KINDS = {
@@ -241,7 +242,26 @@ def writes_beyond(server: Server, name: Name) -> str | None:
         "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s",
         name,
     )
-    return f"its trigger {triggers[0]['name']} may write mapped tables" if triggers else None
+    if triggers:
+        return f"its trigger {triggers[0]['name']} may write mapped tables"
+    if not _may_see_triggers(server, name):
+        return f"this account may not see its triggers without `GRANT TRIGGER ON {quoted_column(name[0])}.*`"
+    return None
+
+
+def _may_see_triggers(server: Server, name: Name) -> bool:
+    """Whether an account without TRIGGER on the table would have found none there though there are some.
+
+    Source: MySQL manual, "The INFORMATION_SCHEMA TRIGGERS Table"; "SHOW GRANTS Statement".
+    """
+    for row in server.ask("SHOW GRANTS"):
+        grant = _GRANT.match(str(next(iter(row.values()))))
+        if grant is None or not {"TRIGGER", "ALL PRIVILEGES"} & {each.strip() for each in grant[1].split(",")}:
+            continue
+        database, table = (re.sub(r"\\([_%])", r"\1", part.strip("`")) for part in (grant[2], grant[3]))
+        if database in ("*", name[0]) and table in ("*", name[1]):
+            return True
+    return False
 
 
 def is_sequence(server: Server, name: Name) -> bool:

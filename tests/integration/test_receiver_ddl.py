@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from cdc.binlog.catalog import writes_beyond
+from cdc.binlog.server import Server
 from cdc.errors import PositionLost, SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.local_servers import LocalServer, obtain
 from cdc.receiver.binlog import BinlogReceiver
@@ -220,6 +222,18 @@ def test_statements_on_other_tables_pass_unless_a_trigger_may_write_ours(server,
         taken.take(lambda _: False)
     receiver.close()
     assert taken.values() == [1]
+
+
+@pytest.mark.parametrize("scope", [None, "*.*", "{}.*", "{}.watched"])
+def test_triggers_that_an_account_may_not_see_are_not_taken_for_none(server, database, scope):
+    run(server, database, "CREATE TABLE watched (id INT)")
+    server.execute("DROP USER IF EXISTS blind@'localhost'", "DROP USER IF EXISTS blind@'127.0.0.1'")
+    server.create_user("blind", "pw", "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
+    for host in ("127.0.0.1", "localhost") if scope else ():
+        server.execute(f"GRANT TRIGGER ON {scope.format(database)} TO blind@'{host}'")
+    with Server(endpoint(server, user="blind", password="pw")) as asked:
+        told = writes_beyond(asked, (database, "watched"))
+    assert told is None if scope else f"GRANT TRIGGER ON `{database}`.*" in told
 
 
 def test_statements_on_a_services_own_tables_pass_though_the_account_cannot_see_them(server, database):
