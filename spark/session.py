@@ -46,7 +46,11 @@ def build_session(
     """
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 the path has
+    if remote is None and not _is_local(master):
+        # a cluster may have a Python of its own for jobs: an archive that it ships, an image
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    else:
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 the path has
     # pyspark.pandas warns at import when pandas has another version than it likes; nothing here uses pandas
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
     settings = {**_RUNTIME, **(conf or {})}
@@ -54,7 +58,8 @@ def build_session(
         builder = SparkSession.builder.remote(remote).appName(app_name)
     else:
         settings = {**_static(master, java_options or archive_options()), **settings}
-        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
+        if _is_local(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
         builder = SparkSession.builder.master(master).appName(app_name)
         _launch(settings, master)
     for name, value in settings.items():
@@ -64,6 +69,11 @@ def build_session(
     if remote is None:
         spark_session.sparkContext.setLogLevel("ERROR")
     return spark_session
+
+
+def _is_local(master: str) -> bool:
+    """Whether executors are this machine's."""
+    return master.startswith("local")
 
 
 def _launch(settings: Mapping[str, str], master: str) -> None:
@@ -99,22 +109,26 @@ def _static(master: str, java_options: str) -> dict[str, str]:
         # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_places()} {java_options}",
         "spark.python.worker.reuse": "true",
-        # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
         "spark.log.level": "ERROR",
         "spark.cleaner.referenceTracking.blocking": "false",
         "spark.speculation": "false",  # whatever spark-defaults.conf says: a copy of a task loads the same rows again
     }
-    if master.startswith("local"):
+    if _is_local(master):
         settings |= {
+            # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back;
+            # executors of a cluster may have temporary folders whose names are too long for a socket
+            "spark.python.unix.domain.socket.enabled": "true",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.executorEnv.PYTHONPATH": str(_ROOT),
         }
     else:
-        settings |= {"spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0")}  # noqa: S104 - executors call back
+        settings |= {
+            "spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0"),  # noqa: S104 - executors call back
+            "spark.rpc.message.maxSize": "1024",  # MiB: rows travel within a task, and one row may be large
+        }
     return settings
 
 
@@ -145,7 +159,7 @@ def _driver_memory() -> int:
 
 
 def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
-    if remote is None and master.startswith("local"):
+    if remote is None and _is_local(master):
         return  # executors are this machine's, and find our packages by PYTHONPATH
     archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:

@@ -46,6 +46,8 @@ def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> 
                 # no dictionaries and a light codec: a file is often rewritten soon, and CPU is dearer than disk
                 options: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "store_schema": False}
                 with pq.ParquetWriter(file, schema, metadata_collector=found, **options) as writer:
+                    # Spark 3 asks who wrote a date before 1582, and refuses it where nothing tells
+                    writer.add_key_value_metadata({"org.apache.spark.version": "4.0.0"})
                     for table in tables:
                         fitting = table.num_rows * _GROUP_BYTES // max(1, table.nbytes)
                         writer.write_table(table, row_group_size=max(1, min(_GROUP_ROWS, fitting)))

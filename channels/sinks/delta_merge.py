@@ -32,6 +32,8 @@ LEAF_ROWS = 200_000
 LEAF_BYTES = 64 << 20  # in memory: what wide rows fill before they are so many
 _ROUTED_ROWS = LEAF_ROWS  # a load up to this size is held in memory, and its rows go to the leaves that they belong to
 
+_LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
+
 Action = AddAction | RemoveAction
 _Result = TypeVar("_Result")
 
@@ -65,7 +67,8 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
     for side in ("min", "max"):
         for name in key:
             known = f"{side}.{name}" in actions.column_names
-            bounds[side, name] = list(actions.column(f"{side}.{name}")) if known else [pa.scalar(None)] * len(paths)
+            column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
+            bounds[side, name] = list(_above(column) if side == "max" else column)
     return [
         TableFile(
             path,
@@ -76,6 +79,18 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
         )
         for number, (path, size, count) in enumerate(zip(paths, sizes, rows, strict=True))
     ]
+
+
+def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Upper bounds that hold: the log may have cut a time to its millisecond.
+
+    Source: the Delta protocol, "Per-file Statistics".
+    """
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    latest = pa.scalar(_LATEST, pa.int64())
+    raised = pc.add(bounds.cast(pa.timestamp("us", bounds.type.tz)).cast(pa.int64()), 999)
+    return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
 
 
 @dataclass(slots=True)

@@ -91,6 +91,12 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             f"The table uses Delta features that this sink does not write: {', '.join(sorted(alien))}.",
             "Load into a table of its own, or drop the features from the table.",
         )
+    if protocol.writer_features is None and (protocol.min_writer_version > 2 or protocol.min_reader_version > 1):
+        yield Finding(
+            f"The table's protocol is ({protocol.min_reader_version}, {protocol.min_writer_version}): its constraints, "
+            "generated columns, change data feed or column mapping would not be kept.",
+            "Load into a table of its own.",
+        )
     if metadata.partition_columns:
         yield Finding(
             f"The table is partitioned by {', '.join(metadata.partition_columns)}.",

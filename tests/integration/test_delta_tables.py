@@ -78,6 +78,42 @@ def test_the_protocol_names_every_feature_in_use(tmp_path: Path, is_old: bool, m
     assert DeltaTable(str(tmp_path / "ods/orders")).protocol().min_writer_version == 2, "it lists none"
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("time_us", [456_789, 253_402_300_799_999_999])
+def test_bounds_that_were_cut_to_the_millisecond_still_find_their_rows(
+    tmp_path: Path, zone: str | None, time_us: int
+) -> None:
+    """Spark writes them so, when it puts files together."""
+    kind = pa.timestamp("us", zone)
+    table = TargetTable("ods.timed", (TargetColumn("at", kind, False), COLUMNS[1]), ("at",))
+    sink = DeltaSink(tmp_path)
+    sink.ensure_table(table)
+
+    def write(checkpoint: int, value: int) -> None:
+        times = pa.array([time_us], pa.int64()).cast(kind)
+        rows = {"at": times, "n": pa.array([value], pa.int32()), DELETED: [False], SEQUENCE: [1]}
+        name = LoadName("shop", "0badcafe", 1, checkpoint, "ods.timed", 0)
+        load = sink.part_writer(table)(name, iter([pa.RecordBatch.from_pydict(rows)]))
+        assert load is not None
+        sink.commit([load], mark(checkpoint))
+
+    write(1, 1)
+    found = DeltaTable(str(tmp_path / "ods/timed"))
+    (path,) = [Path(uri) for uri in found.file_uris()]
+    (entry,) = [one for one in (path.parent / "_delta_log").glob("*.json") if path.name in one.read_text()]
+    entry.write_text(entry.read_text().replace(".456789", ".456").replace(".999999", ".999"))
+    sink = DeltaSink(tmp_path)
+    write(2, 2)
+    query = QueryBuilder().register("t", DeltaTable(str(tmp_path / "ods/timed"))).execute("select sum(n) as s from t")
+    assert pa.table(query.read_all()).to_pylist() == [{"s": 2}]
+
+
+def test_a_table_of_an_older_protocol_with_rules_of_its_own_is_refused(tmp_path: Path, sink: DeltaSink) -> None:
+    DeltaTable(str(tmp_path / "ods/orders")).alter.add_constraint({"small": "id < 10"})
+    (finding,) = DeltaSink(tmp_path).describe(TABLE)
+    assert "constraints" in finding.problem and finding.fatal
+
+
 def test_new_keys_become_files_of_the_table_without_being_rewritten(tmp_path: Path, sink: DeltaSink) -> None:
     commit(sink, 1, range(100))
     load = stage(sink, 2, range(100, 200))

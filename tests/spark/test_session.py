@@ -67,3 +67,11 @@ def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pyte
     second = holder.get()
     assert second is not first and holder.get() is second
     assert first.is_stopped, "else PySpark would hand it out again"
+
+
+def test_a_cluster_s_executors_are_told_no_address_or_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    cluster, local = (spark.session._static(master, "") for master in ("spark://elsewhere:7077", "local[2]"))
+    assert "spark.driver.host" not in cluster, "Spark finds the address that others can call"
+    assert "spark.python.unix.domain.socket.enabled" not in cluster and cluster["spark.rpc.message.maxSize"] == "1024"
+    assert local["spark.python.unix.domain.socket.enabled"] == "true" and local["spark.driver.host"] == "127.0.0.1"
