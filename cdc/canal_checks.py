@@ -75,6 +75,16 @@ def source_findings(server: Server, tables: Sequence[tuple[TableSchema, frozense
             "binlog_row_value_options has PARTIAL_JSON: Canal gives JSON updates as expressions and not as documents.",
             "Run SET PERSIST binlog_row_value_options = ''.",
         )
+    for name, needs in (
+        ("binlog_transaction_compression", "1.1.7 and canal.instance.parser.parallel=true"),
+        ("log_bin_compress", "1.1.7"),
+    ):
+        if server.settings.get(name, "").upper() in ("ON", "1"):
+            yield Finding(
+                f"{name} is ON, and a Canal without {needs} leaves out compressed rows and says nothing.",
+                f"Run SET GLOBAL {name} = OFF, or see that Canal has {needs}.",
+                fatal=False,
+            )
     for table, read in tables:
         for column in table.columns:
             if column.name not in read:

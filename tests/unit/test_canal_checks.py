@@ -37,7 +37,11 @@ def test_a_filter_is_told_to_be_everyones():
 
 def test_columns_that_canal_damages_are_named():
     class Settings:
-        settings = {"binlog_row_value_options": "PARTIAL_JSON"}  # noqa: RUF012
+        settings = {  # noqa: RUF012
+            "binlog_row_value_options": "PARTIAL_JSON",
+            "binlog_transaction_compression": "ON",
+            "log_bin_compress": "OFF",
+        }
 
     columns = (
         Column("id", Kind.INT, "int"),
@@ -50,6 +54,7 @@ def test_columns_that_canal_damages_are_named():
             Settings(), [(TableSchema("shop", "orders", columns, ("id",)), frozenset({"id", "name", "note", "place"}))]
         )
     )
-    assert [finding.fatal for finding in found] == [True, False, True]
-    assert "shop.orders.name" in found[1].problem and "gbk" in found[1].problem
-    assert "shop.orders.place" in found[2].problem
+    assert [finding.fatal for finding in found] == [True, False, False, True]
+    assert "binlog_transaction_compression" in found[1].problem and "1.1.7" in found[1].mend
+    assert "shop.orders.name" in found[2].problem and "gbk" in found[2].problem
+    assert "shop.orders.place" in found[3].problem
