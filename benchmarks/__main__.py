@@ -44,7 +44,18 @@ def main() -> None:
 
 def _show(outcomes: list[Outcome]) -> None:
     table = Table(title="Benchmarks: median, and from lowest to highest")
-    for heading in ("figure", "median", "spread", "unit", "runs", "CPU s/million", "peak GiB", "others", "goal"):
+    for heading in (
+        "figure",
+        "median",
+        "spread",
+        "unit",
+        "runs",
+        "CPU s/million",
+        "peak GiB",
+        "stolen %",
+        "others",
+        "goal",
+    ):
         table.add_column(heading, justify="left" if heading in ("figure", "unit", "others", "goal") else "right")
     for outcome in outcomes:
         for figure in outcome.figures:
@@ -67,6 +78,7 @@ def _cells(figure: Figure) -> list[str]:
         str(len(figure.values)),
         number(aside["cpu_s_per_million"]) if "cpu_s_per_million" in aside else "",
         number(aside["peak_gib"]) if "peak_gib" in aside else "",
+        number(aside["stolen_percent"]) if "stolen_percent" in aside else "",
         ", ".join(f"{name}: {number(value)}" for name, value in figure.baselines().items()),
         figure.must,
     ]

@@ -21,6 +21,7 @@ import psutil
 
 # `python -m benchmarks` gives each run a folder of its own
 RESULTS = Path(os.environ.get("CDC_BENCH_RESULTS", Path(__file__).parent / "results"))
+_BEGAN = psutil.cpu_times()
 _PACKAGES = ("pyspark", "pyarrow", "deltalake", "numba", "pymysql", "mysql-replication", "spark-binlog-load")
 
 
@@ -41,6 +42,14 @@ def circumstances(**data: Any) -> dict[str, Any]:
     }
 
 
+def stolen_percent() -> float:
+    """Of the machine's CPU time since this process began, what other guests of its host have taken."""
+    now = psutil.cpu_times()
+    spent = [after - before for before, after in zip(_BEGAN, now, strict=True)]
+    stolen = getattr(now, "steal", 0.0) - getattr(_BEGAN, "steal", 0.0)
+    return round(100 * stolen / max(sum(spent), 1e-9), 1)
+
+
 def _installed(name: str) -> bool:
     try:
         importlib.metadata.version(name)
@@ -54,6 +63,7 @@ def report(name: str, value: float, unit: str, *, must: str, data: Mapping[str, 
 
     ``more``: what else is known of it; ``baselines`` among it is what others reach in the same run, in the same unit.
     """
+    more["stolen_percent"] = stolen_percent()
     result = {"name": name, "value": value, "unit": unit, "must": must, **more, **circumstances(**data)}
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")

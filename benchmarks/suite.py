@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness import RESULTS, circumstances
 
 # numbers beside the figure itself that are summed up as well
-_ASIDE = ("cpu_s_per_million", "peak_gib", "with_start_of_the_job", "cpu_s", "p50", "worst")
+_ASIDE = ("cpu_s_per_million", "peak_gib", "with_start_of_the_job", "cpu_s", "p50", "worst", "stolen_percent")
 
 
 @dataclass(frozen=True)

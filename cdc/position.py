@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
@@ -81,6 +82,10 @@ class GtidSet:
         }
         return GtidSet({name: intervals for name, intervals in found.items() if intervals})
 
+    def count(self) -> int:
+        """How many transactions."""
+        return sum(last - first + 1 for intervals in self.intervals.values() for first, last in intervals)
+
     def contains(self, other: GtidSet) -> bool:
         """Whether every transaction of ``other`` is in this set."""
         return all(
@@ -141,6 +146,7 @@ class MariadbGtidSet:
 AnyGtidSet = GtidSet | MariadbGtidSet
 
 
+@lru_cache(maxsize=64)
 def parse_gtid_set(text: str) -> AnyGtidSet | None:
     """The GTID set that ``text`` spells, of the kind its form shows; None for an empty text."""
     if not text.strip():
@@ -228,21 +234,23 @@ class CanalPosition:
     kind = "canal"
 
     def reached(self, other: Position) -> bool:
-        """See ``Position``. By file number, offset and entry; of another file name, by GTID sets."""
+        """See ``Position``. By GTID sets, since Canal may read another server now; else by file, offset and entry."""
         if not isinstance(other, CanalPosition):
             raise ValueError(f"{self} and {other} are of different sources")
         if not other.file:
             return True
         if not self.file:
             return False
+        seen, asked = parse_gtid_set(self.gtid_set), parse_gtid_set(other.gtid_set)
+        told = _both_ways(seen, asked)
+        if told is not None and told != (True, True):
+            return told[0]
+        # the same transactions, or none are told: places beside and inside one
         mine, theirs = _file_number(self.file), _file_number(other.file)
         if mine and theirs and mine[0] == theirs[0]:
             return (mine[1], self.offset, self.entry) >= (theirs[1], other.offset, other.entry)
-        seen, asked = parse_gtid_set(self.gtid_set), parse_gtid_set(other.gtid_set)
-        if isinstance(seen, GtidSet) and isinstance(asked, GtidSet):
-            return seen.contains(asked)
-        if isinstance(seen, MariadbGtidSet) and isinstance(asked, MariadbGtidSet):
-            return seen.contains(asked)
+        if told is not None:
+            return not self.entry
         raise ValueError(f"{self} and {other} have neither file name nor GTIDs in common")
 
     def to_json(self) -> dict[str, Any]:
@@ -263,6 +271,17 @@ class CanalPosition:
         return f"{place}+{self.entry}" if self.entry else place
 
 
+def is_next(before: str, after: str) -> bool:
+    """Whether the GTID set ``after`` is the set ``before`` and a single transaction more."""
+    seen, now = parse_gtid_set(before), parse_gtid_set(after)
+    if isinstance(seen, GtidSet) and isinstance(now, GtidSet):
+        return now.contains(seen) and now.count() == seen.count() + 1
+    if isinstance(seen, MariadbGtidSet) and isinstance(now, MariadbGtidSet):
+        steps = [last - seen.domains.get(domain, (0, 0))[1] for domain, (_, last) in now.domains.items()]
+        return now.contains(seen) and sum(steps) == 1
+    return False
+
+
 def position_from_json(data: Mapping[str, Any]) -> Position:
     """The Position that ``to_json`` wrote. Raises: ValueError - a kind this version does not know."""
     if data.get("kind") == CanalPosition.kind:
@@ -271,6 +290,15 @@ def position_from_json(data: Mapping[str, Any]) -> Position:
     if data.get("kind") == BinlogPosition.kind:
         return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])
     raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")
+
+
+def _both_ways(one: AnyGtidSet | None, other: AnyGtidSet | None) -> tuple[bool, bool] | None:
+    """Whether each contains the other; None where they cannot be compared."""
+    if isinstance(one, GtidSet) and isinstance(other, GtidSet):
+        return one.contains(other), other.contains(one)
+    if isinstance(one, MariadbGtidSet) and isinstance(other, MariadbGtidSet):
+        return one.contains(other), other.contains(one)
+    return None
 
 
 def _file_number(name: str) -> tuple[str, int] | None:

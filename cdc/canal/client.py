@@ -46,6 +46,9 @@ LARGEST_FRAME = 1 << 30  # a batch holds at most the ring and one event, and an 
 BACK_OFF_S = (0.2, 10.0)  # first and longest wait between attempts
 _MILLISECONDS = 2
 _NOTHING_THERE = -1
+_NO_BATCH = (1 << 63) - 1
+_NOT_RUN = "should start first"
+_RUN = ("should subscribe first", "is not the firstly", "is not exist")  # what one says of such a batch that has it
 
 Addresses = Callable[[], Sequence[str]]
 _Wire = TypeVar("_Wire", bound=ProtobufMessage)
@@ -136,6 +139,20 @@ class CanalConnection:
         """Have everything not yet acked sent again. A refusal shows at the next answer."""
         self._send(Packet.CLIENT_ROLLBACK, BatchRef(**self._names, batch_id=0))
 
+    def ask_for_destination(self) -> None:
+        """Ask whether the server runs the destination.
+
+        An ack of a batch that never was is refused by one that does, too, and changes nothing. Subscribing would tell
+        as well, but has the server forget the filter that another client has stored.
+        """
+        self.ack(_NO_BATCH)
+        packet = self._read(READ_TIMEOUT_S)
+        if packet.kind != Packet.ACK:
+            raise self._fault(f"a packet of kind {packet.kind} where an ack was due", "Check the server's version.")
+        said = self._parsed(Ack, packet.body).error_message
+        if not any(refusal in said for refusal in _RUN):
+            self._raise_ack(packet)
+
     def keep_alive(self) -> None:
         """Let the server read something; its other idle timer only a ``get`` sets back."""
         self._send(Packet.CLIENT_ACK, BatchRef(**self._names, batch_id=-1))
@@ -204,7 +221,7 @@ class CanalConnection:
 
 _EXPLANATIONS = (
     ("auth failed", "Check source.username and source.password against canal.user and canal.passwd of the server."),
-    ("should start first", "Check source.destination against canal.destinations; a standby node refuses too."),
+    (_NOT_RUN, "Check source.destination against canal.destinations; a standby node refuses too."),
     ("is not the firstly", "Another client acks on this destination: give each consumer a destination of its own."),
     ("is not exist", "Another client acks on this destination: give each consumer a destination of its own."),
     ("NumberFormatException", "source.client_id must be from 1 to 32767."),
@@ -290,7 +307,7 @@ class CanalClient:
         if not refusals:
             raise SourceUnavailable("Canal: ZooKeeper names no server.", mend="Start Canal.", **self._names)
         # a standby node's refusal says less than why the others cannot be used
-        raise next((error for error in refusals if "should start first" not in error.message), refusals[-1])
+        raise next((error for error in refusals if _NOT_RUN not in error.message), refusals[-1])
 
     def probe(self) -> str:
         """The address of a server that would serve us; nothing is fetched, and no client is disturbed.
@@ -306,7 +323,7 @@ class CanalClient:
                 continue
             try:
                 connection.login(*self._login)
-                connection.subscribe()
+                connection.ask_for_destination()
             except SourceUnavailable as refusal:
                 error = refusal
             else:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -26,12 +27,13 @@ from cdc.canal import kernels
 from cdc.canal.client import CanalClient
 from cdc.canal.entries import Entries, EntryDecoder
 from cdc.canal.protocol_pb2 import EventKind
-from cdc.errors import CdcError, PositionLost, SchemaChanged, SchemaMismatch, SourceBlocked, WrongServer
-from cdc.position import CanalPosition, Position
+from cdc.errors import CdcError, PositionLost, SchemaChanged, SchemaMismatch, WrongServer
+from cdc.position import CanalPosition, Position, is_next
 from cdc.receiver.base import Selection
 from cdc.receiver.canal_places import Places
 from cdc.receiver.canal_stall import ASK_EVERY_S, StallWatch
 from cdc.receiver.canal_tables import CanalStatement, CanalTables
+from cdc.receiver.canal_xa import CanalXa, edges, undecided
 from cdc.receiver.fetching import HALF, Fetched, Fetcher, Ring
 from cdc.receiver.tables import Resumption
 from cdc.schema import TableSchema
@@ -44,9 +46,9 @@ PATIENCE_S = 30.0  # a server away for longer is told to the Consumer, which sho
 TRANSACTION_ENTRIES = 1024  # canal.instance.transaction.size; a multiple of it may lose its END
 HELD_MOST = 1 / 4  # of ring or window: a batch larger than that, as one giant row makes it, is not held
 _LOST_END_S = 2.0
+_FILTERED_END_S = 10.0  # of any other length: its END is filtered away (canal.instance.filter.transaction.entry)
 _FIRST_PLACE_MS = 500
 _CANAL_STATEMENTS = (EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE)
-_XA = (EventKind.XA_COMMIT, EventKind.XA_ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class _Open:
     newest_ms: int = 0
     touched_at: float = 0.0  # monotonic
     length: int = 0  # entries since its BEGIN, also those that a split has handed out
+    gtid_set: str = ""  # up to and with it
+    xid: str = ""  # of an XA transaction
 
     def add(self, changes: tuple[Changes, ...], rows: int, entries: Entries, first: int, last: int) -> None:
         """Entries ``first`` up to, not with, ``last``."""
@@ -74,6 +78,7 @@ class _Open:
         self.length += last - first
         self.rows += rows
         self.bytes += int(index[:, kernels.SIZE].sum())
+        self.gtid_set = entries.text(last - 1, kernels.GTID_AT)
         self.touched_at = time.monotonic()
 
 
@@ -96,7 +101,7 @@ def first_place(client: CanalClient) -> CanalPosition:
     if message is None:
         return CanalPosition("", 0)
     first = Places(Entries(message.body), CanalPosition("", 0))[0]
-    return replace(first, entry=0)
+    return replace(first, entry=0, gtid_set="")
 
 
 class CanalReceiver:
@@ -132,6 +137,7 @@ class CanalReceiver:
         ask = (lambda: Server(mysql)) if mysql else None
         self._stall = StallWatch(ask, every_s=stall_every_s)
         self._tables = CanalTables(selection, ask, resumption)
+        self._xa = CanalXa(ask, selection.maps)
         self._decoder = EntryDecoder(selection, self._tables, zone_us=zone_us)
         self._fetcher: Fetcher | None = None
         self._sequence = 0
@@ -284,6 +290,7 @@ class CanalReceiver:
         self._at = places.last
         self._unacked.append(_Unacked(fetched, places[0], places.last))
         try:
+            self._xa.note(entries)
             if begins_session:
                 self._check_gap(fetched, places)
             for first, last, back in places.stretches():
@@ -324,9 +331,9 @@ class CanalReceiver:
         start, first = self._behind_ready(), places[0]
         if not start.file or self._accept_gap or (not start.held and not fetched.server_is_new):
             return
-        if (start.file, start.offset) == (first.file, first.offset):
+        if (start.file, start.offset) == (first.file, first.offset) or is_next(start.gtid_set, first.gtid_set):
             return
-        if not self._covers(start, first, fetched.entries, 0):
+        if not self._covers(start, first):
             raise PositionLost(
                 f"Canal goes on at {fetched.entries.place(0)} and not where the job stopped: its cursor was lost or "
                 "moved, and what lies between may be missing.",
@@ -343,7 +350,7 @@ class CanalReceiver:
             self._dropping = False
             return first
         new = first
-        while new < last and self._covers(start, places[new], entries, new):
+        while new < last and self._covers(start, places[new]):
             new += 1
         newer = entries.index[first:new, kernels.TIME_MS] > (start.newest_ms or np.iinfo(np.int64).max)
         for number in (first + np.flatnonzero(newer)).tolist():
@@ -358,30 +365,36 @@ class CanalReceiver:
         self._dropping = new == last
         return new
 
-    def _covers(self, start: CanalPosition, place: CanalPosition, entries: Entries, number: int) -> bool:
-        """Whether ``start`` lies behind an entry."""
-        gtid_set = entries.text(number, kernels.GTID_AT)
+    def _covers(self, start: CanalPosition, place: CanalPosition) -> bool:
+        """Whether ``start`` lies behind the entry at ``place``."""
         try:
-            return start.reached(replace(place, gtid_set=gtid_set))
+            return start.reached(place)
         except ValueError as error:
+            if self._accept_server:
+                return False
             raise WrongServer(
                 f"Canal reads another server: its binlog file is {place.file}.",
-                mend="Let Canal read by GTIDs (canal.instance.gtidon), or take a new snapshot.",
+                mend="Let Canal read by GTIDs (canal.instance.gtidon), or take a new snapshot; `cdc resume "
+                "--accept-server` goes on, where it is the same server under another log_bin name.",
                 stopped_at=start,
-                at=entries.place(number),
+                at=place,
             ) from error
 
     def _read_entries(self, entries: Entries, places: Places, first: int, last: int) -> None:
         index = entries.index[first:last]
         bare = (index[:, kernels.KIND] == kernels.ROW_DATA) & (index[:, kernels.ROWS] == 0)
         for number in (np.flatnonzero(bare) + first).tolist():
+            if entries.index[number, kernels.EVENT] == EventKind.XA_COMMIT and not self._accept_gap:
+                self._read_transactions(entries, places, first, number)
+                first = number
+                self._xa.check_commit(entries.text(number, kernels.SQL_AT), places[number])
             statement = self._statement(entries, number, places)
             if statement is None:
                 continue
             if statement.dml:
                 self._tables.on_statement(statement)
                 continue
-            self._read_rows(entries, places, first, number)
+            self._read_transactions(entries, places, first, number)
             # a statement of its own ends what came before it, also where the END did not come
             self._hand_out(statement.before)
             if self._tables.on_statement(statement):
@@ -390,18 +403,38 @@ class CanalReceiver:
             self._open.add((), 0, entries, number, number + 1)
             self._hand_out(statement.after)
             first = number + 1
+        self._read_transactions(entries, places, first, last)
+
+    def _read_transactions(self, entries: Entries, places: Places, first: int, last: int) -> None:
+        """Row entries and the edges of transactions, but for the undecided rows of XA transactions."""
+        kinds = entries.index[:, kernels.KIND]
+        for number, xid in edges(entries, first, last):
+            if kinds[number] == kernels.BEGIN:
+                continue
+            before = np.flatnonzero((kinds[first:number] == kernels.END) | (kinds[first:number] == kernels.BEGIN))
+            began = first + int(before[-1] if len(before) else 0)  # the edge before its rows, where that came with them
+            mapped = {self._decoder.maps(entries, each) for each in range(began, number) if entries.has_rows(each)}
+            tables = sorted(f"{name[0]}.{name[1]}" for name in mapped if name)
+            tables += [] if len(before) else sorted({changes.schema.name for changes in self._open.changes} - {*tables})
+            if not tables:
+                continue
+            # with the edge: it ends what came before it
+            self._read_rows(entries, places, first, began + 1 if len(before) else first)
+            self._open = _Open()
+            self._leave_out(xid, tables)
+            first = number
         self._read_rows(entries, places, first, last)
+
+    def _leave_out(self, xid: str, tables: Sequence[str]) -> None:
+        """Go on without rows that are not decided, or stop. Raises: SourceBlocked."""
+        if not self._accept_gap:
+            raise undecided(xid, ", ".join(tables))
+        log.warning("going on without the rows of XA transaction %s in %s", xid, ", ".join(tables))
 
     def _statement(self, entries: Entries, number: int, places: Places) -> CanalStatement | None:
         """The statement of an entry without rows; None where it only tells the text behind row events."""
         entry = entries.index[number]
         event, sql = int(entry[kernels.EVENT]), entries.text(number, kernels.SQL_AT)
-        if event in _XA:
-            raise SourceBlocked(
-                "XA transactions cannot be followed through Canal, which tells their rows before they are decided.",
-                mend="Use a binlog source, or no XA on mapped tables; then take a new snapshot.",
-                statement=sql[:120],
-            )
         dml = event in _CANAL_STATEMENTS and not entry[kernels.IS_DDL]
         if not sql or not (entry[kernels.IS_DDL] or dml):
             return None
@@ -427,13 +460,14 @@ class CanalReceiver:
             self._open.length = 0
             end = places[whole - 1]
             length = int(entries.index[whole - 1, kernels.EVENT_LENGTH])
-            self._hand_out(replace(end, offset=end.offset + length, entry=0), entries.text(whole - 1, kernels.GTID_AT))
+            self._hand_out(replace(end, offset=end.offset + length, entry=0))
         elif len(begins) and self._open.length:
             # a BEGIN ends a transaction whose END did not come
             self._open.length = 0
-            self._hand_out(replace(places[first], entry=0))
+            self._hand_out(replace(places[first], entry=0, gtid_set=""))
         if whole < last:
             self._take(entries, whole, last)
+            self._open.xid = next((xid for _, xid in edges(entries, whole, last)), self._open.xid)
 
     def _take(self, entries: Entries, first: int, last: int) -> None:
         self._tables.place = self._behind_ready()
@@ -441,14 +475,17 @@ class CanalReceiver:
         self._sequence += rows
         self._open.add(changes, rows, entries, first, last)
 
-    def _hand_out(self, place: CanalPosition, gtid_set: str = "", *, splits: bool = False) -> None:
+    def _hand_out(self, place: CanalPosition, *, splits: bool = False) -> None:
         """What is open becomes a Batch that ends at ``place``, which ``splits`` a transaction that was whole so far."""
         before, taken = self._behind_ready(), self._open
         if not taken.entries and before.reached(place):
             return
+        if taken.xid and taken.changes:  # too large for the ring, or its end has not come
+            self._leave_out(taken.xid, sorted({changes.schema.name for changes in taken.changes}))
+            taken.changes, taken.rows = [], 0
         last = replace(
             place,
-            gtid_set=gtid_set or place.gtid_set or before.gtid_set,
+            gtid_set=taken.gtid_set or place.gtid_set or before.gtid_set,
             newest_ms=max(before.newest_ms, taken.newest_ms),
             splits=before.splits + splits,
             held=self._holds,
@@ -478,9 +515,14 @@ class CanalReceiver:
         return True
 
     def _end_if_lost(self) -> bool:
-        """Hand out a transaction whose END Canal has swallowed, as it does where the last entry fills its buffer."""
-        taken, now = self._open, time.monotonic()
-        if not taken.changes or taken.length % TRANSACTION_ENTRIES or now - taken.touched_at < _LOST_END_S:
+        """Hand out a transaction whose END Canal has swallowed, as it does where the last entry fills its buffer.
+
+        Of other lengths only where somebody filters the edges of transactions away. Where it is Canal that pauses in
+        the middle, the rest follows as that of a split transaction does.
+        """
+        taken = self._open
+        patience_s = _FILTERED_END_S if taken.length % TRANSACTION_ENTRIES else _LOST_END_S
+        if not taken.changes or taken.xid or time.monotonic() - taken.touched_at < patience_s:
             return False
         if self._fetcher is None or not self._fetcher.drained:
             return False
@@ -496,10 +538,17 @@ class CanalReceiver:
 
     def _release(self) -> None:
         """Ack the server batches that end at or before what is committed, but for the one that is held."""
-        while self._unacked and self._acked.file and self._covered(self._unacked[0].last) and not self._is_held():
+        while self._unacked and self._acked.file and self._is_covered() and not self._is_held():
             fetched = self._unacked.popleft().fetched
             if self._fetcher is not None:
                 self._fetcher.ack(fetched)
+
+    def _is_covered(self) -> bool:
+        """Whether the oldest un-acked batch is committed. Of another name of binlog files, the next one tells."""
+        for each in self._unacked:
+            with suppress(ValueError):
+                return self._acked.reached(each.last)
+        return False
 
     def _is_held(self) -> bool:
         """Whether the oldest un-acked batch is the only one that a next session would know."""

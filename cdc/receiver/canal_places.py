@@ -26,8 +26,8 @@ class Places:
         self._numbers, self._back = self._numbered(at)
 
     def __getitem__(self, entry: int) -> CanalPosition:
-        file = self._entries.text(entry, kernels.FILE_AT)
-        return CanalPosition(file, int(self._offsets[entry]), int(self._numbers[entry]))
+        file, gtid_set = self._entries.text(entry, kernels.FILE_AT), self._entries.text(entry, kernels.GTID_AT)
+        return CanalPosition(file, int(self._offsets[entry]), int(self._numbers[entry]), gtid_set)
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -96,7 +96,7 @@ class Desk:
             there = position and (position["file"], position["offset"]) >= end
             return status if there and status["lag_seconds"] == 0 else None
 
-        return until(reached, 60, f"{name} at {end}")
+        return until(reached, what=f"{name} at {end}")
 
     def table(self, job, name):
         found = proof.read_delta(self.folder / job / "ods" / name)

@@ -258,6 +258,18 @@ def test_a_kill_inside_a_split_transaction_goes_on_behind_the_committed_piece(ow
     assert first.values() + second.values() == list(range(5_000))
 
 
+def test_rows_whose_transactions_have_no_edges_come_all_the_same(own_canal, opened):
+    shop = own_canal(filter_edges=True)
+    taker = Taker(opened(shop.receiver()))
+    for i in range(4):
+        shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
+    taker.take_rows(4)
+    ack_all(taker)
+    shop.write("INSERT INTO {db}.orders VALUES (4, '')")
+    taker.take_rows(5).take_to_end()
+    assert taker.values() == list(range(5))
+
+
 def test_ddl_on_a_mapped_table_stops_before_it_and_a_resume_goes_on_behind_it(shop_of, opened):
     shop = shop_of()
     taker = Taker(opened(shop.receiver()))
@@ -290,15 +302,67 @@ def test_a_minimal_image_is_refused_by_name(shop_of, opened):
         taker.take_rows(2)
 
 
-def test_xa_is_refused_by_name(shop_of, opened):
-    shop = shop_of()
-    taker = Taker(opened(shop.receiver()))
+def xa(shop, xid, *statements, decide="COMMIT"):
     with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
-        for statement in ("XA START 'x'", "INSERT INTO orders VALUES (9, '')", "XA END 'x'", "XA PREPARE 'x'"):
+        for statement in (f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'"):
             cursor.execute(statement)
-        cursor.execute("XA COMMIT 'x'")
-    with pytest.raises(SourceBlocked, match="XA"):
-        taker.take_rows(2)
+        if decide:
+            cursor.execute(f"XA {decide} '{xid}'")
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_undecided_xa_rows_of_a_mapped_table_are_not_handed_out(shop_of, opened, kind):
+    shop = shop_of(kind)
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    taker.take_rows(1)
+    ack_all(taker)
+    shop.write("INSERT INTO {db}.orders VALUES (2, 'before')")
+    xa(shop, "x", "INSERT INTO orders VALUES (9, '')", decide=None)
+    shop.write("INSERT INTO {db}.orders VALUES (3, 'behind')")
+    with pytest.raises(SourceBlocked, match=r"XA transaction .* changes .*orders") as caught:
+        taker.take_rows(3)
+    assert taker.values() == [1, 2] and "accept-gap" in caught.value.mend
+    stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    taker.receiver.close()
+    again = Taker(opened(shop.receiver(), stopped, schemas, 2))
+    with pytest.raises(SourceBlocked, match="XA transaction"):
+        again.take_rows(1)
+    again.receiver.close()
+    agreed = Taker(opened(shop.receiver(accept_gap=True), stopped, schemas, 2)).take_rows(1)
+    shop.write("XA COMMIT 'x'", "INSERT INTO {db}.orders VALUES (4, 'behind the decision')")
+    agreed.take_rows(2).take_to_end()
+    assert agreed.values() == [3, 4]
+
+
+@pytest.mark.parametrize("decide", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_xa_of_other_tables_is_let_through(shop_of, opened, kind, decide):
+    shop = shop_of(kind)
+    shop.write("CREATE DATABASE IF NOT EXISTS canal_marks", "CREATE TABLE IF NOT EXISTS canal_marks.others (id INT)")
+    taker = Taker(opened(shop.receiver()))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+    xa(shop, "y", "INSERT INTO canal_marks.others VALUES (9)", decide=decide)
+    shop.write("INSERT INTO {db}.orders VALUES (2, '')")
+    taker.take_rows(2).take_to_end()
+    assert taker.values() == [1, 2]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_the_decision_on_xa_rows_that_were_never_seen_is_looked_up(shop_of, opened, mapped):
+    shop = shop_of()
+    shop.write("CREATE DATABASE IF NOT EXISTS canal_marks", "CREATE TABLE IF NOT EXISTS canal_marks.others (id INT)")
+    table = "orders (id)" if mapped else "canal_marks.others"
+    xa(shop, "z", f"INSERT INTO {table} VALUES (9)", decide=None)
+    drain(shop.canal)
+    taker = Taker(opened(shop.receiver(mysql=endpoint(shop.server))))
+    shop.write("INSERT INTO {db}.orders VALUES (1, '')", "XA COMMIT 'z'", "INSERT INTO {db}.orders VALUES (2, '')")
+    if mapped:
+        with pytest.raises(SourceBlocked, match="prepared before"):
+            taker.take_rows(2)
+        assert taker.values() == [1]
+    else:
+        assert taker.take_rows(2).values() == [1, 2]
 
 
 def test_another_client_on_the_destination_is_noticed(shop_of, opened):

@@ -81,6 +81,7 @@ class CanalServer:
         gtid: bool = False,
         time_zone: str = "UTC",
         filter_dml: bool = True,
+        filter_edges: bool = False,
         password: bool = True,
         quick_start: bool = True,
     ) -> None:
@@ -108,8 +109,8 @@ class CanalServer:
             "canal.slave": 5000 + self.port % 1000,
             "canal.filter": r".*\..*",
             "canal.filter.dml": str(filter_dml).lower(),
+            "canal.filter.edges": str(filter_edges).lower(),
             "canal.transaction.size": transaction_size,
-            "canal.source": f"127.0.0.1:{source.port}",
             "canal.source.user": "canal",
             "canal.source.password": "canal",
             "canal.gtid": str(gtid).lower(),
@@ -141,6 +142,8 @@ class CanalServer:
         _grant(self.source)
         file, offset = end_of_binlog(self.source)
         settings = {**self._settings, "canal.start.file": file, "canal.start.offset": offset}
+        settings["canal.source"] = f"127.0.0.1:{self.source.port}"
+        settings["canal.start.gtid"] = _seen(self.source) if settings["canal.gtid"] == "true" else ""
         wrapper = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", *self._quick]
         command += [f"-D{name}={value}" for name, value in settings.items()]
@@ -202,6 +205,15 @@ def _grant(source: LocalServer) -> None:
         known = cursor.fetchone()[0]
     if not known:
         source.create_user("canal", "canal")
+
+
+def _seen(source: LocalServer) -> str:
+    """The GTIDs of all that is in the binlog."""
+    variable = "@@gtid_executed" if source.binaries.kind == "mysql" else "@@gtid_binlog_pos"
+    connection = source.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {variable}")
+        return str(cursor.fetchone()[0]).replace("\n", "")
 
 
 def end_of_binlog(source: LocalServer) -> tuple[str, int]:

@@ -1,0 +1,51 @@
+"""Positions of Canal: by GTIDs where it tells them, since its source may be another server now."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.position import CanalPosition, is_next
+
+A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def at(file, offset, gtid_set="", entry=0):
+    return CanalPosition(f"bin.{file:06}", offset, entry, gtid_set)
+
+
+def test_without_gtids_file_offset_and_entry_tell():
+    assert at(2, 4).reached(at(1, 900)) and not at(1, 900).reached(at(2, 4))
+    assert at(1, 900, entry=3).reached(at(1, 900, entry=2)) and not at(1, 900, entry=2).reached(at(1, 900, entry=3))
+
+
+@pytest.mark.parametrize(
+    ("less", "more"), [(f"{A}:1-5", f"{A}:1-6"), (f"{A}:1-5", f"{A}:1-5,{B}:1"), ("0-1-5", "0-2-6")]
+)
+def test_another_servers_places_do_not_hide_transactions(less, more):
+    # the newer transaction lies in a file with a lower number, as behind a failover
+    assert not at(9, 500, less).reached(at(2, 500, more))
+    assert at(2, 500, more).reached(at(9, 500, less))
+
+
+def test_within_a_transaction_the_place_tells():
+    seen = f"{A}:1-5"
+    assert at(1, 900, seen).reached(at(1, 850, seen, entry=2)) and not at(1, 850, seen, entry=2).reached(
+        at(1, 900, seen)
+    )
+    # a transaction that has no GTID, behind one that has
+    assert not at(1, 900, seen).reached(at(1, 950, seen, entry=1))
+
+
+def test_a_transaction_that_was_seen_whole_is_seen_under_any_name():
+    seen = f"{A}:1-5"
+    other = CanalPosition("other.000001", 50, 2, seen)
+    assert at(1, 900, seen).reached(other) and not at(1, 850, seen, entry=2).reached(other)
+    with pytest.raises(ValueError, match="in common"):
+        at(1, 900).reached(CanalPosition("other.000001", 50))
+
+
+def test_the_next_transaction_is_known_by_its_set():
+    assert is_next(f"{A}:1-5", f"{A}:1-6") and is_next(f"{A}:1-5", f"{A}:1-5,{B}:1") and is_next("0-1-5", "0-2-6")
+    assert not is_next(f"{A}:1-5", f"{A}:1-7") and not is_next(f"{A}:1-5", f"{A}:1-5") and not is_next("0-1-5", "0-1-7")
+    assert not is_next("", f"{A}:1") and not is_next("", "")
+    assert not is_next(f"{A}:1-5", f"{A}:2-7")
