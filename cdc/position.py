@@ -253,6 +253,12 @@ class CanalPosition:
             return not self.entry
         raise ValueError(f"{self} and {other} have neither file name nor GTIDs in common")
 
+    def is_followed_by(self, other: CanalPosition) -> bool:
+        """Whether nothing lies between this place and ``other``, an entry's; False where it cannot be told."""
+        if (self.file, self.offset) == (other.file, other.offset):
+            return True
+        return not self.entry and _is_one_more(self.gtid_set, other.gtid_set)
+
     def to_json(self) -> dict[str, Any]:
         """See ``Position``."""
         return {
@@ -271,17 +277,6 @@ class CanalPosition:
         return f"{place}+{self.entry}" if self.entry else place
 
 
-def is_next(before: str, after: str) -> bool:
-    """Whether the GTID set ``after`` is the set ``before`` and a single transaction more."""
-    seen, now = parse_gtid_set(before), parse_gtid_set(after)
-    if isinstance(seen, GtidSet) and isinstance(now, GtidSet):
-        return now.contains(seen) and now.count() == seen.count() + 1
-    if isinstance(seen, MariadbGtidSet) and isinstance(now, MariadbGtidSet):
-        steps = [last - seen.domains.get(domain, (0, 0))[1] for domain, (_, last) in now.domains.items()]
-        return now.contains(seen) and sum(steps) == 1
-    return False
-
-
 def position_from_json(data: Mapping[str, Any]) -> Position:
     """The Position that ``to_json`` wrote. Raises: ValueError - a kind this version does not know."""
     if data.get("kind") == CanalPosition.kind:
@@ -290,6 +285,17 @@ def position_from_json(data: Mapping[str, Any]) -> Position:
     if data.get("kind") == BinlogPosition.kind:
         return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])
     raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")
+
+
+def _is_one_more(before: str, after: str) -> bool:
+    """Whether the GTID set ``after`` is the set ``before`` and a single transaction more."""
+    seen, now = parse_gtid_set(before), parse_gtid_set(after)
+    if isinstance(seen, GtidSet) and isinstance(now, GtidSet):
+        return now.contains(seen) and now.count() == seen.count() + 1
+    if isinstance(seen, MariadbGtidSet) and isinstance(now, MariadbGtidSet):
+        steps = [last - seen.domains.get(domain, (0, 0))[1] for domain, (_, last) in now.domains.items()]
+        return now.contains(seen) and sum(steps) == 1
+    return False
 
 
 def _both_ways(one: AnyGtidSet | None, other: AnyGtidSet | None) -> tuple[bool, bool] | None:

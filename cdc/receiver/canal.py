@@ -28,7 +28,7 @@ from cdc.canal.client import CanalClient
 from cdc.canal.entries import Entries, EntryDecoder
 from cdc.canal.protocol_pb2 import EventKind
 from cdc.errors import CdcError, PositionLost, SchemaChanged, SchemaMismatch, WrongServer
-from cdc.position import CanalPosition, Position, is_next
+from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
 from cdc.receiver.canal_places import Places
 from cdc.receiver.canal_stall import ASK_EVERY_S, StallWatch
@@ -331,9 +331,7 @@ class CanalReceiver:
         start, first = self._behind_ready(), places[0]
         if not start.file or self._accept_gap or (not start.held and not fetched.server_is_new):
             return
-        if (start.file, start.offset) == (first.file, first.offset) or is_next(start.gtid_set, first.gtid_set):
-            return
-        if not self._covers(start, first):
+        if not start.is_followed_by(first) and not self._covers(start, first):
             raise PositionLost(
                 f"Canal goes on at {fetched.entries.place(0)} and not where the job stopped: its cursor was lost or "
                 "moved, and what lies between may be missing.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.position import CanalPosition, is_next
+from cdc.position import CanalPosition
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -44,8 +44,25 @@ def test_a_transaction_that_was_seen_whole_is_seen_under_any_name():
         at(1, 900).reached(CanalPosition("other.000001", 50))
 
 
-def test_the_next_transaction_is_known_by_its_set():
-    assert is_next(f"{A}:1-5", f"{A}:1-6") and is_next(f"{A}:1-5", f"{A}:1-5,{B}:1") and is_next("0-1-5", "0-2-6")
-    assert not is_next(f"{A}:1-5", f"{A}:1-7") and not is_next(f"{A}:1-5", f"{A}:1-5") and not is_next("0-1-5", "0-1-7")
-    assert not is_next("", f"{A}:1") and not is_next("", "")
-    assert not is_next(f"{A}:1-5", f"{A}:2-7")
+@pytest.mark.parametrize(
+    ("before", "after", "follows"),
+    [
+        (f"{A}:1-5", f"{A}:1-6", True),
+        (f"{A}:1-5", f"{A}:1-5,{B}:1", True),
+        ("0-1-5", "0-2-6", True),
+        (f"{A}:1-5", f"{A}:1-7", False),
+        (f"{A}:1-5", f"{A}:1-5", False),
+        (f"{A}:1-5", f"{A}:2-7", False),
+        ("0-1-5", "0-1-7", False),
+        ("", f"{A}:1", False),
+        ("", "", False),
+    ],
+)
+def test_the_next_transaction_is_known_by_its_set(before, after, follows):
+    assert at(1, 900, before).is_followed_by(at(1, 980, after, entry=1)) is follows
+    # the rest of the one that was cut may be missing
+    assert not at(1, 900, before, entry=2).is_followed_by(at(1, 980, after, entry=1))
+
+
+def test_what_begins_where_the_other_ends_follows_it():
+    assert at(1, 900).is_followed_by(at(1, 900, entry=1)) and not at(1, 900).is_followed_by(at(1, 980, entry=1))

@@ -1,0 +1,135 @@
+"""A Canal whose source becomes another server, or gives its binlog files another name: what is known, and what is acked."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cdc.canal.client import Message
+from cdc.canal.protocol_pb2 import Column, Entry, EventKind, Header, Messages, RowChange, RowData, TransactionEdge
+from cdc.errors import WrongServer
+from cdc.position import CanalPosition
+from cdc.receiver.canal import CanalReceiver
+from tests.receiving import Mapped, Taker
+
+CURSOR = CanalPosition("", 0)
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def transaction(number, file, offset, gtid_set=""):
+    """Of one row, with ``number`` as its key; its entries."""
+    row = RowData(
+        after_columns=[Column(index=0, sql_type=4, name="id", is_key=True, value=str(number), mysql_type="int")]
+    )
+    change = RowChange(event_kind=EventKind.INSERT, rows=[row])
+    parts = [
+        (Entry.TRANSACTION_BEGIN, TransactionEdge(thread_id=7)),
+        (Entry.ROW_DATA, change),
+        (Entry.TRANSACTION_END, TransactionEdge(transaction_id="9")),
+    ]
+    for place, (kind, value) in enumerate(parts):
+        header = Header(
+            file=file, offset=offset + 100 * place, event_length=100, execute_time_ms=1_700_000_000_000 + number,
+            database="shop", table="orders", event_kind=EventKind.INSERT, gtid_set=gtid_set,
+        )  # fmt: skip
+        yield Entry(header=header, kind=kind, store_value=value.SerializeToString()).SerializeToString()
+
+
+class Scripted:
+    """A client whose server has these batches, and keeps what is not acked."""
+
+    address = "canal:11111"
+
+    def __init__(self, *batches):
+        self.batches = [[part for one in batch for part in one] for batch in batches]
+        self.acked, self.sent, self.session, self.ids = 0, 0, 0, [5]
+        self.wait = time.sleep
+
+    def connect(self):
+        self.session += 1
+        self.sent = self.acked
+        self.ids = self.ids[-1:]  # of the first that is not acked on; what is sent again has new ones
+
+    rollback = connect
+
+    def get(self, fetch_size, timeout_ms):
+        if self.sent == len(self.batches):
+            time.sleep(0.01)
+            return None
+        self.sent += 1
+        self.ids.append(self.ids[-1] + 1)
+        body = Messages(batch_id=self.ids[-1], messages=self.batches[self.sent - 1]).SerializeToString()
+        return Message(self.session, self.ids[-1], body)
+
+    def ack(self, message):
+        self.acked += 1
+        assert message.id == self.ids.pop(1), "acks come in order"
+        return True
+
+    def keep_alive(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def opened():
+    receivers = []
+
+    def open_(client, start=CURSOR, **options):
+        receivers.append(CanalReceiver(lambda: client, Mapped("shop"), **options))
+        receivers[-1].open(start, (), 0)
+        return Taker(receivers[-1])
+
+    yield open_
+    for receiver in receivers:
+        receiver.close()
+
+
+def until_acked(client, taker, count):
+    deadline = time.monotonic() + 20
+    while client.acked < count:
+        assert time.monotonic() < deadline, client.acked
+        taker.receiver.get(0.01)
+
+
+def renamed():
+    return Scripted(
+        [transaction(1, "old.000009", 4)], [transaction(2, "new.000001", 4)], [transaction(3, "new.000001", 500)]
+    )
+
+
+def test_binlog_files_of_another_name_pause_until_they_are_agreed_to(opened):
+    taker = opened(renamed())
+    with pytest.raises(WrongServer, match="another server") as caught:
+        taker.take_rows(2)
+    assert "--accept-server" in caught.value.mend and taker.values() == [1]
+    client = renamed()
+    taker = opened(client, taker.batches[-1].last, accept_server=True).take_rows(2)
+    assert taker.values() == [2, 3]
+    taker.receiver.ack(taker.batches[-1].last)
+    until_acked(client, taker, 2)  # that of the old name as well; the newest one is held
+
+
+def test_another_server_with_lower_file_numbers_is_followed_by_gtids(opened):
+    sets = [f"{UUID}:1-{last}" for last in (4, 5, 6)]
+    moved = (
+        [transaction(1, "bin.000009", 4, sets[0])],
+        [transaction(2, "bin.000009", 500, sets[1])],
+        # the other server has had these two as well, and sends the newest one again
+        [transaction(2, "bin.000002", 700, sets[1]), transaction(3, "bin.000002", 1100, sets[2])],
+    )
+    client = Scripted(*moved)
+    taker = opened(client).take_rows(3).take_to_end()
+    assert taker.values() == [1, 2, 3]
+    taker.receiver.ack(taker.batches[-1].last)
+    until_acked(client, taker, 2)
+    assert client.acked == 2
+
+
+def test_without_gtids_newer_rows_at_places_already_seen_are_no_repeats(opened):
+    taker = opened(Scripted([transaction(1, "bin.000009", 4)], [transaction(2, "bin.000002", 4)]))
+    with pytest.raises(WrongServer, match="newer"):
+        taker.take_rows(2)
