@@ -180,10 +180,10 @@ class Turns:
         readers = self._settings.readers
         pace = Pace(
             self._settings.turn_s,
-            max(1, TURN_ROWS // readers),
-            max(1, TURN_BYTES // readers),
-            self._settings.rows_per_s and self._settings.rows_per_s / readers,
-            self._settings.bytes_per_s and self._settings.bytes_per_s / readers,
+            TURN_ROWS,
+            TURN_BYTES,
+            self._settings.rows_per_s,
+            self._settings.bytes_per_s,
         )
         reading = Reading(
             self._settings.endpoint, tuple(reads), tuple(chunks[: readers * _CHUNKS_A_READER]), readers, pace

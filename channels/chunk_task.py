@@ -22,6 +22,7 @@ class Reading:
     readers: int  # connections at once
     pace: Pace
 
-    def run(self, spark_session: SparkSession) -> TurnOutcome:
-        """Read and write; blocks until the turn is over."""
-        return read_chunks(spark_session, self.endpoint, self.tables, self.chunks, self.readers, self.pace)
+    def run(self, spark_session: SparkSession, core_count: int) -> TurnOutcome:
+        """Read and write, by no more readers than Spark has cores; blocks until the turn is over."""
+        readers = min(self.readers, core_count)
+        return read_chunks(spark_session, self.endpoint, self.tables, self.chunks, readers, self.pace)

@@ -149,7 +149,7 @@ class SparkTaskRunner:
             future.set_running_or_notify_cancel()
         outcome: TurnOutcome | CdcError
         try:
-            outcome = reading.run(self._sessions.get())
+            outcome = reading.run(self._sessions.get(), self._sessions.core_count())
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
             outcome = _as_sink_error(error)
         with self._lock:

@@ -39,13 +39,23 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much one reader reads in a turn, and how fast."""
+    """How much is read in a turn, and how fast."""
 
     seconds: float
     rows: int
     bytes: int
     rows_per_s: float | None = None
     bytes_per_s: float | None = None
+
+    def share(self, readers: int) -> Pace:
+        """That of each of ``readers`` side by side."""
+        return Pace(
+            self.seconds,
+            max(1, self.rows // readers),
+            max(1, self.bytes // readers),
+            self.rows_per_s and self.rows_per_s / readers,
+            self.bytes_per_s and self.bytes_per_s / readers,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +116,11 @@ def read_chunks(
 ) -> TurnOutcome:
     """Read ``chunks`` by ``readers`` partitions side by side, and write what was read in time.
 
+    ``readers``: at most what Spark runs at once; whoever waited for another would begin when the turn should be over.
     Tables with expressions come alone. Raises: what a reader or a writer raised.
     """
     shares = [tuple(chunks[number::readers]) for number in range(min(readers, len(chunks)))]
+    pace = pace.share(len(shares))
     frame = spark_session.range(len(shares), numPartitions=len(shares))
     if tables[0].expressions is None:
         outcomes = frame.mapInArrow(_plain_reader(endpoint, tuple(tables), shares, pace), _OUTCOME)
