@@ -209,10 +209,9 @@ def _grant(source: LocalServer) -> None:
 
 def _seen(source: LocalServer) -> str:
     """The GTIDs of all that is in the binlog."""
-    variable = "@@gtid_executed" if source.binaries.kind == "mysql" else "@@gtid_binlog_pos"
     connection = source.connect()
     with connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT {variable}")
+        cursor.execute("SELECT @@gtid_executed")
         return str(cursor.fetchone()[0]).replace("\n", "")
 
 

@@ -7,8 +7,18 @@ import time
 import pytest
 
 from cdc.canal.client import Message
-from cdc.canal.protocol_pb2 import Column, Entry, EventKind, Header, Messages, RowChange, RowData, TransactionEdge
-from cdc.errors import WrongServer
+from cdc.canal.protocol_pb2 import (
+    Column,
+    Entry,
+    EventKind,
+    Header,
+    Messages,
+    Pair,
+    RowChange,
+    RowData,
+    TransactionEdge,
+)
+from cdc.errors import SourceBlocked, WrongServer
 from cdc.position import CanalPosition
 from cdc.receiver.canal import CanalReceiver
 from tests.receiving import Mapped, Taker
@@ -17,14 +27,14 @@ CURSOR = CanalPosition("", 0)
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-def transaction(number, file, offset, gtid_set=""):
+def transaction(number, file, offset, gtid_set="", begin=TransactionEdge(thread_id=7)):  # noqa: B008
     """Of one row, with ``number`` as its key; its entries."""
     row = RowData(
         after_columns=[Column(index=0, sql_type=4, name="id", is_key=True, value=str(number), mysql_type="int")]
     )
     change = RowChange(event_kind=EventKind.INSERT, rows=[row])
     parts = [
-        (Entry.TRANSACTION_BEGIN, TransactionEdge(thread_id=7)),
+        (Entry.TRANSACTION_BEGIN, begin),
         (Entry.ROW_DATA, change),
         (Entry.TRANSACTION_END, TransactionEdge(transaction_id="9")),
     ]
@@ -133,3 +143,13 @@ def test_without_gtids_newer_rows_at_places_already_seen_are_no_repeats(opened):
     taker = opened(Scripted([transaction(1, "bin.000009", 4)], [transaction(2, "bin.000002", 4)]))
     with pytest.raises(WrongServer, match="newer"):
         taker.take_rows(2)
+
+
+def test_undecided_rows_are_not_handed_out_where_their_end_was_swallowed(opened):
+    xa = TransactionEdge(props=[Pair(key="XA_TYPE", value="XA START"), Pair(key="XA_XID", value="X'78',X'',1")])
+    begin, row, _ = transaction(2, "bin.000009", 500, begin=xa)
+    batches = [transaction(1, "bin.000009", 4)], [[begin, row]], [transaction(3, "bin.000009", 900)]
+    taker = opened(Scripted(*batches))
+    with pytest.raises(SourceBlocked, match="XA transaction"):
+        taker.take_rows(2)
+    assert taker.values() == [1]
