@@ -429,6 +429,19 @@ def test_a_check_disturbs_nobody(shop_of, opened):
     assert taker.values() == [1, 2]
 
 
+def test_a_check_leaves_the_filter_that_a_client_has_stored(own_canal):
+    shop = own_canal()
+    mine = f"{shop.database}\\\\..*"
+    with client_of(shop.canal.address, filter=mine) as client:
+        shop.write("INSERT INTO {db}.orders VALUES (1, '')")
+        client.ack(until(lambda: client.get(100, 200), 20))
+    stored = shop.canal.log.parent / "shop" / "meta.dat"
+    until(lambda: stored.exists() and shop.database in stored.read_text(), 20, "the filter in the server's file")
+    client_of(shop.canal.address).probe()
+    time.sleep(1)  # the server writes its file every tenth of a second
+    assert shop.database in stored.read_text()
+
+
 def test_a_client_that_was_idle_for_too_long_connects_again_and_misses_nothing(shop_of):
     shop = shop_of()
     client = client_of(shop.canal.address, idle_timeout_ms=1000)
