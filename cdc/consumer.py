@@ -405,9 +405,12 @@ class Consumer:
 
     @property
     def _turn_is_due(self) -> bool:
-        """Whether the stream lets a turn of the snapshot in: after some time of its own, or at its end."""
+        """Whether the stream lets a turn of the snapshot in: after some time of its own, or at its end.
+
+        Not while Spark starts: a turn would wait for it, and the stream for the turn.
+        """
         turns = self._turns
-        if turns is None or not turns.is_due:
+        if turns is None or not turns.is_due or self._parts.runner.is_warming:
             return False
         return self._receiver.at_end() or self._now() >= self._next_turn
 

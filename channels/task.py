@@ -78,6 +78,10 @@ class TaskRunner(Protocol):
     def warm_up(self) -> None:
         """Get ready in the background, so that the first Task need not wait for what starts slowly."""
 
+    @property
+    def is_warming(self) -> bool:
+        """Whether it is getting ready: work that is not urgent had better come later."""
+
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
 
@@ -114,6 +118,11 @@ class SparkTaskRunner:
     def warm_up(self) -> None:
         """See ``TaskRunner``: session and Python workers."""
         self._sessions.warm_up()
+
+    @property
+    def is_warming(self) -> bool:
+        """See ``TaskRunner``."""
+        return self._sessions.is_warming
 
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""

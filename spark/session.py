@@ -205,6 +205,7 @@ class SessionHolder:
         self._session: SparkSession | None = None
         self._shares_memory: bool | None = None  # not known yet
         self._lock = threading.RLock()
+        self._warming: threading.Thread | None = None
 
     def get(self) -> SparkSession:
         """The session, alive as far as is known."""
@@ -219,7 +220,13 @@ class SessionHolder:
 
     def warm_up(self) -> None:
         """Begin to build the session and its Python workers; returns at once. What fails shows at the next ``get``."""
-        threading.Thread(target=self._warm_up, name="spark-start", daemon=True).start()
+        self._warming = threading.Thread(target=self._warm_up, name="spark-start", daemon=True)
+        self._warming.start()
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether what ``warm_up`` began goes on."""
+        return self._warming is not None and self._warming.is_alive()
 
     def _warm_up(self) -> None:
         try:

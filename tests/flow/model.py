@@ -161,6 +161,8 @@ class LazyExecutor:
 class LazyRunner:
     """Implements TaskRunner. Cancelled and orphaned Tasks may still write, later: executors outlive their driver."""
 
+    is_warming = False
+
     def __init__(self, sink, steps, late):
         self.sink, self.steps, self.late = sink, steps, late
         self.open = []

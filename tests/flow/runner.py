@@ -18,6 +18,7 @@ class ThreadRunner:
     def __init__(self, sink, threads=2, every_row=True):
         self.sink = sink
         self.every_row = every_row
+        self.is_warming = False
         self.threads = threads
         self.submitted = []
         self._futures = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -159,38 +160,73 @@ class _OneTable(Turns):
         return self.tables
 
 
-def test_a_first_turn_whose_loads_are_lost_is_read_again(tmp_path, monkeypatch):
+@contextmanager
+def _turns(tmp_path, monkeypatch, submit_reading):
+    """A run over a source of one row and a table of one chunk, which ends when the block does."""
     monkeypatch.setattr("cdc.consumer.Turns", _OneTable)
     source = Source()
     source.write(("shop.orders", 1))
     harness = Harness(tmp_path, source, endless=True)
-    turns = []
-
-    def submit_reading(reading):
-        number, sequence = reading
-        load = _loaded(harness, number, sequence)
-        turns.append(number)
-        if len(turns) == 1:
-            harness.sink.lose(load)
-        answer = Future()
-        answer.set_result(TurnOutcome((load,), (ChunkOutcome(0, 0, ("9",), True, 1, 10),)))
-        return answer
-
-    harness.runner.submit_reading = submit_reading
+    harness.runner.submit_reading = lambda reading: submit_reading(harness, *reading)
     harness.receiver = harness.new_receiver()
     settings = SnapshotSettings(None, lambda server: place(0), turn_s=0.05)
     parts = Parts(harness.run, harness.receiver, harness.routes, harness.runner, harness.sink, harness.store, None, settings)  # fmt: skip
     consumer = Consumer(parts, harness.limits, sequence=harness.sequence)
     run = Background(lambda: consumer.run(harness.first_place))
-    run.start()
-    deadline = time.monotonic() + 20
-    while 77 not in harness.sink.rows().get("ods.orders", {}) and time.monotonic() < deadline and run.is_alive():
-        time.sleep(0.05)
+
+    def until_visible(key):
+        deadline = time.monotonic() + 20
+        while key not in harness.sink.rows().get("ods.orders", {}) and time.monotonic() < deadline and run.is_alive():
+            time.sleep(0.02)
+        assert key in harness.sink.rows()["ods.orders"]
+
+    harness.run_begins, harness.until_visible = run.start, until_visible
+    yield harness
     consumer.stop()
     assert run.ended() is Ended.STOPPED
-    assert len(turns) == 2, "lost once, then read again"
     assert harness.sink.rows()["ods.orders"][77] == 1000
     harness.close()
+
+
+def _read(load):
+    answer = Future()
+    answer.set_result(TurnOutcome((load,), (ChunkOutcome(0, 0, ("9",), True, 1, 10),)))
+    return answer
+
+
+def test_a_first_turn_whose_loads_are_lost_is_read_again(tmp_path, monkeypatch):
+    turns = []
+
+    def submit_reading(harness, number, sequence):
+        load = _loaded(harness, number, sequence)
+        turns.append(number)
+        if len(turns) == 1:
+            harness.sink.lose(load)
+        return _read(load)
+
+    with _turns(tmp_path, monkeypatch, submit_reading) as harness:
+        harness.run_begins()
+        harness.until_visible(77)
+    assert len(turns) == 2, "lost once, then read again"
+
+
+def test_the_stream_does_not_wait_for_a_turn_that_waits_for_spark(tmp_path, monkeypatch):
+    turns = []
+
+    def submit_reading(harness, number, sequence):
+        turns.append(set(harness.sink.rows()["ods.orders"]))
+        return _read(_loaded(harness, number, sequence))
+
+    with _turns(tmp_path, monkeypatch, submit_reading) as harness:
+        harness.runner.is_warming = True
+        harness.run_begins()
+        harness.until_visible(1)
+        harness.source.write(("shop.orders", 2))
+        harness.until_visible(2)
+        assert not turns
+        harness.runner.is_warming = False
+        harness.until_visible(77)
+    assert turns == [{1, 2}]
 
 
 def test_a_stop_while_a_sweep_ends_takes_its_answer_or_nothing():
