@@ -114,7 +114,6 @@ def caught_up(server: LocalServer, job: JobProcess) -> None:
     job.wait_for(f"caught up with {end[:2]}", is_behind, 280)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sink", SINKS)
 def test_source_and_target_agree_after_a_kill_with_faults_on(
     mysql: LocalServer, database: str, tmp_path: Path, sink: str

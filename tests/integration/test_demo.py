@@ -7,10 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
-
-@pytest.mark.timeout(400)
 def test_the_demonstration_ends_with_source_and_target_in_agreement(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cdc.cli", "demo", "--folder", str(tmp_path / "demo"), "--seconds", "16"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}, check=False)

@@ -33,7 +33,6 @@ def cluster(kind: str) -> AbstractContextManager[Any]:
     return doris.stand_in(backends=2) if kind == "doris" else starrocks.stand_in()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "option"),
     [

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from cdc.demo import proof
 from cdc.demo.process import JobProcess
@@ -69,7 +68,6 @@ def _target(folder: Path, table: str) -> pa.Table:
     return proof.read_delta(folder / "warehouse" / "ods" / table)
 
 
-@pytest.mark.timeout(900)
 def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
@@ -154,7 +152,6 @@ def _waits_for_lock(server: LocalServer) -> bool:
         return cursor.fetchone()[0] > 0
 
 
-@pytest.mark.timeout(600)
 def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
@@ -175,7 +172,6 @@ def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, datab
     assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
 
 
-@pytest.mark.timeout(600)
 def test_a_change_that_the_binlog_does_not_have_pauses_the_snapshot(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"

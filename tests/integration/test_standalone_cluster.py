@@ -91,7 +91,6 @@ def _alive_workers(web: int) -> int:
         return 0
 
 
-@pytest.mark.timeout(900)  # five JVMs come up one after the other on a small machine
 def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
     # PySpark has one session for a process, and another test's may be there
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:

@@ -7,6 +7,7 @@ After every tenth kill the writing stops, the job catches up, and every row of e
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 import time
@@ -25,8 +26,8 @@ COMPARE_EVERY = 10
 LONGEST_S = 9.0  # at least: on a busy machine a cycle takes longer to come
 
 
-def run(folder: Path, *, kills: int, seed: int) -> int:
-    """Kill ``kills`` times; returns the number of rows compared at the end.
+def run(folder: Path, *, kills: int, seed: int, patience_s: float = math.inf) -> int:
+    """Kill ``kills`` times, each time after ``patience_s`` at most; returns the number of rows compared at the end.
 
     Raises: AssertionError - source and target differ; the message has kill, seed, table and rows.
     """
@@ -52,7 +53,7 @@ def run(folder: Path, *, kills: int, seed: int) -> int:
                     writer.start()
                 if not first:
                     until_commit(job)  # the snapshot; a cold start
-                    longest_s = max(LONGEST_S, 1.5 * until_commit(job))
+                    longest_s = min(patience_s, max(LONGEST_S, 1.5 * until_commit(job)))
                 for _ in range(min(COMPARE_EVERY, kills - first)):
                     job.start()
                     # from before the driver has read its job file to well into several cycles

@@ -11,7 +11,6 @@ from cdc.local_servers import Kind
 from tests.recovery.snapshot_kills import run
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("source", "target", "kind", "kills"),
     [("binlog", "delta", "mysql", 3), ("binlog", "delta", "mariadb", 1)],

@@ -24,7 +24,6 @@ from cdc.local_servers import LocalServer, free_port, obtain
 from tests.conftest import unavailable
 from tests.receiving import Line
 
-pytestmark = pytest.mark.timeout(600)
 JOB = """\
 name: shop
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: latest{more}}}

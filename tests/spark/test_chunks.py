@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
-import pytest
 from pyspark import TaskContext
 
 from cdc.batch import LoadName, PreparedLoad
@@ -45,7 +44,6 @@ def _endpoint() -> Endpoint:
     return NOWHERE
 
 
-@pytest.mark.timeout(300)
 def test_chunks_of_a_lost_executor_are_not_read_under_the_same_labels() -> None:
     # PySpark has one session for a process, and this one gives a task two tries
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:

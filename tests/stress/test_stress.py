@@ -56,7 +56,6 @@ def test_the_checker_finds_rows_from_the_future() -> None:
     assert "the source has only begun 2" in faults([{A: 3}], Promise.IN_THE_END, begun=2)[0]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("source", "target", "seed"),
     [("binlog", "delta", 16), pytest.param("canal", "starrocks-multi", 27, marks=pytest.mark.canal)],
