@@ -203,6 +203,8 @@ class Consumer:
             self._end()
 
     def _carry(self, gatherer: Gatherer) -> Ended:
+        if self._turns is not None:
+            self._save_snapshots(gatherer)  # people see at once what is to be loaded
         while not self._stopping.is_set():
             self._settle()
             if gatherer.cycle.is_full(self._limits) and not self._may_close:

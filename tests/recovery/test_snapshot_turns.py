@@ -160,13 +160,18 @@ class _OneTable(Turns):
         return self.tables
 
 
+def _until(is_so):
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @contextmanager
 def _turns(tmp_path, monkeypatch, submit_reading):
-    """A run over a source of one row and a table of one chunk, which ends when the block does."""
+    """A run over a table of one chunk, which ends when the block does."""
     monkeypatch.setattr("cdc.consumer.Turns", _OneTable)
-    source = Source()
-    source.write(("shop.orders", 1))
-    harness = Harness(tmp_path, source, endless=True)
+    harness = Harness(tmp_path, Source(), endless=True)
     harness.runner.submit_reading = lambda reading: submit_reading(harness, *reading)
     harness.receiver = harness.new_receiver()
     settings = SnapshotSettings(None, lambda server: place(0), turn_s=0.05)
@@ -174,13 +179,8 @@ def _turns(tmp_path, monkeypatch, submit_reading):
     consumer = Consumer(parts, harness.limits, sequence=harness.sequence)
     run = Background(lambda: consumer.run(harness.first_place))
 
-    def until_visible(key):
-        deadline = time.monotonic() + 20
-        while key not in harness.sink.rows().get("ods.orders", {}) and time.monotonic() < deadline and run.is_alive():
-            time.sleep(0.02)
-        assert key in harness.sink.rows()["ods.orders"]
-
-    harness.run_begins, harness.until_visible = run.start, until_visible
+    harness.run_begins = run.start
+    harness.until_visible = lambda key: _until(lambda: key in harness.sink.rows().get("ods.orders", {}))
     yield harness
     consumer.stop()
     assert run.ended() is Ended.STOPPED
@@ -205,9 +205,27 @@ def test_a_first_turn_whose_loads_are_lost_is_read_again(tmp_path, monkeypatch):
         return _read(load)
 
     with _turns(tmp_path, monkeypatch, submit_reading) as harness:
+        harness.source.write(("shop.orders", 1))
         harness.run_begins()
         harness.until_visible(77)
     assert len(turns) == 2, "lost once, then read again"
+
+
+def test_people_see_what_is_to_be_loaded_before_the_first_row_comes(tmp_path, monkeypatch):
+    seen = []
+    with _turns(tmp_path, monkeypatch, lambda harness, *reading: _read(_loaded(harness, *reading))) as harness:
+        get = harness.receiver.get
+
+        def watched(timeout_s):
+            seen.append(harness.store.last_committed(JOB).snapshots)
+            harness.runner.is_warming = False
+            return get(timeout_s)
+
+        harness.receiver.get = watched
+        harness.runner.is_warming = True
+        harness.run_begins()
+        harness.until_visible(77)
+    assert seen[0]["shop.orders"].state is SnapshotState.WAITING
 
 
 def test_the_stream_does_not_wait_for_a_turn_that_waits_for_spark(tmp_path, monkeypatch):
@@ -219,6 +237,7 @@ def test_the_stream_does_not_wait_for_a_turn_that_waits_for_spark(tmp_path, monk
 
     with _turns(tmp_path, monkeypatch, submit_reading) as harness:
         harness.runner.is_warming = True
+        harness.source.write(("shop.orders", 1))
         harness.run_begins()
         harness.until_visible(1)
         harness.source.write(("shop.orders", 2))
