@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks import orders
 from benchmarks.harness import Watch, report
 from cdc.demo import proof
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.servers.canal import DESTINATION, PASSWORD, USER, CanalServer, end_of_binlog, obtain_canal
 
@@ -64,7 +63,7 @@ def _run(name: str, must: str, unit: str, transactions: str, fill: Callable[[Loc
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 180)
         running, end = time.monotonic(), end_of_binlog(server)
         with Watch(job.pid) as watch:
-            status = job.wait_for(f"caught up with {end}", lambda status: _reached(status, end), 900)
+            status = job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 900)
             took, usage = time.monotonic() - running, watch.usage()
         job.stop()
         rows = _prove(server, folder)
@@ -81,11 +80,6 @@ def _run(name: str, must: str, unit: str, transactions: str, fill: Callable[[Loc
         cpu_s=round(usage.cpu_s, 1),
         peak_gib=round(usage.peak_bytes / 2**30, 2),
     )
-
-
-def _reached(status: dict[str, Any], end: tuple[str, int]) -> bool:
-    position = status["position"]
-    return position is not None and (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0
 
 
 _ONE_BY_ONE = """

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import orders
 from benchmarks.harness import Usage, Watch
 from cdc.demo import proof
-from cdc.demo.process import CDC, JobProcess
+from cdc.demo.process import CDC, JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port, obtain
 
 DATABASE = "bench"
@@ -86,12 +86,7 @@ def running(found: JobProcess) -> None:
 def caught_up(found: JobProcess, server: LocalServer, timeout_s: float) -> dict[str, Any]:
     """Wait until all that is in the binlog now is committed; the status then."""
     end = position(server)
-
-    def reached(status: dict[str, Any]) -> bool:
-        place = status["position"]  # null while the job starts
-        return place is not None and (place["file"], place["offset"]) >= end and status["lag_seconds"] == 0
-
-    return found.wait_for(f"caught up with {end}", reached, timeout_s)
+    return found.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), timeout_s)
 
 
 def drained(found: JobProcess, server: LocalServer, timeout_s: float = 1800) -> Run:

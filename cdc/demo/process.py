@@ -102,3 +102,14 @@ class JobProcess:
         raise CdcError(
             f"The job did not get to: {what}. Its last status: {status}. Its log ends: {tail}", mend=f"See {self.log}."
         )
+
+
+def is_caught_up(status: dict[str, Any], end: tuple[str, int]) -> bool:
+    """Whether all that the binlog holds before ``end`` is visible, and all rows that were there already."""
+    place = status["position"]  # null while the job starts
+    return (
+        place is not None
+        and (place["file"], place["offset"]) >= end
+        and status["lag_seconds"] == 0
+        and all(not channel["snapshot"] or channel["snapshot"]["consistent"] for channel in status["channels"])
+    )

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from cdc.demo import proof, shop
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port, obtain
 
 SHOPPERS = 2
@@ -157,19 +157,9 @@ def _progress(status: dict[str, Any], changes: int, rate: float, transactions: i
 
 
 def _catch_up(job: JobProcess, server: LocalServer, say: Console) -> None:
-    file, offset = _binlog_end(server)
-
-    def caught_up(status: dict[str, Any]) -> bool:
-        position = status["position"]  # null while the job starts
-        return (
-            position is not None
-            and (position["file"], position["offset"]) >= (file, offset)
-            and status["lag_seconds"] == 0
-            and all(channel["snapshot"] and channel["snapshot"]["consistent"] for channel in status["channels"])
-        )
-
+    end = _binlog_end(server)
     with say.status("[bold]7[/] Waiting for the job to catch up"):
-        job.wait_for(f"caught up with {file}:{offset}", caught_up, 120)
+        job.wait_for(f"caught up with {end[0]}:{end[1]}", lambda status: is_caught_up(status, end), 120)
 
 
 def _prove(server: LocalServer, warehouse: Path, say: Console) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.demo import proof
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.jobs import driver_lives, supervisor_lives
 from cdc.local_servers import free_port
 from tests.canal_sources import drain
@@ -92,9 +92,7 @@ class Desk:
 
         def reached():
             status = self.status(name)
-            position = status["position"]
-            there = position and (position["file"], position["offset"]) >= end
-            return status if there and status["lag_seconds"] == 0 else None
+            return status if is_caught_up(status, end) else None
 
         return until(reached, what=f"{name} at {end}")
 
@@ -198,11 +196,7 @@ def test_a_job_by_canal_makes_the_same_tables_as_a_job_by_binlog(desk):
         job.start()
         job.wait_for(
             "the end",
-            lambda status: (
-                status["position"] is not None
-                and (status["position"]["file"], status["position"]["offset"]) >= end
-                and status["lag_seconds"] == 0
-            ),
+            lambda status: is_caught_up(status, end),
             120,
         )
         job.stop()

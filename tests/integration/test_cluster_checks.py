@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port
 from tests.integration.test_check import cdc
-from tests.recovery.cluster_kills import is_behind, position
+from tests.recovery.cluster_kills import position
 from tests.servers.doris import cases as doris
 from tests.servers.olap_cases import USER
 from tests.servers.olap_faults import Fault
@@ -156,6 +156,6 @@ def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
         assert waits["resume"] == "automatic" and "asks for patience" in waits["reason"]
         assert "goes on by itself" in waits["mend"]
         end = position(mysql)
-        job.wait_for("caught up", lambda status: status["state"] == "RUNNING" and is_behind(status, end), 90)
+        job.wait_for("caught up", lambda status: status["state"] == "RUNNING" and is_caught_up(status, end), 90)
         assert sum(there.rows(f"SELECT count(*) FROM ods.{name}")[0][0] for name in TABLES) == 20
         job.stop()

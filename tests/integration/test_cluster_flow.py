@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port
 from tests.servers.doris import cases as doris
 from tests.servers.olap_cases import USER
@@ -106,12 +106,7 @@ def caught_up(server: LocalServer, job: JobProcess) -> None:
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
         end: Any = cursor.fetchone()
-
-    def is_behind(status: dict[str, Any]) -> bool:
-        position = status["position"]
-        return bool(position) and (position["file"], position["offset"]) >= end[:2] and status["lag_seconds"] == 0
-
-    job.wait_for(f"caught up with {end[:2]}", is_behind, 280)
+    job.wait_for(f"caught up with {end[:2]}", lambda status: is_caught_up(status, end[:2]), 280)
 
 
 @pytest.mark.parametrize("sink", SINKS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.demo import proof, shop
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.recovery.kills import COMPARE_EVERY, shopper
@@ -60,7 +60,7 @@ def run(folder: Path, cluster: Any, sink: str, *, kills: int, seed: int, longest
                 writer.stop()
                 end = position(server)
                 job.start()
-                job.wait_for(f"caught up with {end}", lambda status, end=end: is_behind(status, end), 600)
+                job.wait_for(f"caught up with {end}", lambda status, end=end: is_caught_up(status, end), 600)
                 assert job.stop() in (0, 130, 143)
                 rows = compare(server, cluster)
                 print(f"kill {min(first + COMPARE_EVERY, kills)}: {rows} rows agree", flush=True)
@@ -81,11 +81,6 @@ def position(server: LocalServer) -> tuple[str, int]:
         cursor.execute("SHOW BINARY LOG STATUS")
         row: Any = cursor.fetchone()
         return str(row[0]), int(row[1])
-
-
-def is_behind(status: dict[str, Any], end: tuple[str, int]) -> bool:
-    found = status["position"]
-    return bool(found) and (found["file"], found["offset"]) >= end and status["lag_seconds"] == 0
 
 
 def wait_for_loads(cluster: Any, begun: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.progress import Progress
 
 from cdc.demo import proof, shop
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.stress.sampling import left_behind
@@ -94,12 +94,7 @@ def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> i
         cursor.execute("SHOW BINARY LOG STATUS")
         end = cursor.fetchone()[:2]
     job.start()
-
-    def is_behind(status: dict[str, Any]) -> bool:
-        place = status["position"]
-        return place is not None and (place["file"], place["offset"]) >= end and status["lag_seconds"] == 0
-
-    job.wait_for(f"caught up with {end}", is_behind, 180)
+    job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 180)
     job.kill()
     rows = 0
     for name, key in shop.KEYS.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.stress.checker import Checker
 from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Source, Target
@@ -88,7 +88,7 @@ def _walk(
             writer.finish()
         job.start()
         end = end_of(server)
-        job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
+        job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 300)
     finally:
         arrived.set()
         for thread in (*writers, *readers):
@@ -169,11 +169,3 @@ def end_of(server: LocalServer) -> tuple[str, int]:
         row = cursor.fetchone()
     assert row is not None
     return str(row[0]), int(row[1])
-
-
-def is_behind(status: dict[str, object], end: tuple[str, int]) -> bool:
-    """Whether the job has nothing left to do."""
-    position = status["position"]
-    if not isinstance(position, dict):
-        return False
-    return (position["file"], position["offset"]) >= end and status["lag_seconds"] == 0

@@ -25,11 +25,11 @@ from rich.table import Table
 
 from benchmarks.harness import circumstances
 from cdc.demo import proof, shop
-from cdc.demo.process import JobProcess
+from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.stress import sampling
-from tests.stress.run import end_of, is_behind
+from tests.stress.run import end_of
 from tests.stress.sampling import Sampler, Verdict
 
 JOB = """\
@@ -103,7 +103,7 @@ class Soak:
         """At rest: every row of every table, and what lies about."""
         self.hold()
         end = end_of(self.server)
-        self.job.wait_for(f"caught up with {end}", lambda status: is_behind(status, end), 300)
+        self.job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 300)
         rows = 0
         for name, key in shop.KEYS.items():
             found = proof.compare(self.server, f"{shop.DATABASE}.{name}", self.folder / "warehouse" / "ods" / name, key)
