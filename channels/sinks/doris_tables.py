@@ -11,6 +11,7 @@ from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, text
+from channels.sinks.column_findings import MAKE_AGAIN, column_findings
 from channels.sinks.column_types import ColumnType, parsed
 from channels.sinks.doris_load import DELETE_SIGN
 from channels.sinks.doris_types import doris_type
@@ -70,36 +71,34 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
     target = ".".join(quoted(part) for part in table.name.split("."))
     existing = {str(row["Field"]): row for row in shown}
     yield from _model(table, target, existing, statement)
-    for column in table.columns:
-        yield from _column(table, target, column, existing.get(column.name))
-    wanted = {column.name for column in table.columns}
-    for name, row in existing.items():
-        if name in wanted or name.startswith("__DORIS_") or _nullable(row) or row["Default"] is not None:
-            continue
-        yield Finding(
-            f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
-            f"ALTER TABLE {target} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; or give it a place under columns:",
-        )
+    yield from column_findings(
+        table,
+        shown,
+        lambda column: doris_type(column, key=column.name in table.key),
+        keys_change=True,
+        hidden="__DORIS_",
+    )
 
 
 def _model(
     table: TargetTable, target: str, existing: Mapping[str, Mapping[str, Any]], statement: str
 ) -> Iterator[Finding]:
-    again = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
     model = re.search(r"\b(UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", statement, re.IGNORECASE)
     if model is None or model[1].upper() != "UNIQUE":
         kind = model[1].upper() if model else "unknown"
-        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only UNIQUE KEY takes updates", again)
+        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only UNIQUE KEY takes updates", MAKE_AGAIN)
         return
     key = tuple(part.strip().strip("`") for part in model[2].split(","))
     if key != table.key:
         yield Finding(
             f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
-            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {again}",
+            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {MAKE_AGAIN}",
         )
     if not re.search(r'"enable_unique_key_merge_on_write"\s*=\s*"true"', statement):
         yield Finding(
-            f"{table.name}: the table merges on read, so queries are slow while it takes changes", again, fatal=False
+            f"{table.name}: the table merges on read, so queries are slow while it takes changes",
+            MAKE_AGAIN,
+            fatal=False,
         )
     if DELETE_SIGN not in existing:
         yield Finding(
@@ -107,7 +106,7 @@ def _model(
         )
     mapped = re.search(r'"function_column\.sequence_col"\s*=\s*"([^"]*)"', statement)
     if mapped:
-        yield Finding(f"{table.name}: column {mapped[1]} serves as sequence; ours has no place beside it", again)
+        yield Finding(f"{table.name}: column {mapped[1]} serves as sequence; ours has no place beside it", MAKE_AGAIN)
     elif SEQUENCE_COLUMN not in existing:
         yield Finding(
             f"{table.name}: the table has no sequence column",
@@ -116,32 +115,6 @@ def _model(
             "make the table again there",
         )
     elif not parsed(str(existing[SEQUENCE_COLUMN]["Type"])).holds(ColumnType("BIGINT")):
-        yield Finding(f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", again)
-
-
-def _column(table: TargetTable, target: str, column: TargetColumn, row: Mapping[str, Any] | None) -> Iterator[Finding]:
-    key = column.name in table.key
-    wanted = doris_type(column, key=key)
-    if row is None:
         yield Finding(
-            f"{table.name}: column {column.name} is missing",
-            f"ALTER TABLE {target} ADD COLUMN {quoted(column.name)} {wanted} NULL",
+            f"{table.name}: the sequence column is {existing[SEQUENCE_COLUMN]['Type']}, not BIGINT", MAKE_AGAIN
         )
-        return
-    there = parsed(str(row["Type"]))
-    null = "NULL" if _nullable(row) else "NOT NULL"
-    if not there.holds(wanted):
-        unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
-        mend = f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {wanted} {'KEY ' if key else ''}{null}"
-        if there.is_text and not wanted.is_text:
-            mend = f"Set columns: {{{column.name}: cast(... as string)}} to keep text, or make the table again."
-        yield Finding(f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}", mend)
-    if null == "NOT NULL" and column.nullable and not key:
-        yield Finding(
-            f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
-            f"ALTER TABLE {target} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
-        )
-
-
-def _nullable(row: Mapping[str, Any]) -> bool:
-    return str(row["Null"]).upper() != "NO"

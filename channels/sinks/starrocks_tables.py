@@ -11,8 +11,10 @@ from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, target, text
+from channels.sinks.column_findings import MAKE_AGAIN
+from channels.sinks.column_findings import column_findings as common_findings
 from channels.sinks.starrocks_load import OPERATION
-from channels.sinks.starrocks_types import parsed, starrocks_type
+from channels.sinks.starrocks_types import starrocks_type
 
 _TEXT_OR_NAME = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'""", re.DOTALL)
 _KEY = re.compile(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", re.IGNORECASE)
@@ -74,23 +76,14 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
 
 def column_findings(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """How its columns differ. ``shown``: DESC."""
-    existing = {str(row["Field"]): row for row in shown}
-    for column in table.columns:
-        if column.name == OPERATION:
-            yield Finding(
-                f"{table.name}: {OPERATION} is StarRocks' own name for what becomes of a row",
-                f"Give the column another name under columns: of the channel: {{other: {OPERATION}}}",
-            )
-        yield from _column(table, column, existing.get(column.name))
-    wanted = {column.name for column in table.columns}
-    for name, row in existing.items():
-        if name in wanted or _nullable(row) or row["Default"] is not None:
-            continue
+    if any(column.name == OPERATION for column in table.columns):
         yield Finding(
-            f"{table.name}: column {name} is NOT NULL without a default, and the mapping does not fill it",
-            f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(name)} {row['Type']} NULL; "
-            "or give it a place under columns:",
+            f"{table.name}: {OPERATION} is StarRocks' own name for what becomes of a row",
+            f"Give the column another name under columns: of the channel: {{other: {OPERATION}}}",
         )
+    yield from common_findings(
+        table, shown, lambda column: starrocks_type(column, key=column.name in table.key), keys_change=False
+    )
 
 
 def without_texts(statement: str) -> str:
@@ -99,45 +92,14 @@ def without_texts(statement: str) -> str:
 
 
 def _model(table: TargetTable, statement: str) -> Iterator[Finding]:
-    again = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
     model = _KEY.search(without_texts(statement))
     if model is None or model[1].upper() != "PRIMARY":
         kind = model[1].upper() if model else "unknown"
-        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only PRIMARY KEY takes deletes", again)
+        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only PRIMARY KEY takes deletes", MAKE_AGAIN)
         return
     key = tuple(part.strip().strip("`") for part in model[2].split(","))
     if key != table.key:
         yield Finding(
             f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
-            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {again}",
+            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {MAKE_AGAIN}",
         )
-
-
-def _column(table: TargetTable, column: TargetColumn, row: Mapping[str, Any] | None) -> Iterator[Finding]:
-    key = column.name in table.key
-    wanted = starrocks_type(column, key=key)
-    if row is None:
-        yield Finding(
-            f"{table.name}: column {column.name} is missing",
-            f"ALTER TABLE {target(table.name)} ADD COLUMN {quoted(column.name)} {wanted} NULL",
-        )
-        return
-    there = parsed(str(row["Type"]))
-    null = "NULL" if _nullable(row) else "NOT NULL"
-    if not there.holds(wanted):
-        unit = " bytes, 4 for a character" if wanted.base == "VARCHAR" == there.base else ""
-        mend = f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(column.name)} {wanted} {null}"
-        if key:
-            mend = "Keys cannot be modified. Make the table again: `cdc ddl JOB.yaml` prints the statement."
-        elif there.is_text and not wanted.is_text:
-            mend = f"Set columns: {{{column.name}: cast(... as string)}} to keep text, or make the table again."
-        yield Finding(f"{table.name}: column {column.name} is {there}, and the source needs {wanted}{unit}", mend)
-    if null == "NOT NULL" and column.nullable and not key:
-        yield Finding(
-            f"{table.name}: column {column.name} is NOT NULL, and the source has NULL",
-            f"ALTER TABLE {target(table.name)} MODIFY COLUMN {quoted(column.name)} {row['Type']} NULL",
-        )
-
-
-def _nullable(row: Mapping[str, Any]) -> bool:
-    return str(row["Null"]).upper() != "NO"
