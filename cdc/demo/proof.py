@@ -28,21 +28,22 @@ class Comparison:
     differences: tuple[str, ...]  # the first few, for people; empty: both sides are equal
 
 
-def compare(server: LocalServer, source: str, target: Path, key: Sequence[str]) -> Comparison:
+def compare(server: LocalServer, source: str, target: Path, key: Sequence[str], where: str = "TRUE") -> Comparison:
     """Compare the source table ``database.table`` with the Delta table in ``target``, by ``key``.
 
-    The target's columns decide what is compared; each must have a column of its name in the source.
+    The target's columns decide what is compared; each must have a column of its name in the source. Both sides are in
+    memory: ``where`` (SQL that both understand) takes a part of them.
     Never: loads a value through the job's own decoder.
     """
-    found = read_delta(target)
-    expected = read_mysql(server, source, found.schema)
+    found = read_delta(target, where)
+    expected = read_mysql(server, source, found.schema, where)
     order = [(name, "ascending") for name in key]
     return Comparison(source, expected.num_rows, _differences(expected.sort_by(order), found.sort_by(order), key))
 
 
-def read_delta(path: Path) -> pa.Table:
-    """All rows of a Delta table, dictionary and view types unfolded."""
-    reader = QueryBuilder().register("target", DeltaTable(str(path))).execute("SELECT * FROM target")
+def read_delta(path: Path, where: str = "TRUE") -> pa.Table:
+    """The rows of a Delta table, dictionary and view types unfolded."""
+    reader = QueryBuilder().register("target", DeltaTable(str(path))).execute(f"SELECT * FROM target WHERE {where}")
     table = pa.table(reader.read_all())
     return table.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in table.schema]))
 
@@ -55,8 +56,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def read_mysql(server: LocalServer, source: str, schema: pa.Schema) -> pa.Table:
-    """All rows of a source table, as MySQL prints them, parsed to the types of ``schema``."""
+def read_mysql(server: LocalServer, source: str, schema: pa.Schema, where: str = "TRUE") -> pa.Table:
+    """The rows of a source table, as MySQL prints them, parsed to the types of ``schema``."""
     database, _, table = source.partition(".")
     columns = ", ".join(f"`{name}`" for name in schema.names)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +67,7 @@ def read_mysql(server: LocalServer, source: str, schema: pa.Schema) -> pa.Table:
         with connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION time_zone = '+00:00'")
             cursor.execute(
-                f"SELECT {columns} FROM `{table}` INTO OUTFILE %s CHARACTER SET utf8mb4"
+                f"SELECT {columns} FROM `{table}` WHERE {where} INTO OUTFILE %s CHARACTER SET utf8mb4"
                 " FIELDS TERMINATED BY ',' ENCLOSED BY '\"' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n'",
                 (str(file),),
             )
