@@ -61,7 +61,7 @@ def unavailable(why: str) -> None:
 
 @pytest.fixture(scope="session")
 def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A real MySQL with full row metadata, shared by the session; GTIDs on."""
+    """A real MySQL with full row metadata, shared by the session; GTIDs on, some of them tagged."""
     yield from _server("mysql", tmp_path_factory.mktemp("mysql"), ("--binlog-row-metadata=FULL",))
 
 
