@@ -30,8 +30,9 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/lint-imports
 	$(PYTEST) tests/unit -n $(WORKERS)
 
+# not reordered by number of tests: the longest files have few, and would come last, with one worker left
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile
+	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
