@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -28,6 +29,7 @@ _PACKAGES = ("cdc", "channels", "spark")
 _ROOT = Path(__file__).resolve().parent.parent
 _MIB = 1 << 20
 _SOCKET_PATH = 106  # bytes of it at most: unix(7) has 107, and Java one less
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,8 @@ def build_session(
     if remote is not None:
         builder = SparkSession.builder.remote(remote).appName(app_name)
     else:
-        settings = {**_static(master, java_options or archive_options()), **settings}
+        settings = {**_static(master), **settings}
+        settings[_JAVA_OPTIONS] = _java_options(java_options or archive_options(), settings.get(_JAVA_OPTIONS, ""))
         if _is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
         builder = SparkSession.builder.master(master).appName(app_name)
@@ -101,13 +104,11 @@ _RUNTIME: Mapping[str, str] = {
 }
 
 
-def _static(master: str, java_options: str) -> dict[str, str]:
+def _static(master: str) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{_driver_memory() // _MIB}m",
-        # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {_places()} {java_options}",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
@@ -130,6 +131,13 @@ def _static(master: str, java_options: str) -> dict[str, str]:
             "spark.rpc.message.maxSize": "1024",  # MiB: rows travel within a task, and one row may be large
         }
     return settings
+
+
+def _java_options(archive: str, theirs: str) -> str:
+    """Ours, and a job file's behind them: the JVM heeds the last word, but takes one collector only."""
+    collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else "-XX:+UseSerialGC"
+    # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
+    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", _places(), archive, theirs)))
 
 
 def _places() -> str:

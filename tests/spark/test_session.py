@@ -15,7 +15,8 @@ _SESSION = """
 from pathlib import Path
 from spark.session import SessionHolder
 def told(key):
-    conf = {"spark.hadoop.fs.s3a.secret.key": key, "spark.hadoop.fs.s3a.endpoint": "an-endpoint"}
+    conf = {"spark.hadoop.fs.s3a.secret.key": key, "spark.hadoop.fs.s3a.endpoint": "an-endpoint",
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
     holder = SessionHolder("told", "local[1]", conf)
     context = holder.get().sparkContext
     hadoop = context._jsc.hadoopConfiguration()
@@ -23,20 +24,23 @@ def told(key):
     print(hadoop.get("fs.s3a.endpoint"), context.master, context.appName)
     line = Path(f"/proc/{context._gateway.proc.pid}/cmdline").read_text()
     print("java" in line, "an-endpoint" in line, key in line)
+    print("-XX:+UseParallelGC" in line, "-Djava.io.tmpdir=" in line, "-XX:+UseSerialGC" in line)
     holder.close()
 told("first-key")
 told("second-key")  # a job file that was read again: the JVM is the same one
 """
 
 
-def test_secrets_reach_the_jvm_and_are_not_on_its_command_line() -> None:
+def test_secrets_reach_the_jvm_and_are_not_on_its_command_line_but_options_are() -> None:
     done = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "first-key first-key",
         "an-endpoint local[1] told",
         "True True False",
+        "True True False",
         "second-key second-key",
         "an-endpoint local[1] told",
+        "True True False",
         "True True False",
     ]
 
@@ -71,7 +75,7 @@ def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pyte
 
 def test_a_cluster_s_executors_are_told_no_address_or_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    cluster, local = (spark.session._static(master, "") for master in ("spark://elsewhere:7077", "local[2]"))
+    cluster, local = (spark.session._static(master) for master in ("spark://elsewhere:7077", "local[2]"))
     assert "spark.driver.host" not in cluster, "Spark finds the address that others can call"
     assert "spark.python.unix.domain.socket.enabled" not in cluster and cluster["spark.rpc.message.maxSize"] == "1024"
     assert local["spark.python.unix.domain.socket.enabled"] == "true" and local["spark.driver.host"] == "127.0.0.1"
