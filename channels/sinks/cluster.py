@@ -28,6 +28,7 @@ ENOUGH_RUNNING = 250  # transactions at once: what a long checkpoint may have pr
 
 _AUTH_CODES = (1044, 1045, 1227)
 _WAIT = "It is tried again; see that FE and BE are up and reachable from driver and executors."
+_TEXT_OR_NAME = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'""", re.DOTALL)
 _FILLERS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN"), "0"),
     **dict.fromkeys(("VARCHAR", "STRING", "VARBINARY"), ""),
@@ -299,8 +300,9 @@ def partition_findings(
 
     ``partitions``: SHOW PARTITIONS.
     """
-    made_by_itself = re.search(r'AUTO\s+PARTITION|"dynamic_partition\.enable"\s*=\s*"true"', statement, re.IGNORECASE)
-    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", statement, re.IGNORECASE):
+    clauses, dynamic = without_texts(statement), r'"dynamic_partition\.enable"\s*=\s*"true"'
+    made_by_itself = re.search(r"AUTO\s+PARTITION", clauses, re.IGNORECASE) or re.search(dynamic, statement)
+    if made_by_itself or not re.search(r"PARTITION\s+BY\s+RANGE", clauses, re.IGNORECASE):
         return
     ends = [re.findall(r"keys: \[(\d{4}-\d{2}-\d{2})", str(row["Range"]).rpartition("..")[2]) for row in partitions]
     last = max((datetime.date.fromisoformat(found[0]) for found in ends if found), default=None)
@@ -321,6 +323,16 @@ def target(table: str) -> str:
 def quoted(name: str) -> str:
     """A name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def without_texts(statement: str) -> str:
+    """``statement`` without what people wrote into it: a comment may hold anything that looks like a clause."""
+    return _TEXT_OR_NAME.sub(lambda found: found[0] if found[0].startswith("`") else "''", statement)
+
+
+def names_in(statement: str) -> tuple[str, ...]:
+    """All names in backquotes."""
+    return tuple(name.replace("``", "`") for name in re.findall(r"`((?:[^`]|``)*)`", statement))
 
 
 def text(value: str) -> str:

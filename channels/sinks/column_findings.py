@@ -1,15 +1,36 @@
-"""How the columns of a Doris or StarRocks table differ from those that a mapping wants, each with its mend."""
+"""How model, key and columns of a Doris or StarRocks table differ from what a mapping wants, each with its mend."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
-from channels.sinks.cluster import quoted, target
+from channels.sinks.cluster import names_in, quoted, target, without_texts
 from channels.sinks.column_types import ColumnType, parsed
 
 MAKE_AGAIN = "Make the table again: `cdc ddl JOB.yaml` prints the statement."
+_KEY = re.compile(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(((?:`(?:[^`]|``)*`|[^)`])*)\)", re.IGNORECASE)
+
+
+def model_of(statement: str) -> tuple[str, tuple[str, ...]]:
+    """Model and key of the table that SHOW CREATE TABLE tells in ``statement``."""
+    found = _KEY.search(without_texts(statement))
+    return (found[1].upper(), names_in(found[2])) if found else ("unknown", ())
+
+
+def model_findings(table: TargetTable, statement: str, wanted: str, why: str) -> Iterator[Finding]:
+    """``wanted``: the model; ``why``: what only it takes."""
+    model, key = model_of(statement)
+    if model != wanted:
+        problem = f"{table.name}: the table's model is {model} KEY, and only {wanted} KEY takes {why}"
+        yield Finding(problem, MAKE_AGAIN)
+    elif key != table.key:
+        yield Finding(
+            f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
+            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {MAKE_AGAIN}",
+        )
 
 
 def column_findings(

@@ -11,7 +11,7 @@ from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, text
-from channels.sinks.column_findings import MAKE_AGAIN, column_findings
+from channels.sinks.column_findings import MAKE_AGAIN, column_findings, model_findings, model_of
 from channels.sinks.column_types import ColumnType, parsed
 from channels.sinks.doris_load import DELETE_SIGN
 from channels.sinks.doris_types import doris_type
@@ -83,17 +83,9 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
 def _model(
     table: TargetTable, target: str, existing: Mapping[str, Mapping[str, Any]], statement: str
 ) -> Iterator[Finding]:
-    model = re.search(r"\b(UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", statement, re.IGNORECASE)
-    if model is None or model[1].upper() != "UNIQUE":
-        kind = model[1].upper() if model else "unknown"
-        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only UNIQUE KEY takes updates", MAKE_AGAIN)
+    yield from model_findings(table, statement, "UNIQUE", "updates")
+    if model_of(statement)[0] != "UNIQUE":
         return
-    key = tuple(part.strip().strip("`") for part in model[2].split(","))
-    if key != table.key:
-        yield Finding(
-            f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
-            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {MAKE_AGAIN}",
-        )
     if not re.search(r'"enable_unique_key_merge_on_write"\s*=\s*"true"', statement):
         yield Finding(
             f"{table.name}: the table merges on read, so queries are slow while it takes changes",

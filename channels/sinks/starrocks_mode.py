@@ -12,8 +12,7 @@ import re
 from collections.abc import Sequence
 
 from cdc.errors import SinkSetting
-from channels.sinks.cluster import FrontendSql
-from channels.sinks.starrocks_tables import without_texts
+from channels.sinks.cluster import FrontendSql, names_in, without_texts
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ def why_not_shared(table: str, statement: str) -> str | None:
     """Why ``table``, which ``statement`` makes, cannot be in a transaction over several tables."""
     bare = without_texts(statement)
     if not table.isascii() or not bare.isascii():
-        odd = next(name for name in (table, *re.findall(r"`((?:[^`]|``)*)`", bare), bare) if not name.isascii())
+        odd = next(name for name in (table, *names_in(bare), bare) if not name.isascii())
         return _not_ascii(f"{table}: the name {odd[:64]}")
     if _MADE_BY_LOADS.search(bare):
         return f"{table}: loads make its partitions, which a transaction over several tables cannot."

@@ -5,19 +5,15 @@ Source: StarRocks manual, "Primary Key table", "CREATE TABLE", "ALTER TABLE"; ``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.cluster import CHECKPOINTS, ordered, quoted, target, text
-from channels.sinks.column_findings import MAKE_AGAIN
 from channels.sinks.column_findings import column_findings as common_findings
+from channels.sinks.column_findings import model_findings
 from channels.sinks.starrocks_load import OPERATION
 from channels.sinks.starrocks_types import starrocks_type
-
-_TEXT_OR_NAME = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'""", re.DOTALL)
-_KEY = re.compile(r"\b(PRIMARY|UNIQUE|DUPLICATE|AGGREGATE)\s+KEY\s*\(([^)]*)\)", re.IGNORECASE)
 
 
 def create_table(table: TargetTable, options: Mapping[str, Any]) -> str:
@@ -70,7 +66,7 @@ def _definition(table: TargetTable, column: TargetColumn) -> str:
 
 def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: str) -> Iterator[Finding]:
     """How the table that StarRocks has differs from ``table``. ``shown``: DESC."""
-    yield from _model(table, statement)
+    yield from model_findings(table, statement, "PRIMARY", "deletes")
     yield from column_findings(table, shown)
 
 
@@ -84,22 +80,3 @@ def column_findings(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> I
     yield from common_findings(
         table, shown, lambda column: starrocks_type(column, key=column.name in table.key), keys_change=False
     )
-
-
-def without_texts(statement: str) -> str:
-    """``statement`` without what people wrote into it: a comment may hold anything that looks like a clause."""
-    return _TEXT_OR_NAME.sub(lambda found: found[0] if found[0].startswith("`") else "''", statement)
-
-
-def _model(table: TargetTable, statement: str) -> Iterator[Finding]:
-    model = _KEY.search(without_texts(statement))
-    if model is None or model[1].upper() != "PRIMARY":
-        kind = model[1].upper() if model else "unknown"
-        yield Finding(f"{table.name}: the table's model is {kind} KEY, and only PRIMARY KEY takes deletes", MAKE_AGAIN)
-        return
-    key = tuple(part.strip().strip("`") for part in model[2].split(","))
-    if key != table.key:
-        yield Finding(
-            f"{table.name}: the table's key is ({', '.join(key)}), the mapping's is ({', '.join(table.key)})",
-            f"Set key: [{', '.join(key)}] if the source has it as a unique key, or: {MAKE_AGAIN}",
-        )

@@ -245,6 +245,14 @@ def test_a_table_that_does_not_fit_is_named_with_its_mend(
         assert sink.describe(TABLE) == ()
 
 
+def test_a_comment_is_no_clause(doris: DorisStandIn, sink: DorisSink) -> None:
+    doris.execute("CREATE DATABASE ods")
+    columns = "id BIGINT NOT NULL COMMENT 'once DUPLICATE KEY (other)', name VARCHAR(40) COMMENT 'AUTO PARTITION'"
+    properties = REST % ', "function_column.sequence_type" = "bigint"'
+    doris.execute(f"CREATE TABLE ods.orders ({columns}) UNIQUE KEY(id) {properties}")
+    assert sink.describe(TABLE) == ()
+
+
 @pytest.mark.parametrize(
     ("there", "wanted", "holds"),
     [
