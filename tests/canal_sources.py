@@ -50,4 +50,4 @@ def drain(canal):
                 client.ack(message)
             return seen and message is None
 
-        until(done, 60, "the end of what Canal has")
+        until(done, what="the end of what Canal has")

@@ -154,7 +154,7 @@ def test_a_full_table_is_loaded_before_what_canal_sends(desk):
         orders = found.get(f"{desk.shop.database}.orders")
         return orders if orders and orders["consistent"] else None
 
-    assert until(consistent, 90, "a consistent table")["rows"] >= 700
+    assert until(consistent, what="a consistent table")["rows"] >= 700
     found = desk.table("by-canal", "orders")
     expected = [(i, "new" if i % 3 == 0 else f"old {i}") for i in range(1, 901) if i % 5]
     assert list(zip(found.column("id").to_pylist(), found.column("note").to_pylist(), strict=True)) == expected
@@ -223,7 +223,7 @@ def test_a_lost_cursor_pauses_the_job_with_both_positions_until_the_gap_is_accep
     desk.shop.write("INSERT INTO {db}.orders VALUES (101, 'behind')")
     for _ in range(2):  # it is not forgotten by trying again
         desk.cdc("resume", "by-canal", code=None)  # the first batch may be there before the command has returned
-        status = until(lambda: (status := desk.status())["state"] == "PAUSED" and status, 60, "the pause")
+        status = until(lambda: (status := desk.status())["state"] == "PAUSED" and status, what="the pause")
         assert f"stopped at {stopped['file']}:{stopped['offset']}" in status["reason"]
         assert "goes on at mysql-bin." in status["reason"] and "--accept-gap" in status["mend"]
         assert status["resume"] == "manual"

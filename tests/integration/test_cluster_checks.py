@@ -152,10 +152,10 @@ def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
             for number in range(20):
                 cursor.execute(f"INSERT INTO {TABLES[number % 4]} VALUES ({number}, 'é {number}', '2024-02-29')")
                 connection.commit()
-        waits = job.wait_for("waits", lambda status: status["state"] == "PAUSED", 60)
+        waits = job.wait_for("waits", lambda status: status["state"] == "PAUSED", 240)
         assert waits["resume"] == "automatic" and "asks for patience" in waits["reason"]
         assert "goes on by itself" in waits["mend"]
         end = position(mysql)
-        job.wait_for("caught up", lambda status: status["state"] == "RUNNING" and is_caught_up(status, end), 90)
+        job.wait_for("caught up", lambda status: status["state"] == "RUNNING" and is_caught_up(status, end), 240)
         assert sum(there.rows(f"SELECT count(*) FROM ods.{name}")[0][0] for name in TABLES) == 20
         job.stop()
