@@ -30,7 +30,7 @@ status: {port: 0}
 """
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

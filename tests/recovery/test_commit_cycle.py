@@ -37,7 +37,7 @@ def make(tmp_path):
         harness.close()
 
 
-def wait_until(true, timeout_s=15):
+def wait_until(true, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline

@@ -108,7 +108,7 @@ class Running:
         finally:
             self.store.close()
 
-    def until(self, state, timeout_s=15, **fields):
+    def until(self, state, timeout_s=60, **fields):
         deadline = time.monotonic() + timeout_s
         while True:
             status = self.job.status()
