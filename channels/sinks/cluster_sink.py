@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 60.0  # between two looks at the columns of a table that is loaded
+
 Shown = tuple[list[dict[str, Any]], str]  # a table's columns, and its SHOW CREATE TABLE
 
 
@@ -76,6 +78,7 @@ class ClusterSink(ABC):
         self._with_checkpoints: set[str] = set()  # databases
         self._recorded: dict[tuple[str, str], int] = {}  # database and job: newest sequence written by us
         self._claimed: set[str] = set()  # databases
+        self._looked: dict[str, float] = {}  # when a table's columns were looked at last
 
     # ---- what each cluster has its own way for
 
@@ -90,11 +93,19 @@ class ClusterSink(ABC):
     def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]: ...
 
     @abstractmethod
+    def _column_differences(self, table: TargetTable, columns: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+        """``columns``: DESC."""
+
+    @abstractmethod
     def _replication(self) -> int: ...
 
     @abstractmethod
     def _commit_load(self, load: PreparedLoad) -> bool:
         """Whether the load is committed now; False: the cluster no longer has it. Raises: SinkUnavailable, SinkBusy."""
+
+    @abstractmethod
+    def _discard(self, load: PreparedLoad) -> None:
+        """End a load that is not committed; one that is stays. Raises: SinkUnavailable - it cannot be told."""
 
     @abstractmethod
     def _lost(self, labels: list[str]) -> LoadLost: ...
@@ -132,6 +143,7 @@ class ClusterSink(ABC):
                 ),
             )
         found = [*(untyped or self._differences(table, shown))]
+        self._looked[table.name] = time.monotonic()
         if "PARTITION BY" in shown[1].upper():
             partitions = self._sql.ask(f"SHOW PARTITIONS FROM {target(table.name)}")
             today = datetime.datetime.now(datetime.UTC).date()
@@ -174,6 +186,44 @@ class ClusterSink(ABC):
 
     # ---- loads
 
+    def _look_again(self, table: TargetTable) -> None:
+        """Whether rows still fit: told sooner than by a load, and with the mend. Raises: TargetMismatch."""
+        if time.monotonic() - self._looked.get(table.name, -_LOOK_S) < _LOOK_S:
+            return
+        try:
+            columns = self._sql.rows(f"DESC {target(table.name)}")
+        except SqlError as error:
+            self._raise_refused(error, table.name)
+            return  # the load itself will say more
+        refuse(table, self._column_differences(table, columns))
+        self._looked[table.name] = time.monotonic()
+
+    def _has_columns(self, loads: Sequence[PreparedLoad]) -> bool:
+        """Whether a table has all columns that its ``loads`` name.
+
+        It takes those that name others too, and what such a column held is dropped without a word. Asked before each
+        commit, since a column may have gone at any time before.
+        """
+        table, named = loads[0].table, {str(name) for load in loads for name in load.detail.get("columns", ())}
+        if not named:
+            return True
+        try:
+            columns = self._sql.rows(f"DESC {target(table)}")
+        except SqlError:
+            return True  # the commit itself will say more
+        gone = sorted({name.lower() for name in named} - {str(row["Field"]).lower() for row in columns})
+        if gone:
+            logger.warning("%s has no column %s any more; its loads are given up", table, ", ".join(gone))
+            self._looked.pop(table, None)
+        return not gone
+
+    def _give_up_unfit(self, loads: Sequence[PreparedLoad]) -> None:
+        """Raises: LoadLost - a table no longer has all columns that its ``loads`` name; SinkUnavailable."""
+        if not self._has_columns(loads):
+            for load in loads:
+                self._discard(load)
+            raise self._lost([label_for(load.name) for load in loads])
+
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
         """See ``Sink``: by the row of ``_cdc_checkpoints``, which is read back, and looked at by each commit."""
         there = self._all_databases()
@@ -188,7 +238,7 @@ class ClusterSink(ABC):
 
     def _commit_each(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """Tables commit side by side; within one, Tasks and parts commit in order."""
-        jobs = [self._threads.submit(self._commit_table, found) for found in _by_table(loads).values()]
+        jobs = [self._threads.submit(self._commit_table, found) for found in by_table(loads).values()]
         errors = [error for job in jobs if (error := job.exception()) is not None]
         others = [error for error in errors if not isinstance(error, LoadLost)]
         if others:
@@ -197,6 +247,7 @@ class ClusterSink(ABC):
             raise self._lost([label for error in errors for label in error.where["labels"]])  # type: ignore[attr-defined]
 
     def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
+        self._give_up_unfit(loads)
         lost = [label_for(load.name) for load in loads if not self._commit_load(load)]
         if lost:
             raise self._lost(lost)
@@ -301,7 +352,8 @@ def refuse(table: TargetTable, findings: Iterable[Finding]) -> None:
             raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name)
 
 
-def _by_table(loads: Sequence[PreparedLoad]) -> dict[str, list[PreparedLoad]]:
+def by_table(loads: Sequence[PreparedLoad]) -> dict[str, list[PreparedLoad]]:
+    """Those of each target, in order of Tasks and parts."""
     found: dict[str, list[PreparedLoad]] = {}
     for load in sorted(loads, key=lambda load: load.name):
         found.setdefault(load.table, []).append(load)

@@ -19,7 +19,7 @@ from channels.label import label_for, label_prefix
 from channels.sinks import doris_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
 from channels.sinks.cluster import FrontendSql, SqlError, quoted, running_findings, text
-from channels.sinks.cluster_sink import ClusterSink, Shown
+from channels.sinks.cluster_sink import ClusterSink, Shown, by_table
 from channels.sinks.doris_client import DORIS, DorisHttp
 from channels.sinks.doris_load import DorisPartWriter, LoadSettings, raise_refused
 from channels.sinks.stream_load import Access, Unreachable, waits
@@ -104,6 +104,9 @@ class DorisSink(ClusterSink):
     def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]:
         return doris_tables.findings(table, *shown)
 
+    def _column_differences(self, table: TargetTable, columns: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+        return doris_tables.column_differences(table, columns)
+
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
         try:
@@ -178,7 +181,8 @@ class DorisSink(ClusterSink):
     # ---- loads
 
     def part_writer(self, table: TargetTable) -> DorisPartWriter:
-        """See ``Sink``."""
+        """See ``Sink``. Raises: TargetMismatch - the table has changed; SinkUnavailable."""
+        self._look_again(table)
         self._http.backends()  # executors get the list, and need not ask the FE for every part
         return DorisPartWriter(self._http, table, self._settings)
 
@@ -189,7 +193,10 @@ class DorisSink(ClusterSink):
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Loads say themselves whether they wait for it: the setting may be another one by now."""
         self._check_claim(checkpoint)
-        self._commit_each([load for load in loads if self._is_two_phase(load)], checkpoint)
+        two_phase = [load for load in loads if self._is_two_phase(load)]
+        for plain in by_table([load for load in loads if load not in two_phase]).values():
+            self._give_up_unfit(plain)  # they are visible; made again with the column there, they are whole
+        self._commit_each(two_phase, checkpoint)
         self._record_all(loads, checkpoint)
 
     def _is_two_phase(self, load: PreparedLoad) -> bool:
@@ -223,6 +230,15 @@ class DorisSink(ClusterSink):
                 return False
             raise_refused(answer.message, dict, self._http.access.username, where)
         raise DORIS.unavailable(reason, **where)
+
+    def _discard(self, load: PreparedLoad) -> None:
+        database, label = load.table.partition(".")[0], label_for(load.name)
+        try:
+            answer = self._http.finish("abort", database, load.detail["transaction"])
+        except Unreachable as error:
+            raise DORIS.unavailable(error, table=load.table, label=label) from error
+        if answer.status != "Success" and self.state(load) is LoadState.PREPARED:
+            raise DORIS.unavailable(answer.message, table=load.table, label=label)
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""

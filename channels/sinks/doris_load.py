@@ -201,7 +201,10 @@ class _Load:
         raise AssertionError("unreachable")
 
     def _prepared(self, number: int) -> PreparedLoad:
-        detail = {"label": self.label, "transaction": number, "two_phase": self._settings.two_phase}
+        columns = [column.name for column in self._table.columns]
+        detail = {
+            "label": self.label, "transaction": number, "two_phase": self._settings.two_phase, "columns": columns,
+        }  # fmt: skip
         return PreparedLoad(self._name, self._table.name, self._rows.row_count, self._rows.byte_count, detail)
 
     def _bad_rows(self, answer: Mapping[str, Any]) -> dict[str, object]:

@@ -71,6 +71,11 @@ def findings(table: TargetTable, shown: Sequence[Mapping[str, Any]], statement: 
     target = ".".join(quoted(part) for part in table.name.split("."))
     existing = {str(row["Field"]): row for row in shown}
     yield from _model(table, target, existing, statement)
+    yield from column_differences(table, shown)
+
+
+def column_differences(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """How its columns differ. ``shown``: DESC, with or without hidden columns."""
     yield from column_findings(
         table,
         shown,

@@ -22,8 +22,8 @@ from cdc.errors import LoadLost, SinkError
 from channels.label import label_for, label_prefix
 from channels.sinks import starrocks_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
-from channels.sinks.cluster import FrontendSql, SqlError, running_findings, target
-from channels.sinks.cluster_sink import ClusterSink, Shown, refuse
+from channels.sinks.cluster import FrontendSql, SqlError, running_findings
+from channels.sinks.cluster_sink import ClusterSink, Shown, by_table
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
 from channels.sinks.starrocks_leftovers import Leftovers
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES = 5
-_LOOK_S = 60.0  # between two looks at the columns of a table that is loaded
 _STATES = {
     "PREPARE": LoadState.PREPARED,  # in multi mode there is nothing beyond it; alone a load never rests there
     "PREPARED": LoadState.PREPARED,
@@ -103,7 +102,6 @@ class StarrocksSink(ClusterSink):
         self._losses: dict[tuple[int, int], int] = {}  # see shared_label
         self._refused: set[str] = set()  # labels of shared transactions whose refusal was told
         self._is_swept = False
-        self._looked: dict[str, float] = {}  # when a table's columns were looked at last
 
     @property
     def tasks_in_order(self) -> bool:
@@ -128,8 +126,10 @@ class StarrocksSink(ClusterSink):
 
     def _differences(self, table: TargetTable, shown: Shown) -> Iterable[Finding]:
         self._mode.look(table.name, shown[1])
-        self._looked[table.name] = time.monotonic()
         return starrocks_tables.findings(table, *shown)
+
+    def _column_differences(self, table: TargetTable, columns: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+        return starrocks_tables.column_findings(table, columns)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -180,21 +180,6 @@ class StarrocksSink(ClusterSink):
         self._look_again(table)
         return StarrocksPartWriter(self._http, table, self._settings, is_multi, dict(self._losses))
 
-    def _look_again(self, table: TargetTable) -> None:
-        """A load may name a column that the table no longer has: it is taken, and what the column holds is dropped.
-
-        Raises: TargetMismatch.
-        """
-        if time.monotonic() - self._looked.get(table.name, -_LOOK_S) < _LOOK_S:
-            return
-        try:
-            shown = self._sql.rows(f"DESC {target(table.name)}")
-        except SqlError as error:
-            self._raise_refused(error, table.name)
-            return  # the load itself will say more
-        refuse(table, starrocks_tables.column_findings(table, shown))
-        self._looked[table.name] = time.monotonic()
-
     def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
         """See ``Sink``."""
         parts = 1 if self._mode.is_multi() else self._parts  # a transaction takes one load of a table at a time
@@ -238,13 +223,18 @@ class StarrocksSink(ClusterSink):
             raise_refused(answer.message, dict, self._http.access.username, where)
         raise STARROCKS.unavailable(reason, **where)
 
+    def _discard(self, load: PreparedLoad) -> None:
+        self._shared.is_rolled_back(_transaction_of(load))
+
     # ---- the one transaction of a checkpoint
 
     def _commit_shared(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         transactions = {(load.detail["label"], load.detail["transaction"]) for load in loads}
         whole = replace(_transaction_of(loads[0]), table="", multi=True)
         reason = Answer("", "its loads are in different transactions")
-        if len(transactions) == 1:
+        if not all(map(self._has_columns, by_table(loads).values())):
+            reason = Answer("", "a table no longer has all columns")
+        elif len(transactions) == 1:
             self._ensure_checkpoints(whole.database)
             reason = self._shared.committed(whole, loads[0].detail["transaction"], checkpoint)
             if reason.is_ok:

@@ -154,7 +154,8 @@ class _Load:
 
     def prepared(self, **detail: str | int) -> PreparedLoad:
         """Said to the driver."""
-        return PreparedLoad(self.name, self.table.name, self.rows.row_count, self.rows.byte_count, detail)
+        told = {**detail, "columns": [column.name for column in self.table.columns]}
+        return PreparedLoad(self.name, self.table.name, self.rows.row_count, self.rows.byte_count, told)
 
     def where(self, transaction: Transaction) -> dict[str, object]:
         """For errors."""

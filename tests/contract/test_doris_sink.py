@@ -17,8 +17,19 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from cdc.errors import Answer, CdcError, LoadRejected, SinkBusy, SinkSetting, SinkUnavailable, TargetMismatch, decide
+from cdc.errors import (
+    Answer,
+    CdcError,
+    LoadLost,
+    LoadRejected,
+    SinkBusy,
+    SinkSetting,
+    SinkUnavailable,
+    TargetMismatch,
+    decide,
+)
 from cdc.schema import DELETED, SEQUENCE, Column, Kind
+from channels.label import label_for
 from channels.sinks import bodies
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.column_types import parsed
@@ -243,6 +254,24 @@ def test_a_table_that_does_not_fit_is_named_with_its_mend(
             doris.execute(finding.mend.partition(";")[0])
     if "model" not in problem:
         assert sink.describe(TABLE) == ()
+
+
+def test_loads_made_after_a_column_has_gone_are_given_up(doris: DorisStandIn, sink: DorisSink) -> None:
+    """They are taken, and what the column held is dropped without a word; so they may not be committed later either."""
+    sink.ensure_table(TABLE)
+    sink.commit([write(sink, (1, "a", False, 1))], mark_of())
+    doris.execute("ALTER TABLE ods.orders DROP COLUMN name")
+    load = write(sink, (1, "b", False, 1001), name=name_of(2))
+    with pytest.raises(LoadLost) as caught:
+        sink.commit([load], mark_of(2))
+    assert caught.value.where["labels"] == [label_for(load.name)]
+    with pytest.raises(TargetMismatch, match="column name is missing"):
+        write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))
+    doris.execute("ALTER TABLE ods.orders ADD COLUMN name VARCHAR(40) NULL")
+    with pytest.raises(LoadLost):
+        sink.commit([load], mark_of(2))
+    sink.commit([write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))], mark_of(2))
+    assert doris.rows("SELECT id, name FROM ods.orders") == [(1, "b")]
 
 
 def test_a_comment_is_no_clause(doris: DorisStandIn, sink: DorisSink) -> None:

@@ -27,8 +27,8 @@ from cdc.errors import (
     decide,
 )
 from cdc.schema import DELETED, SEQUENCE
-from channels.sinks import starrocks as starrocks_module
-from channels.sinks import starrocks_client, starrocks_load
+from channels.label import label_for
+from channels.sinks import cluster_sink, starrocks_client, starrocks_load
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
 from channels.sinks.starrocks_mode import why_not_shared
@@ -895,11 +895,28 @@ def test_columns_that_change_while_a_job_runs_are_seen(
 ) -> None:  # fmt: skip
     """A load whose columns the table does not have is taken, and what they hold is dropped without a word."""
     sink.commit([write(sink, *ROWS)], mark_of())
-    monkeypatch.setattr(starrocks_module, "_LOOK_S", look_s)
+    monkeypatch.setattr(cluster_sink, "_LOOK_S", look_s)
     starrocks.execute(f"ALTER TABLE ods.orders {change}")
     with pytest.raises(TargetMismatch, match=says) as caught:
         write(sink, (3, "c", False, 3), name=name_of(2))
     assert decide(caught.value) is Answer.PAUSE
+
+
+def test_loads_made_after_a_column_has_gone_are_given_up(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
+    """They are taken, and what the column held is dropped without a word; so they may not be committed later either."""
+    sink.commit([write(sink, (1, "a", False, 1))], mark_of())
+    starrocks.execute("ALTER TABLE ods.orders DROP COLUMN name")
+    load = write(sink, (1, "b", False, 1001), name=name_of(2))
+    with pytest.raises(LoadLost) as caught:
+        sink.commit([load], mark_of(2))
+    assert caught.value.where["labels"] == [label_for(load.name)]
+    with pytest.raises(TargetMismatch, match="column name is missing"):
+        write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))
+    starrocks.execute("ALTER TABLE ods.orders ADD COLUMN name VARCHAR(40) NULL")
+    with pytest.raises(LoadLost):
+        sink.commit([load], mark_of(2))
+    sink.commit([write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))], mark_of(2))
+    assert starrocks.rows("SELECT id, name FROM ods.orders") == [(1, "b")]
 
 
 def test_a_dropped_table_is_named(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:

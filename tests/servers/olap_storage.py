@@ -242,9 +242,9 @@ class Storage:
 
     def _apply(self, table: StoredTable, rows: pa.Table) -> None:
         names = ", ".join(f'"{column.name}"' for column in table.columns)
-        columns = f'{names}, "{SIGN}", "{SEQUENCE}"'
+        columns = f'{names}, "{SIGN}", "{SEQUENCE}", {table.version} AS "{VERSION}"'
         if table.model not in ("UNIQUE", "PRIMARY"):
-            self._duck.execute(f"INSERT INTO {table.base} SELECT {columns}, {table.version} FROM rows")
+            self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM rows")
             return
 
         def place(side: str) -> str:  # NULL is lowest
@@ -261,7 +261,7 @@ class Storage:
             f"DELETE FROM new_rows AS new USING {table.base} AS old WHERE {same} AND {place('new.')} < {place('old.')}"
         )
         self._duck.execute(f"DELETE FROM {table.base} AS old USING new_rows AS new WHERE {same}")
-        self._duck.execute(f"INSERT INTO {table.base} SELECT {columns}, {table.version} FROM new_rows")
+        self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM new_rows")
         self._duck.execute("DROP TABLE new_rows; COMMIT")
 
 
