@@ -27,7 +27,7 @@ _SYNONYMS = {
     "DATETIMEV2": "DATETIME", "JSONB": "JSON", "INTEGER": "INT", "BOOL": "BOOLEAN",
 }  # fmt: skip
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
-_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 38}
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 20}  # of values that a source has
 _BYTES_PER_CHARACTER = 4  # utf8mb4; both count bytes
 _TEXT_LENGTHS = {"time": 17, "uuid": 36, "inet4": 15, "inet6": 45}
 

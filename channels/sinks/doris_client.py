@@ -137,13 +137,9 @@ class DorisHttp:
         answer = reply.json()
         return Answer(str(answer.get("status")), str(answer.get("msg")))
 
-    def text(self, url: str) -> str:
-        """A page of a BE, the log of refused rows; what went wrong instead, where it cannot be had."""
-        try:
-            host, path = split_location(url)
-            return self._client.request("GET", host, path, timeout_s=10).body.decode(errors="replace")
-        except Unreachable as error:
-            return f"the log of refused rows could not be read: {error}"
+    def page(self, url: str) -> str:
+        """See HttpClient."""
+        return self._client.page(url)
 
     def least_busy(self, hosts: Iterable[str], turn: int) -> list[str]:
         """See HttpClient."""

@@ -211,7 +211,7 @@ class _Load:
         url = answer.get("ErrorURL")
         if not url:
             return {}
-        lines = [line for line in self._http.text(str(url)).splitlines() if line.strip()]
+        lines = [line for line in self._http.page(str(url)).splitlines() if line.strip()]
         rows = " | ".join(line.replace(bodies.FIELD_END, ", ")[:500] for line in lines[:_BAD_ROWS])
         return {"key": ", ".join(self._table.key), "refused_rows": answer.get("NumberFilteredRows"), "first": rows}
 

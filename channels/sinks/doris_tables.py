@@ -80,7 +80,6 @@ def column_differences(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -
         table,
         shown,
         lambda column: doris_type(column, key=column.name in table.key),
-        keys_change=True,
         hidden="__DORIS_",
     )
 

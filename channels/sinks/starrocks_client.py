@@ -147,13 +147,9 @@ class StarrocksHttp:
         path = f"/api/{quote(database)}/_/_cancel?label={quote(label)}"
         self._answer(each_host(self.access.fe, lambda host: self._client.redirected("POST", host, path, timeout_s=30)))
 
-    def text(self, url: str) -> str:
-        """A page of a BE, the log of refused rows; what went wrong instead, where it cannot be had."""
-        try:
-            host, path = split_location(url)
-            return self._client.request("GET", host, path, timeout_s=10).body.decode(errors="replace")
-        except Unreachable as error:
-            return f"the log of refused rows could not be read: {error}"
+    def page(self, url: str) -> str:
+        """See HttpClient."""
+        return self._client.page(url)
 
     def close(self) -> None:
         """Close idle connections."""

@@ -12,12 +12,14 @@ import re
 from collections.abc import Sequence
 
 from cdc.errors import SinkSetting
-from channels.sinks.cluster import FrontendSql, names_in, without_texts
+from channels.sinks.cluster import FrontendSql
 
 logger = logging.getLogger(__name__)
 
 MULTI_FROM = (4, 0, 7)  # before it a rollback is no fence: a transaction that was rolled back takes loads and commits
-_MADE_BY_LOADS = re.compile(r"\bPARTITION\s+BY\s+(?!RANGE\s*\(|LIST\s*\()", re.IGNORECASE)
+# by lines: a comment may hold anything that looks like a clause
+_MADE_BY_LOADS = re.compile(r"^\s*PARTITION\s+BY\s+(?!RANGE\s*\(|LIST\s*\()", re.IGNORECASE | re.MULTILINE)
+_COLUMN = re.compile(r"^\s*`((?:[^`]|``)*)`", re.MULTILINE)
 
 
 class Mode:
@@ -103,11 +105,10 @@ class Mode:
 
 def why_not_shared(table: str, statement: str) -> str | None:
     """Why ``table``, which ``statement`` makes, cannot be in a transaction over several tables."""
-    bare = without_texts(statement)
-    if not table.isascii() or not bare.isascii():
-        odd = next(name for name in (table, *names_in(bare), bare) if not name.isascii())
+    odd = next((name for name in (table, *_COLUMN.findall(statement)) if not name.isascii()), None)
+    if odd:
         return _not_ascii(f"{table}: the name {odd[:64]}")
-    if _MADE_BY_LOADS.search(bare):
+    if _MADE_BY_LOADS.search(statement):
         return f"{table}: loads make its partitions, which a transaction over several tables cannot."
     return None
 

@@ -30,7 +30,7 @@ def bad_rows(http: StarrocksHttp, table: TargetTable | None, answer: Answer) -> 
     url = answer.fields.get("ErrorURL") or (told and told[1])
     if not url:
         return found
-    lines = [line for line in http.text(str(url)).splitlines() if line.strip()]
+    lines = [line for line in http.page(str(url)).splitlines() if line.strip()]
     return found | {"first": " | ".join(line.replace(bodies.FIELD_END, ", ")[:500] for line in lines[:BAD_ROWS])}
 
 

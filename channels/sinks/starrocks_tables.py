@@ -77,6 +77,4 @@ def column_findings(table: TargetTable, shown: Sequence[Mapping[str, Any]]) -> I
             f"{table.name}: {OPERATION} is StarRocks' own name for what becomes of a row",
             f"Give the column another name under columns: of the channel: {{other: {OPERATION}}}",
         )
-    yield from common_findings(
-        table, shown, lambda column: starrocks_type(column, key=column.name in table.key), keys_change=False
-    )
+    yield from common_findings(table, shown, lambda column: starrocks_type(column, key=column.name in table.key))

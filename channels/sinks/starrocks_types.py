@@ -31,8 +31,8 @@ def starrocks_type(column: TargetColumn, *, key: bool) -> ColumnType:
         return found
     if found.base == "DECIMAL":
         digits, scale = found.parameters
-        # a sign and a point beside the digits
-        return ColumnType("VARCHAR", (digits + 2,)) if scale else ColumnType("LARGEINT")
+        # beside the digits a sign and a point, and a zero before it where no digit is
+        return ColumnType("VARCHAR", (digits + 2 + (digits == scale),)) if scale else ColumnType("LARGEINT")
     if found.base == "VARBINARY":
         return digits_type(column.source_type.lower(), _STARROCKS)
     if found.base == "JSON":

@@ -100,11 +100,15 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: Callable[[], Iterable[bytes]] | None = None,
         timeout_s: float | None = None,
+        trusted: bool = True,
     ) -> Reply:
         """One request without redirects; ``body`` is sent chunked once the server asks for it.
 
+        ``trusted``: with our credentials.
+
         Raises: Unreachable.
         """
+        credentials = {"Authorization": self.access.authorization} if trusted else {}
         with self._lock:
             self._busy[host] = self._busy.get(host, 0) + 1
             turns = self._turns.setdefault(host, threading.Semaphore(self.access.connections))
@@ -112,7 +116,7 @@ class HttpClient:
         connection = self._take(host)
         try:
             self._connect(connection, timeout_s or self.access.answer_timeout_s)
-            is_sent = self._send(connection, method, path, headers or {}, body)
+            is_sent = self._send(connection, method, path, credentials | dict(headers or {}), body)
             response = connection.getresponse()
             reply = Reply(
                 response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
@@ -153,6 +157,19 @@ class HttpClient:
             host, path = split_location(reply.headers.get("location", ""))
         raise Unreachable(f"{method} http://{host}{path}: more than {_REDIRECTS} redirects")
 
+    def page(self, url: str) -> str:
+        """A page that an answer names, the log of refused rows; what went wrong instead, where it cannot be had.
+
+        It may lie anywhere, in an object store too: our password goes to hosts alone that have had it before.
+        """
+        try:
+            host, path = split_location(url)
+            return self.request("GET", host, path, timeout_s=10, trusted=host in self._turns).body.decode(
+                errors="replace"
+            )
+        except Unreachable as error:
+            return f"the log of refused rows could not be read: {error}"
+
     def close(self) -> None:
         """Close idle connections. Harmless when repeated."""
         with self._lock:
@@ -188,7 +205,6 @@ class HttpClient:
     ) -> bool:
         """Whether the whole request went out."""
         connection.putrequest(method, path, skip_accept_encoding=True)
-        connection.putheader("Authorization", self.access.authorization)
         for name, value in headers.items():
             connection.putheader(name, value.encode())
         if body is None:
