@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
 
 import cdc.commit
 import cdc.consumer
-from cdc.errors import SinkBusy
+from cdc.errors import SinkBusy, TargetMismatch
 from channels.sinks.base import TargetTable
 from tests.flow.harness import JOB, SMALL, Harness
 from tests.flow.source import Source, schema_of
@@ -91,6 +92,43 @@ def test_a_job_loads_again_what_doris_lost(tmp_path: Path, loss: str) -> None:
         harness.sink.commit = lose_then_commit
         harness.until_finished()
         assert lost == [3, 6]
+        harness.verify()
+        harness.close()
+
+
+@pytest.mark.parametrize("is_prepared", [False, True], ids=["before the loads", "before the commit"])
+def test_values_of_a_column_that_was_renamed_come_once_it_is_named_so_again(tmp_path: Path, is_prepared: bool) -> None:
+    """Doris takes loads that name a column which is gone. Its rows would keep NULL in it for good."""
+    source = Source.random(5, transactions=30)
+    with stand_in() as doris:
+        harness = DorisHarness(tmp_path, source, doris, two_phase=True)
+        table, hooked = doris.storage.tables["ods", "orders"], harness.sink
+        table.columns = tuple(replace(column, nullable=column.name != "id") for column in table.columns)
+        commit, part_writer, renamed, once = hooked.commit, hooked.part_writer, [], Lock()
+
+        def rename() -> None:
+            with once:  # Tasks write side by side
+                if not renamed:
+                    doris.storage.rename_column(table, "op", "op_before")
+                    renamed.append(1)
+
+        def commit_after(loads, checkpoint):  # type: ignore[no-untyped-def]
+            if is_prepared and checkpoint.checkpoint >= 3 and any(load.table == "ods.orders" for load in loads):
+                rename()
+            return commit(loads, checkpoint)
+
+        def write_after(target):  # type: ignore[no-untyped-def]
+            if not is_prepared and (done := harness.store.last_committed(JOB)) and done.id >= 2:
+                rename()
+            return part_writer(target)
+
+        hooked.commit, hooked.part_writer = commit_after, write_after
+        for _ in range(3):
+            with pytest.raises(TargetMismatch, match="column op is missing"):
+                harness.once()
+        doris.storage.rename_column(table, "op_before", "op")
+        harness.until_finished()
+        assert renamed
         harness.verify()
         harness.close()
 

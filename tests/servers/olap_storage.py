@@ -169,6 +169,14 @@ class Storage:
             table.columns = tuple(column for column in table.columns if column.name != name)
             self._make_view(table)
 
+    def rename_column(self, table: StoredTable, name: str, new: str) -> None:
+        with self._lock:
+            self._duck.execute(f'DROP VIEW {table.view}; ALTER TABLE {table.base} RENAME "{name}" TO "{new}"')
+            table.columns = tuple(
+                replace(column, name=new) if column.name == name else column for column in table.columns
+            )
+            self._make_view(table)
+
     def modify_column(self, table: StoredTable, column: StoredColumn) -> None:
         with self._lock:
             self._duck.execute(
