@@ -2,7 +2,7 @@
 
 ::
 
-    $CDC_HOME/jobs/shop/     0700
+    $CDC_HOME/jobs/shop/     0700, as are the two above it where we make them
       token                  0600, what the status endpoint wants; random unless the job file sets one
       driver.log, .1 to .3   what supervisor and driver write
       failure.json           the error that ended the newest driver; gone when a new one starts
@@ -59,7 +59,8 @@ class JobFolder:
 
     def make(self) -> None:
         """Raises: CheckpointError - the folder cannot be made."""
-        _make(self.path)
+        for folder in (self.path.parent.parent, self.path.parent, self.path):
+            _make(folder)
 
     def use_temporary(self) -> None:
         """Let this process and its children keep their temporary files here; what a killed driver left goes.

@@ -27,6 +27,12 @@ def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypa
     assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_of_a_job_and_those_made_for_it_are_its_users_alone(tmp_path: Path) -> None:
+    JobFolder(tmp_path / "home", "shop").make()
+    for made in (tmp_path / "home", tmp_path / "home" / "jobs", tmp_path / "home" / "jobs" / "shop"):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+
 def test_processes_of_a_killed_driver_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
