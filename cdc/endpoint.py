@@ -33,6 +33,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdc.errors import CdcError, SurroundingsError
+from cdc.logs import masked
 from cdc.status import Controls, JobStatus, Resume, is_loopback
 
 HEADER_BYTES_MOST = 16 << 10  # a browser's headers with cookies fit; h11 holds no more
@@ -295,7 +296,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _declined(_: Request, error: Exception) -> Response:
     assert isinstance(error, CdcError)
-    return JSONResponse({"error": error.message, "mend": error.mend}, status_code=409)
+    return JSONResponse({"error": masked(error.message), "mend": error.mend}, status_code=409)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from cdc.errors import CdcError, CheckpointError
+from cdc.logs import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,13 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """``error`` in words, for another process to tell."""
+        """``error`` in words, for another process to tell; secrets are hidden as they are in the log."""
         name = type(error).__name__
         if isinstance(error, CdcError):
-            return cls(name, error.message, error.place, error.mend, error.exit_code, os.getpid())
-        return cls(name, f"{name}: {error}", "", "See the job's log.", 1, os.getpid())
+            return cls(
+                name, masked(error.message), masked(error.place), masked(error.mend), error.exit_code, os.getpid()
+            )
+        return cls(name, masked(f"{name}: {error}"), "", "See the job's log.", 1, os.getpid())
 
 
 class JobFolder:

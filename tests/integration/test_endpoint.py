@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 
 from cdc.endpoint import StatusEndpoint
 from cdc.errors import ConfigError, SchemaChanged, SurroundingsError
+from cdc.logs import LineFormatter
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SnapshotStatus, SourceStatus
 
 TOKEN = "t0ken-of-the-job"
@@ -236,6 +238,14 @@ def test_a_request_with_the_token_reaches_the_job(url: str, controls: Controls) 
 def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
     code, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
     assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it."})
+
+
+def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("shop", ("a column",)))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    _, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
+    assert body == {"error": "The target lacks [hidden].", "mend": "Add it."}
 
 
 @pytest.mark.parametrize(
