@@ -9,6 +9,7 @@ Source: RFC 9110 (status codes), RFC 6750 (bearer tokens); Prometheus exposition
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -31,6 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cdc.errors import CdcError, SurroundingsError
 from cdc.logs import masked
@@ -59,7 +61,7 @@ class StatusEndpoint:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                http="h11",
+                http=_MakesRoom,
                 ws="none",
                 loop="asyncio",
                 h11_max_incomplete_event_size=HEADER_BYTES_MOST,
@@ -223,6 +225,25 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
     asking = [Route(f"/{f.__name__}", f, methods=["POST"]) for f in (pause, resume, snapshot, stop)]
     handlers: dict[Any, Any] = {HTTPException: _refused, CdcError: _declined, Exception: _failed}
     return _Guard(Starlette(routes=reading + asking, exception_handlers=handlers), token, loopback)
+
+
+class _MakesRoom(H11Protocol):
+    """A connection; where there are too many, the oldest one of those that ask nothing gives way to it.
+
+    uvicorn waits for a request for ever and answers all with 503 meanwhile: whoever opens enough connections and says
+    nothing, which takes no token, would shut the endpoint.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``asyncio.Protocol``."""
+        super().connection_made(transport)
+        self.began = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, _MakesRoom) and one is not self]
+        silent = [one for one in others if one.cycle is None or one.cycle.response_complete]
+        if silent and len(self.connections) >= CONNECTIONS_MOST:
+            oldest = min(silent, key=lambda one: one.began)
+            self.connections.discard(oldest)  # else it counts until the loop has come round
+            oldest.transport.abort()
 
 
 class _Guard:

@@ -7,14 +7,14 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from cdc.endpoint import StatusEndpoint
+from cdc.endpoint import CONNECTIONS_MOST, StatusEndpoint
 from cdc.errors import ConfigError, SchemaChanged, SurroundingsError
 from cdc.logs import LineFormatter
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SnapshotStatus, SourceStatus
@@ -275,6 +275,17 @@ def test_on_other_addresses_everything_wants_the_token(controls: Controls) -> No
         for path in ("/status", "/live", "/ready", "/metrics", "/nothing"):
             assert ask(url, "GET", path)[0] == 401
         assert ask(url, "GET", "/status", **with_token())[0] == 200
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /live HTTP/1.1\r\n", b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_connections_without_a_token_shut_nobody_out(controls: Controls, said: bytes) -> None:
+    with served(controls, host="0.0.0.0") as url, ExitStack() as held:
+        address = urlsplit(url)
+        for _ in range(CONNECTIONS_MOST + 20):
+            idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+            idle.sendall(said)
+        for _ in range(3):
+            assert ask(url, "GET", "/live", **with_token())[:2] == (200, {"live": True})
 
 
 def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls: Controls) -> None:
