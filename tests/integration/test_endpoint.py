@@ -245,7 +245,7 @@ def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.Monk
     handler.setFormatter(LineFormatter("shop", ("a column",)))
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     _, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
-    assert body == {"error": "The target lacks [hidden].", "mend": "Add it."}
+    assert isinstance(body, dict) and body["error"] == "The target lacks [hidden]."
 
 
 @pytest.mark.parametrize(
