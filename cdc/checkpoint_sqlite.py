@@ -2,9 +2,10 @@
 
 ::
 
-    $CDC_HOME/            0700
-      state.db            jobs, checkpoints, schemas (WAL, synchronous=FULL)
-      locks/shop.lock     held with flock by the driver of the job "shop"; its pid is inside
+    $CDC_HOME/            made with 0700; a folder that is there stays as it is
+      state.db            0600, and so are -wal and -shm: jobs, checkpoints, schemas (WAL, synchronous=FULL)
+      locks/              0700
+        shop.lock         held with flock by the driver of the job "shop"; its pid is inside
 
 Source: SQLite manual, "PRAGMA", "Write-Ahead Logging" and "Result and Error Codes"; flock(2).
 """
@@ -78,9 +79,9 @@ class SqliteStore:
         self._thread_lock = threading.RLock()
         self._known_schemas: tuple[tuple[TableSchema, ...], str] | None = None
         with self._translated():
-            self._locks.mkdir(parents=True, exist_ok=True)
             for private in (folder, self._locks):
-                private.chmod(0o700)
+                private.mkdir(0o700, parents=True, exist_ok=True)  # one that is there may be other people's too
+            self._keep_private()
             self._connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
@@ -182,6 +183,13 @@ class SqliteStore:
             for table, column in (("jobs", "name"), ("checkpoints", "job"), ("schemas", "job")):
                 self._run(f"DELETE FROM {table} WHERE {column} = ?", job)
             (self._locks / f"{job}.lock").unlink()
+
+    def _keep_private(self) -> None:
+        """Before SQLite makes the file, with the mode of any other file; those beside it take theirs from it."""
+        self.path.touch(0o600)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).chmod(0o600)
 
     # the lock and the fence
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import unquote
 
 from pydantic import (
     BaseModel,
@@ -392,8 +393,9 @@ class Config(Model):
         return value
 
     def secrets(self) -> tuple[str, ...]:
-        """Every secret that the file holds, for the filter that keeps them out of logs."""
-        settings = (value for name, value in self.spark.conf.items() if SECRET_SETTING.search(name))
+        """Every secret that the file holds, for the filter that keeps them out of logs and reasons."""
+        named = [*self.spark.conf.items(), *_parameters(self.spark.remote or "")]
+        settings = (value for name, value in named if SECRET_SETTING.search(name))
         return tuple(filter(None, {*_secrets(self), *settings}))
 
 
@@ -423,6 +425,13 @@ def load_config(path: Path) -> Config:
             mend=f"Nothing was started. Mend the file, then run `cdc check {path}`.",
         )
     return config
+
+
+def _parameters(remote: str) -> Iterator[tuple[str, str]]:
+    """Of ``sc://host:port/;name=value;...``: values as they stand, and as Spark reads them."""
+    for part in remote.split(";")[1:]:
+        name, _, value = part.partition("=")
+        yield from ((name, value), (name, unquote(value)))
 
 
 def _secrets(model: BaseModel) -> Iterator[str]:

@@ -9,6 +9,7 @@ Source: RFC 9110 (status codes), RFC 6750 (bearer tokens); Prometheus exposition
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -31,8 +32,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cdc.errors import CdcError, SurroundingsError
+from cdc.logs import masked
 from cdc.status import Controls, JobStatus, Resume, is_loopback
 
 HEADER_BYTES_MOST = 16 << 10  # a browser's headers with cookies fit; h11 holds no more
@@ -58,7 +61,7 @@ class StatusEndpoint:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                http="h11",
+                http=_MakesRoom,
                 ws="none",
                 loop="asyncio",
                 h11_max_incomplete_event_size=HEADER_BYTES_MOST,
@@ -224,6 +227,25 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
     return _Guard(Starlette(routes=reading + asking, exception_handlers=handlers), token, loopback)
 
 
+class _MakesRoom(H11Protocol):
+    """A connection; where there are too many, the oldest one of those that ask nothing gives way to it.
+
+    uvicorn waits for a request for ever and answers all with 503 meanwhile: whoever opens enough connections and says
+    nothing, which takes no token, would shut the endpoint.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``asyncio.Protocol``."""
+        super().connection_made(transport)
+        self.began = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, _MakesRoom) and one is not self]
+        silent = [one for one in others if one.cycle is None or one.cycle.response_complete]
+        if silent and len(self.connections) >= CONNECTIONS_MOST:
+            oldest = min(silent, key=lambda one: one.began)
+            self.connections.discard(oldest)  # else it counts until the loop has come round
+            oldest.transport.abort()
+
+
 class _Guard:
     """Turns away, before anything of a request is read further, what may not come in."""
 
@@ -295,7 +317,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _declined(_: Request, error: Exception) -> Response:
     assert isinstance(error, CdcError)
-    return JSONResponse({"error": error.message, "mend": error.mend}, status_code=409)
+    return JSONResponse({"error": masked(error.message), "mend": error.mend}, status_code=409)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

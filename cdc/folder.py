@@ -2,7 +2,7 @@
 
 ::
 
-    $CDC_HOME/jobs/shop/     0700
+    $CDC_HOME/jobs/shop/     0700, as are the two above it where we make them
       token                  0600, what the status endpoint wants; random unless the job file sets one
       driver.log, .1 to .3   what supervisor and driver write
       failure.json           the error that ended the newest driver; gone when a new one starts
@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from cdc.errors import CdcError, CheckpointError
+from cdc.logs import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,13 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """``error`` in words, for another process to tell."""
+        """``error`` in words, for another process to tell; secrets are hidden as they are in the log."""
         name = type(error).__name__
         if isinstance(error, CdcError):
-            return cls(name, error.message, error.place, error.mend, error.exit_code, os.getpid())
-        return cls(name, f"{name}: {error}", "", "See the job's log.", 1, os.getpid())
+            return cls(
+                name, masked(error.message), masked(error.place), masked(error.mend), error.exit_code, os.getpid()
+            )
+        return cls(name, masked(f"{name}: {error}"), "", "See the job's log.", 1, os.getpid())
 
 
 class JobFolder:
@@ -59,7 +62,8 @@ class JobFolder:
 
     def make(self) -> None:
         """Raises: CheckpointError - the folder cannot be made."""
-        _make(self.path)
+        for folder in (self.path.parent.parent, self.path.parent, self.path):
+            _make(folder)
 
     def use_temporary(self) -> None:
         """Let this process and its children keep their temporary files here; what a killed driver left goes.

@@ -27,12 +27,10 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
     with _assembled(config) as parts:
         findings = _source_findings(config, incarnation, parts)
         endpoint = _asked(config)
-        if endpoint is None:
-            return findings
         try:
-            schemas = _schemas(endpoint, parts)
+            schemas = _schemas(endpoint, parts) if endpoint is not None else []
         except CdcError:
-            return findings  # the server cannot be asked, which is a finding already
+            schemas = []  # the server cannot be asked, which is a finding already; of itself the sink still tells
         return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
 
 

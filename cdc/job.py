@@ -29,7 +29,7 @@ from cdc.endpoint import StatusEndpoint
 from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkBusy, SinkForeign, decide
 from cdc.folder import JobFolder
 from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
-from cdc.logs import hide
+from cdc.logs import hide, masked
 from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position
 from cdc.recovery import adopt, compare
@@ -447,8 +447,8 @@ class Job:
 def _reason(error: BaseException) -> str:
     """What happened and where; the mend is told beside it."""
     if not isinstance(error, CdcError):
-        return f"unknown fault: {type(error).__name__}: {error}"
-    return f"{error.message} ({error.place})" if error.place else error.message
+        return masked(f"unknown fault: {type(error).__name__}: {error}")
+    return masked(f"{error.message} ({error.place})" if error.place else error.message)
 
 
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:

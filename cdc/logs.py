@@ -53,6 +53,10 @@ class LineFormatter(logging.Formatter):
         text = f"{self.formatTime(record)} {record.levelname} {self._job} {message}{extra}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
+        return self.masked(text)
+
+    def masked(self, text: str) -> str:
+        """``text`` without the secrets."""
         return self._secrets.sub(HIDDEN, text) if self._secrets else text
 
 
@@ -75,6 +79,14 @@ def hide(secrets: Sequence[str]) -> None:
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, LineFormatter):
             handler.formatter.hide(secrets)
+
+
+def masked(text: str) -> str:
+    """``text`` without the secrets that no line shows: for what is told elsewhere, as the reason of a pause is."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, LineFormatter):
+            text = handler.formatter.masked(text)
+    return text
 
 
 def _shown(value: object) -> str:

@@ -11,9 +11,10 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -140,7 +141,20 @@ class DeltaSink:
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        return tuple(finding for table in tables for finding in self.describe(table))
+        return (*self._writable(), *(finding for table in tables for finding in self.describe(table)))
+
+    def _writable(self) -> Iterator[Finding]:
+        """Whether files can be made in the folder, or where it would be made: tried, since rights alone do not tell."""
+        folder = self._root
+        while not os.path.exists(folder):  # noqa: PTH110 - Path.exists raises where we may not look
+            folder = folder.parent
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            yield Finding(
+                f"No Delta tables can be written below {self._root}: {folder}: {error.strerror}.",
+                "Correct `sink.path`, or let this user make files there.",
+            )
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""

@@ -56,6 +56,10 @@ def a_checkpoint(number, state=CheckpointState.COMMITTED, **fields):
     return Checkpoint(**{**defaults, **fields})
 
 
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 @pytest.fixture
 def store(tmp_path):
     store = SqliteStore(tmp_path / "home")
@@ -236,7 +240,25 @@ def test_nothing_is_written_without_holding_the_job(store):
 
 def test_state_is_readable_by_its_owner_only(store):
     store.acquire("shop", "f")
-    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+    assert mode_of(store.path.parent) == mode_of(store.path.parent / "locks") == 0o700
+
+
+def test_a_folder_of_others_stays_open_to_them_and_the_state_in_it_closed(tmp_path):
+    home = tmp_path / "shared"
+    home.mkdir()
+    home.chmod(0o1777)
+    (home / "state.db-wal").touch(0o666)  # left by a run that was killed
+    before = os.umask(0)
+    try:
+        store = SqliteStore(home)
+        store.acquire("shop", "f")
+    finally:
+        os.umask(before)
+    assert mode_of(home) == 0o1777
+    assert mode_of(home / "locks") == 0o700
+    assert {mode_of(path) for path in home.glob("state.db*")} == {0o600}
+    assert len(list(home.glob("state.db*"))) == 3
+    store.close()
 
 
 def test_saves_are_durable_by_the_files_settings(store):

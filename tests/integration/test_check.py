@@ -74,6 +74,24 @@ def test_a_server_that_is_away_is_a_matter_of_surroundings(mysql: LocalServer, t
     assert "cannot be reached" in done.stdout and "mend:" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{type: binlog_files, path: ./mysql-bin.*}",
+        '{type: canal, servers: ["127.0.0.1:1"], destination: shop}',
+    ],
+)
+def test_the_sink_is_looked_at_where_there_is_no_server_to_ask_for_tables(tmp_path: Path, source: str) -> None:
+    (tmp_path / "mysql-bin.000001").touch()
+    (tmp_path / "warehouse").touch()  # in the way of the folder
+    file = tmp_path / "job.yaml"
+    sink = "{type: delta, path: ./warehouse}"
+    file.write_text(f"name: looked-at\nsource: {source}\nsink: {sink}\nchannels: [{{source: a.b, target: a.b}}]\n")
+    done = cdc(tmp_path, "check", str(file))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "No Delta tables can be written below" in done.stdout and "Correct `sink.path`" in done.stdout
+
+
 @pytest.mark.parametrize("options", [(), ("--foreground",)])
 def test_a_start_on_a_server_that_is_not_ready_says_all_of_it(
     mysql: LocalServer, database: str, tmp_path: Path, options: tuple[str, ...]

@@ -138,6 +138,25 @@ def test_check_and_start_say_who_is_refused_and_who_is_away(
 
 
 @both
+def test_a_wrong_password_is_found_where_no_table_is_known(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "mysql-bin.000001").touch()
+    file = tmp_path / "job.yaml"
+    with cluster(kind) as there:
+        targets(kind, there)
+        done = {}
+        for password in (USER[1], "wrong"):
+            text = JOB.format(
+                kind=kind, user=USER[0], password=password, create="true", status=free_port(), port=1,
+                fe=there.fe[0], sql_port=there.sql_port, database="shop",
+            )  # fmt: skip
+            files = "source: {type: binlog_files, path: ./mysql-bin.*}"
+            file.write_text("\n".join(files if line.startswith("source:") else line for line in text.split("\n")))
+            done[password] = cdc(tmp_path, "check", str(file))
+    assert done[USER[1]].returncode == 0 and "can start" in done[USER[1]].stdout, done[USER[1]]
+    assert done["wrong"].returncode == 3 and "refuses the user" in done["wrong"].stdout, done["wrong"]
+
+
+@both
 def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
     mysql: LocalServer, database: str, tmp_path: Path, write_job: Callable[..., str], kind: str
 ) -> None:

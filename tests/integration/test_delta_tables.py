@@ -341,6 +341,16 @@ def test_ddl_tells_arrays_apart(sink: DeltaSink) -> None:
         assert expected in text
 
 
+def test_a_folder_that_cannot_be_written_is_found_without_a_table_and_none_is_made(tmp_path: Path) -> None:
+    assert DeltaSink(tmp_path / "not" / "there").check([]) == ()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    for path, says in ((tmp_path / "file" / "warehouse", "Not a directory"), (Path("/proc/warehouse"), "/proc: ")):
+        (finding,) = DeltaSink(path).check([])
+        assert says in finding.problem and str(path) in finding.problem and "`sink.path`" in finding.mend
+        assert finding.fatal
+
+
 def test_a_log_that_keeps_long_is_a_finding_but_no_refusal(tmp_path: Path) -> None:
     DeltaSink(tmp_path, retention_s=30 * 86400).ensure_table(TABLE)
     (finding,) = DeltaSink(tmp_path).check([TABLE])

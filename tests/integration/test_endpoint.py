@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from cdc.endpoint import StatusEndpoint
+from cdc.endpoint import CONNECTIONS_MOST, StatusEndpoint
 from cdc.errors import ConfigError, SchemaChanged, SurroundingsError
+from cdc.logs import LineFormatter
 from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SnapshotStatus, SourceStatus
 
 TOKEN = "t0ken-of-the-job"
@@ -238,6 +240,14 @@ def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
     assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it."})
 
 
+def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("shop", ("a column",)))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    _, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
+    assert isinstance(body, dict) and body["error"] == "The target lacks [hidden]."
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -265,6 +275,17 @@ def test_on_other_addresses_everything_wants_the_token(controls: Controls) -> No
         for path in ("/status", "/live", "/ready", "/metrics", "/nothing"):
             assert ask(url, "GET", path)[0] == 401
         assert ask(url, "GET", "/status", **with_token())[0] == 200
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /live HTTP/1.1\r\n", b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_connections_without_a_token_shut_nobody_out(controls: Controls, said: bytes) -> None:
+    with served(controls, host="0.0.0.0") as url, ExitStack() as held:
+        address = urlsplit(url)
+        for _ in range(CONNECTIONS_MOST + 20):
+            idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+            idle.sendall(said)
+        for _ in range(3):
+            assert ask(url, "GET", "/live", **with_token())[:2] == (200, {"live": True})
 
 
 def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls: Controls) -> None:

@@ -346,7 +346,7 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again.stop()
 
 
-def test_a_secret_that_is_new_in_the_job_file_is_hidden_once_it_is_read(bench, monkeypatch):
+def test_a_secret_that_is_new_in_the_job_file_is_hidden_in_log_and_reason_once_it_is_read(bench, monkeypatch):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter("shop", ("old-secret",)))
@@ -359,6 +359,8 @@ def test_a_secret_that_is_new_in_the_job_file_is_hidden_once_it_is_read(bench, m
     job.job.request_resume(Resume())
     job.until("RUNNING")
     logging.getLogger("cdc").error("it was old-secret, it is new-secret")
+    bench.source.trouble = SourceUnavailable("It was old-secret.", mend="Wait.", it_is="new-secret")
+    job.until("RUNNING", reason="It was [hidden]. (it is [hidden])")
     job.stop()
     assert "it was [hidden], it is [hidden]" in stream.getvalue()
 

@@ -437,6 +437,13 @@ def test_secrets_come_from_environment_and_files_and_are_never_shown(
     assert not re.search("hush-hush(?!!)|from-a-file", repr(config))
 
 
+def test_a_token_in_the_address_of_a_spark_is_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_TEST_SECRET", "hush%20hush")
+    remote = "sc://host:443/;use_ssl=true;token=${CDC_TEST_SECRET};user_id=cdc;x-Secret=too"
+    text = changed('"s3cret"', '""') + f"spark: {{remote: '{remote}'}}\n"
+    assert set(load_config(written(tmp_path, text)).secrets()) == {"hush%20hush", "hush hush", "too"}
+
+
 @pytest.mark.parametrize(
     "text",
     [

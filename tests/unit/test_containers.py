@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -45,6 +46,9 @@ def test_the_canal_job_fits_the_canal_beside_it(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(source, CanalSource)
     assert source.destination == canal["canal.destinations"] and source.servers == ("canal:11111",)
     assert source.buffer.entries == int(canal["canal.instance.memory.buffer.size"])
+    # Canal takes the value as it stands, and matches whole names
+    assert re.fullmatch(canal["canal.instance.filter.regex"], "shop.orders")
+    assert not re.fullmatch(canal["canal.instance.filter.regex"], "shopping.orders")
 
 
 @pytest.mark.parametrize("name", ["job", "job-starrocks", "job-doris"])
@@ -52,11 +56,32 @@ def test_the_job_files_are_valid_and_name_services_that_are_there(name: str, mon
     monkeypatch.setenv("CDC_PASSWORD", "pw")
     config = load_config(ROOT / f"compose/{name}.yaml")
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    _, _, neighbour = services[name].get("network_mode", "").partition("service:")
     hosts = [str(address).partition(":")[0] for address in getattr(config.sink, "fe", ())]
+    hosts = [neighbour if host == "127.0.0.1" else host for host in hosts]
     assert {config.source.host, *hosts} <= services.keys()
     for host in hosts:
         assert set(services[host]["profiles"]) == set(services[name]["profiles"])
         assert host in services[name]["depends_on"] or "doris-be" in services[name]["depends_on"]
+
+
+def test_the_starrocks_job_is_where_its_cluster_says_that_it_is() -> None:
+    """FE and BE of this image are at 127.0.0.1 to each other, and the FE sends whoever loads to that address."""
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    assert "starrocks/allin1" in services["starrocks"]["image"]
+    assert services["job-starrocks"]["network_mode"] == "service:starrocks"
+    assert yaml.safe_load((ROOT / "compose/job-starrocks.yaml").read_text())["sink"]["fe"] == ["127.0.0.1:8030"]
+
+
+def test_a_cluster_keeps_its_tables_beside_their_rows() -> None:
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    kept = {mount.partition(":")[2] for name in ("starrocks", "doris-fe") for mount in services[name]["volumes"]}
+    assert {"/data/deploy/starrocks/fe/meta", "/opt/apache-doris/fe/doris-meta"} <= kept
+
+
+def test_a_doris_backend_starts_with_the_usual_settings_of_a_machine() -> None:
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    assert services["doris-be"]["environment"]["SKIP_CHECK_ULIMIT"] == "true"
 
 
 def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -> None:
@@ -68,3 +93,20 @@ def test_the_image_copies_only_what_is_there_and_starts_from_a_fixed_version() -
 
 def test_the_script_for_the_first_start_is_valid_shell() -> None:
     subprocess.run(["bash", "-n", str(ROOT / "compose/mysql-init.sh")], check=True)
+
+
+@pytest.mark.parametrize("way", ["compose/mysql-init.sh", ". compose/mysql-init.sh"])
+def test_the_script_for_the_first_start_leaves_the_shell_of_the_image_as_it_was(tmp_path: Path, way: str) -> None:
+    """The image runs it where it is executable, and else reads it into its own script, which has unset variables."""
+    (tmp_path / "mysql").write_text("#!/bin/bash\ncat\n")
+    (tmp_path / "mysql").chmod(0o700)
+    done = subprocess.run(
+        ["bash", "-c", f'set -eo pipefail; {way}; echo "and on${{UNSET}}"'],
+        cwd=ROOT,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "MYSQL_ROOT_PASSWORD": "root", "CDC_PASSWORD": "it's"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("and on\n"), done.stderr
+    assert "IDENTIFIED BY 'it''s';" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import CheckpointError
+from cdc.errors import CdcError, CheckpointError
 from cdc.folder import JobFolder
+from cdc.logs import LineFormatter
 
 
 def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +27,24 @@ def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypa
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(tmp_path / "jobs" / "shop" / "tmp")
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
     assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_of_a_job_and_those_made_for_it_are_its_users_alone(tmp_path: Path) -> None:
+    JobFolder(tmp_path / "home", "shop").make()
+    for made in (tmp_path / "home", tmp_path / "home" / "jobs", tmp_path / "home" / "jobs" / "shop"):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_why_a_driver_ended_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("shop", ("hunter2",)))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    folder = JobFolder(tmp_path, "shop")
+    for error in (CdcError("No hunter2.", mend="Not hunter2.", url="sc://h/;token=hunter2"), ValueError("hunter2")):
+        folder.set_failure(error)
+        assert "hunter2" not in (folder.path / "failure.json").read_text()
+        failure = folder.failure()
+        assert failure is not None and "[hidden]" in failure.message
 
 
 def test_processes_of_a_killed_driver_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
