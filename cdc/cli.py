@@ -99,8 +99,8 @@ def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool,
     from cdc.jobs import opened_store
 
     debug = debug or context.obj
-    job_file = job_file.expanduser().absolute()
     config = load_config(job_file)
+    job_file = job_file.expanduser().absolute()
     with opened_store() as store:
         record = store.job(config.name)
         if foreground:
