@@ -314,7 +314,10 @@ def ddl(job_file: Path) -> None:
 
 @app.command()
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path("demo"), help="Emptied first; the tables stay in it."
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    help="Empty, or an earlier demonstration's, which goes. The tables stay in it.",
 )
 @click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the shop is open.")
 def demo(folder: Path, seconds: float) -> None:
