@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cdc.errors import CdcError, ConfigError, SurroundingsError
-from cdc.starting import POLL_S, console, drive, not_running, refuse_start, refuse_unready, start_detached
+from cdc.starting import POLL_S, config_of, console, drive, not_running, refuse_start, refuse_unready, start_detached
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,15 +91,18 @@ def check(job_file: Path) -> None:
 @click.option("--foreground", is_flag=True, help="Stay, log here, and leave restarts to systemd or Kubernetes.")
 @click.option("--adopt", is_flag=True, help="Go on above what the sink holds, though our state is not of it.")
 @click.option("--resume", "agreed", hidden=True, default="", help="How `cdc resume` starts a driver.")
+@click.option("--name", hidden=True, default="", help="The job that a supervisor starts the driver of.")
 @debug_option
 @click.pass_context
-def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool, agreed: str, debug: bool) -> None:
+def start(
+    context: click.Context, job_file: Path, foreground: bool, adopt: bool, agreed: str, name: str, debug: bool
+) -> None:
     """Start a job; return when it runs, or say why not."""
     from cdc.config import load_config
     from cdc.jobs import opened_store
 
     debug = debug or context.obj
-    config = load_config(job_file)
+    config = config_of(name, job_file) if name else load_config(job_file)
     job_file = job_file.expanduser().absolute()
     with opened_store() as store:
         record = store.job(config.name)
@@ -141,6 +144,8 @@ def pause(name: str) -> None:
 @click.pass_context
 def resume(context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool) -> None:
     """Go on after a pause."""
+    from cdc.config import load_config
+    from cdc.identity import check_identity
     from cdc.jobs import Driver, known, opened_store
     from cdc.status import Resume
 
@@ -152,6 +157,7 @@ def resume(context: click.Context, name: str, past_ddl: bool, accept_server: boo
         if (before := driver.status()) is not None:
             _resume_running(driver, agreed, before)
         else:
+            check_identity(record, load_config(Path(record.job_file)), accept_server=accept_server)
             _end_supervisor(record)
             flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
             start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)

@@ -137,7 +137,7 @@ class Job:
     def request_resume(self, resume: Resume) -> None:
         """See ``Controls``."""
         if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
-            check_identity(self._record.identity, self._read(), accept_server=resume.accept_server)
+            check_identity(self._record, self._read(), accept_server=resume.accept_server)
             self._note(Wish.RESUME, resume)
 
     def request_snapshot(self, table: str, where: str | None) -> None:
@@ -230,7 +230,7 @@ class Job:
                 f"Job {record.name} is {record.state.value}.",
                 mend=f"`cdc stop {record.name} --forget` drops its state; then it can start anew.",
             )
-        check_identity(record.identity, self._config, accept_server=self._accepts_server)
+        check_identity(record, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
         state = JobState.PAUSED if stays_paused else JobState.PENDING
@@ -380,7 +380,7 @@ class Job:
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         try:
             config = self._read()
-            check_identity(self._record.identity, config, accept_server=self._accepts_server)
+            check_identity(self._record, config, accept_server=self._accepts_server)
         except ConfigError as error:
             self._save(_paused(self._record, error, "manual"))
             return

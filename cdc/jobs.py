@@ -96,7 +96,9 @@ class Driver:
                 url=self._record.status_url,
             ) from error
         if code == 409:
-            raise CdcError(str(answer.get("error")), mend=str(answer.get("mend", "")))
+            refusal = CdcError(str(answer.get("error")), mend=str(answer.get("mend", "")))
+            refusal.exit_code = int(answer.get("exit_code", CdcError.exit_code))
+            raise refusal
         if code == 401:
             raise SurroundingsError(
                 "The driver does not accept our token.",

@@ -20,6 +20,7 @@ from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.config import load_config
 from cdc.endpoint import StatusEndpoint
 from cdc.folder import JobFolder
+from cdc.identity import check_identity
 from cdc.logs import set_up_logs
 from cdc.status import ChannelStatus, JobStatus, Resume, SinkStatus, SourceStatus
 
@@ -54,6 +55,7 @@ class FakeJob:
         threading.Timer(0.2, self.become, (JobState.PAUSED, "paused by its user")).start()
 
     def request_resume(self, resume: Resume) -> None:
+        check_identity(self.record, load_config(Path(self.record.job_file)))
         if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
             raise errors.SchemaChanged("A TRUNCATE lies ahead.", mend="Use --past-ddl.")
         threading.Timer(0.2, self.become, (JobState.RUNNING,)).start()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import cdc.starting
 from cdc.checkpoint import JobRecord
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.folder import JobFolder
@@ -246,6 +247,40 @@ def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:
     told = desk.run("resume", "shop", code=1)
     assert "A TRUNCATE lies ahead." in told and "mend:  Use --past-ddl." in told
     desk.run("resume", "shop", "--past-ddl")
+
+
+def test_a_job_file_that_has_another_jobs_name_by_now_starts_no_job(desk: Desk) -> None:
+    running = desk.start()
+    desk.run("pause", "shop")
+    desk.job_file.write_text(JOB.replace("name: shop", "name: other"))
+    for pid in (running.supervisor_pid, running.driver_pid):
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not driver_lives(running), "the driver ended")
+    told = desk.run("resume", "shop", code=2)
+    assert "has the name other now" in told and "Put `name: shop` back." in told and "start a copy" in told
+    # so does the driver that a supervisor starts, and says why to whoever started that
+    command = cdc.starting.driver_command("shop", desk.job_file, [])
+    driver = desk.command(*command[command.index("start") :])
+    assert driver.returncode == 2 and "has the name other now" in driver.stderr
+    failure = JobFolder(desk.home, "shop").failure()
+    assert failure is not None and "has the name other now" in failure.message
+    assert "other" not in desk.run("list")
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_resume_that_the_job_file_forbids_says_why(desk: Desk, is_live: bool) -> None:
+    running = desk.start()
+    desk.run("pause", "shop")
+    if not is_live:
+        for pid in (running.supervisor_pid, running.driver_pid):
+            assert pid
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not driver_lives(running), "the driver ended")
+    desk.job_file.write_text(JOB.replace("secret-word", "${CDC_NO_SUCH}"))
+    told = desk.run("resume", "shop", code=2)
+    assert "the environment variable CDC_NO_SUCH is not set" in told
+    assert desk.status()["state"] == "PAUSED"
 
 
 def test_a_broken_job_file_starts_nothing(desk: Desk) -> None:

@@ -235,7 +235,7 @@ def test_a_request_with_the_token_reaches_the_job(url: str, controls: Controls) 
 
 def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
     code, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
-    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it."})
+    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it.", "exit_code": 1})
 
 
 @pytest.mark.parametrize(

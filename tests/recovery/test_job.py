@@ -346,6 +346,25 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again.stop()
 
 
+def test_a_job_file_with_another_name_is_refused_at_resume(bench):
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    as_it_was = bench.file.read_text()
+    bench.file.write_text(as_it_was.replace("name: shop", "name: other"))
+    with pytest.raises(ConfigError, match=r"`name: shop` back\..*start a copy"):
+        job.job.request_resume(Resume())
+    # changed between the request and the run loop
+    job.job._note(cdc.wishes.Wish.RESUME, Resume())
+    told = job.until("PAUSED", reason="The job file of shop has the name other now: that would be another job.")
+    assert told.resume == "manual"
+    bench.file.write_text(as_it_was)
+    job.job.request_resume(Resume())
+    job.until("RUNNING")
+    job.stop()
+
+
 def test_a_secret_that_is_new_in_the_job_file_is_hidden_once_it_is_read(bench, monkeypatch):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
