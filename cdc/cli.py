@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,7 +178,8 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
     with console(stderr=True).status(f"Resuming {before.job}"):
         deadline = time.monotonic() + PAUSE_S
         while not settled() and time.monotonic() < deadline:
-            if last.state == "PAUSED" and last.reason != before.reason and last.reason:
+            # a pause that was there before shows until the driver has taken the resume up
+            if last.state == "PAUSED" and (last.resumes > before.resumes or before.state != "PAUSED"):
                 break
             time.sleep(POLL_S)
     if last.state != "RUNNING":
@@ -424,10 +426,10 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except CdcError as error:
-        if debug:
-            raise
         from cdc.render import error_view
 
+        if debug:
+            traceback.print_exc()
         error_view(error.message, error.place, error.mend, console(stderr=True))
         sys.exit(error.exit_code)
 

@@ -86,6 +86,7 @@ class Job:
         self._at_work: Consumer | None = None  # whose run has not ended
         self._is_over = False
         self._signal = 0
+        self._resumes = 0
         self._delays = delays()
         self._widening = Widening()
         record = store.job(self._config.name)
@@ -100,6 +101,7 @@ class Job:
 
     def status(self) -> JobStatus:
         """See ``Controls``."""
+        resumes = self._resumes  # before the record: it counts a resume once the record is no longer the old pause
         record, progress = self._record, self._progress()
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
@@ -124,6 +126,7 @@ class Job:
             channels=tuple(_channel_statuses(progress, record.state)) if progress else self._saved_channels(checkpoint),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
+            resumes=resumes,
         )
 
     def _saved_channels(self, checkpoint: Checkpoint | None) -> tuple[ChannelStatus, ...]:
@@ -268,6 +271,7 @@ class Job:
                 self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
             if wish is Wish.RESUME:
                 self._take_up_again()
+                self._resumes += 1
             if self._is_paused_by_hand:
                 self._wishes.wait(None)
                 continue

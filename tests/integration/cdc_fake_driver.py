@@ -1,7 +1,8 @@
 """A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
 
 ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
-beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
+beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
+resume ends in the same pause).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class FakeJob:
         self.record = record
         self.over = threading.Event()
         self.code = 0
+        self.resumes = 0
 
     def become(self, state: JobState, reason: str | None = None) -> None:
         resume = "manual" if state is JobState.PAUSED else None
@@ -48,6 +50,7 @@ class FakeJob:
             source=SourceStatus("binlog", "127.0.0.1:3306"),
             sink=SinkStatus("delta", "./warehouse"),
             lag_seconds=0.4,
+            resumes=self.resumes,
             channels=(ChannelStatus("shop.orders", "ods.orders", record.state.value, 1000, 10, 90_000, 3),),
         )
 
@@ -58,7 +61,14 @@ class FakeJob:
         check_identity(self.record, load_config(Path(self.record.job_file)))
         if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
             raise errors.SchemaChanged("A TRUNCATE lies ahead.", mend="Use --past-ddl.")
-        threading.Timer(0.2, self.become, (JobState.RUNNING,)).start()
+        threading.Timer(0.2, self.take_up_again).start()
+
+    def take_up_again(self) -> None:
+        reason = self.record.reason
+        self.become(JobState.PENDING)
+        self.resumes += 1
+        still = Path(self.record.job_file).with_name("still").exists()
+        self.become(*((JobState.PAUSED, reason) if still else (JobState.RUNNING,)))
 
     def request_stop(self) -> None:
         self.become(JobState.CANCELLED)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import cdc.cli
 import cdc.starting
 from cdc.checkpoint import JobRecord
 from cdc.checkpoint_sqlite import SqliteStore
@@ -281,6 +282,20 @@ def test_a_resume_that_the_job_file_forbids_says_why(desk: Desk, is_live: bool) 
     told = desk.run("resume", "shop", code=2)
     assert "the environment variable CDC_NO_SUCH is not set" in told
     assert desk.status()["state"] == "PAUSED"
+
+
+def test_a_resume_whose_cause_is_not_mended_says_so_at_once(desk: Desk) -> None:
+    desk.start()
+    desk.say("still")
+    desk.run("pause", "shop")
+    began = time.monotonic()
+    assert "The job shop is PAUSED: paused by its user" in desk.run("resume", "shop", code=1)
+    assert time.monotonic() - began < cdc.cli.PAUSE_S / 2
+
+
+def test_debug_shows_where_an_error_arose_and_keeps_its_exit_code(desk: Desk) -> None:
+    told = desk.run("--debug", "status", "nope", code=2)
+    assert "Traceback" in told and "error: There is no job nope." in told
 
 
 def test_a_broken_job_file_starts_nothing(desk: Desk) -> None:

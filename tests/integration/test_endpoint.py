@@ -148,6 +148,7 @@ def test_status_is_the_documented_json(url: str) -> None:
         "split_transactions": 0,
         "window_bytes": 77,
         "window_limit_bytes": 1000,
+        "resumes": 0,
         "checkpoint": {
             "id": 42,
             "state": "COMMITTED",

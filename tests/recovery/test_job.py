@@ -20,7 +20,15 @@ from cdc.assembly import Assembly
 from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
-from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
+from cdc.errors import (
+    ConfigError,
+    LeaseLost,
+    LoadRejected,
+    SchemaChanged,
+    SinkForeign,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from cdc.folder import JobFolder
 from cdc.job import Job
 from cdc.logs import LineFormatter
@@ -344,6 +352,26 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again = bench.job(resume=Resume())
     again.until("RUNNING")
     again.stop()
+
+
+def test_a_pause_of_the_same_cause_is_told_from_the_one_that_was_resumed(bench):
+    class Refuses:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, *_):
+            raise LoadRejected("A row does not fit.", mend="Widen the column.")
+
+    bench.wrap_sink = Refuses
+    job = bench.job()
+    for number in range(3):
+        paused = job.until("PAUSED", resumes=number)
+        assert (paused.reason, paused.resume) == ("A row does not fit.", "manual")
+        job.job.request_resume(Resume())
+    job.stop()
 
 
 def test_a_job_file_with_another_name_is_refused_at_resume(bench):
