@@ -130,7 +130,7 @@ def pause(name: str) -> None:
         if driver.status() is not None:
             driver.pause()
             # asked of the record anew: a driver that cannot get on with it makes way for another one
-            _poll(f"Pausing {name}", lambda: status_of(store, known(store, name)).state == "PAUSED", PAUSE_S)
+            _poll(f"Pausing {name}", lambda: _is_paused_by_hand(status_of(store, known(store, name))), PAUSE_S)
         else:
             _end_supervisor(record)
             mark(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
@@ -333,6 +333,11 @@ def demo(folder: Path, seconds: float) -> None:
     from cdc.demo.run import run_demo
 
     sys.exit(run_demo(folder.absolute(), seconds=seconds))
+
+
+def _is_paused_by_hand(status: JobStatus) -> bool:
+    """Whether it waits for its user; a job whose server is away is PAUSED as well, and goes on by itself."""
+    return (status.state, status.resume) == ("PAUSED", "manual")
 
 
 def _refuse_ended(record: JobRecord) -> None:

@@ -175,10 +175,12 @@ class Job:
         """End the process, unless what was asked for was done in time. State is durable at every moment."""
         if self._is_over or (wish is Wish.PAUSE and self._at_work is not consumer):
             return
-        state, told, mend, code = {
-            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", 1),
-            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None, 0),
-        }.get(wish, (JobState.PENDING, "ended by a signal", None, 128 + self._signal))
+        code = {Wish.PAUSE: 1, Wish.STOP: 0}.get(wish, 128 + self._signal)
+        settled = Wish.PAUSE if wish is Wish.END and self._wishes.stays_paused else wish
+        state, told, mend = {
+            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}"),
+            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None),
+        }.get(settled, (JobState.PENDING, "ended by a signal", None))
         reason = f"{told}; what was under way did not end within {grace_s:.0f} s, and is finished at the next start"
         _log.error("the process leaves: %s", reason)
         with suppress(CdcError):
@@ -188,7 +190,7 @@ class Job:
                     state=state,
                     reason=reason,
                     mend=mend,
-                    resume="manual" if wish is Wish.PAUSE else None,
+                    resume="manual" if settled is Wish.PAUSE else None,
                     driver_pid=None,
                     status_url=None,
                 )
@@ -264,11 +266,13 @@ class Job:
                 self._settle(JobState.CANCELLED, "stopped by its user")
                 return 0
             if wish is Wish.END:
-                if not self._is_paused_by_hand:  # a pause outlives its process
+                if self._wishes.stays_paused and not self._is_paused_by_hand:
+                    self._pause()
+                elif not self._is_paused_by_hand:  # a pause outlives its process
                     self._settle(JobState.PENDING, f"ended by {signal.Signals(self._signal).name}")
                 return 128 + self._signal
             if wish is Wish.PAUSE and not self._is_paused_by_hand:
-                self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
+                self._pause()
             if wish is Wish.RESUME:
                 self._take_up_again()
                 self._resumes += 1
@@ -278,6 +282,9 @@ class Job:
             if self._run_once() is Ended.FINISHED:
                 self._settle(JobState.DONE, "its source has ended, and all of it is committed")
                 return 0
+
+    def _pause(self) -> None:
+        self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
 
     def _run_once(self) -> Ended | None:
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
 beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
-resume ends in the same pause).
+resume ends in the same pause), ``away`` (it is PAUSED, and would go on by itself).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class FakeJob:
         self.code = 0
         self.resumes = 0
 
-    def become(self, state: JobState, reason: str | None = None) -> None:
-        resume = "manual" if state is JobState.PAUSED else None
+    def become(self, state: JobState, reason: str | None = None, resume: str | None = None) -> None:
+        resume = resume or ("manual" if state is JobState.PAUSED else None)
         self.record = replace(self.record, state=state, reason=reason, resume=resume, mend=None)
         self.store.save_job(self.record)
 
@@ -55,7 +55,8 @@ class FakeJob:
         )
 
     def request_pause(self) -> None:
-        threading.Timer(0.2, self.become, (JobState.PAUSED, "paused by its user")).start()
+        after_s = 2.0 if self.record.resume == "automatic" else 0.2  # a run that hangs is waited for
+        threading.Timer(after_s, self.become, (JobState.PAUSED, "paused by its user")).start()
 
     def request_resume(self, resume: Resume) -> None:
         check_identity(self.record, load_config(Path(self.record.job_file)))
@@ -106,7 +107,10 @@ def main() -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     signal.signal(signal.SIGTERM, job.terminate)
-    job.become(JobState.RUNNING)
+    if file.with_name("away").exists():
+        job.become(JobState.PAUSED, "the server is away", "automatic")
+    else:
+        job.become(JobState.RUNNING)
     die = file.with_name("die")
     if die.exists():
         os._exit(int(die.read_text()))

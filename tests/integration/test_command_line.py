@@ -293,6 +293,14 @@ def test_a_resume_whose_cause_is_not_mended_says_so_at_once(desk: Desk) -> None:
     assert time.monotonic() - began < cdc.cli.PAUSE_S / 2
 
 
+def test_a_pause_of_a_job_that_waits_for_its_server_is_done_once_it_is_its_users(desk: Desk) -> None:
+    desk.say("away")
+    desk.run("start", str(desk.job_file), code=3)
+    assert (desk.status()["state"], desk.status()["resume"]) == ("PAUSED", "automatic")
+    desk.run("pause", "shop")
+    assert (desk.record().reason, desk.record().resume) == ("paused by its user", "manual")
+
+
 def test_debug_shows_where_an_error_arose_and_keeps_its_exit_code(desk: Desk) -> None:
     told = desk.run("--debug", "status", "nope", code=2)
     assert "Traceback" in told and "error: There is no job nope." in told

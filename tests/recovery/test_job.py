@@ -33,6 +33,7 @@ from cdc.folder import JobFolder
 from cdc.job import Job
 from cdc.logs import LineFormatter
 from cdc.status import Resume
+from cdc.wishes import Wish
 from channels.mapping import Routes
 from tests.flow.harness import MAPPINGS
 from tests.flow.runner import ThreadRunner
@@ -309,6 +310,43 @@ def test_a_pause_by_hand_outlives_the_process(bench):
     again.stop()
 
 
+@pytest.mark.parametrize(
+    ("wishes", "state", "resume"),
+    [
+        ((Wish.PAUSE, Wish.END), JobState.PAUSED, "manual"),
+        ((Wish.END, Wish.PAUSE), JobState.PAUSED, "manual"),
+        ((Wish.PAUSE, Wish.RESUME, Wish.END), JobState.PENDING, None),
+    ],
+)
+def test_a_signal_loses_no_pause_that_is_not_done_yet(bench, wishes, state, resume):
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Hangs:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, loads, checkpoint):
+            hangs.set()
+            goes_on.wait()
+            return self.inner.commit(loads, checkpoint)
+
+    bench.wrap_sink = Hangs
+    job = bench.job()
+    assert hangs.wait(60)
+    job.job._signal = signal.SIGTERM
+    for wish in wishes:
+        job.job._note(wish, Resume() if wish is Wish.RESUME else None)
+    goes_on.set()
+    assert job.ended() == 143
+    store = SqliteStore(bench.folder / "home")
+    record = store.job("shop")
+    store.close()
+    assert (record.state, record.resume) == (state, resume)
+
+
 def test_a_driver_that_ends_in_order_leaves_no_process_behind_in_its_record(bench):
     job = bench.job(supervisor_pid=4711)
     job.until("RUNNING")
@@ -537,7 +575,7 @@ import cdc.wishes
 from tests.recovery.test_job import Bench
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
-cdc.job.END_GRACE_S = cdc.job.PAUSE_GRACE_S = 1.5
+cdc.job.END_GRACE_S, cdc.job.PAUSE_GRACE_S = 1.5, 60 if "signal" in sys.argv[2] else 1.5
 class Hangs:
     def __init__(self, inner):
         self.inner = inner
@@ -552,8 +590,9 @@ job = cdc.job.Job(
     bench.file, SqliteStore(bench.folder / "home"), load=load_config, assemble=bench.assemble
 )
 import threading
-if sys.argv[2] == "pause":
-    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause()), daemon=True).start()
+if "pause" in sys.argv[2]:
+    noted = lambda: print("noted", flush=True)
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause(), noted()), daemon=True).start()
 elif sys.argv[2] == "stop":
     threading.Thread(target=lambda: (sys.stdin.readline(), job.request_stop()), daemon=True).start()
 sys.exit(job.run())
@@ -576,7 +615,13 @@ def test_a_start_that_hangs_keeps_nobody_waiting(bench):
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "state"), [("signal", 143, "PENDING"), ("pause", 1, "PAUSED"), ("stop", 0, "CANCELLED")]
+    ("asked", "code", "state"),
+    [
+        ("signal", 143, "PENDING"),
+        ("pause", 1, "PAUSED"),
+        ("pause, then signal", 143, "PAUSED"),
+        ("stop", 0, "CANCELLED"),
+    ],
 )
 def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_start(bench, asked, code, state):
     with subprocess.Popen(
@@ -588,11 +633,12 @@ def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_st
     ) as child:
         assert child.stdout.readline() == "hangs\n"
         began = time.monotonic()
-        if asked == "signal":
-            child.send_signal(signal.SIGTERM)
-        else:
+        if asked != "signal":
             child.stdin.write("now\n")
             child.stdin.flush()
+        if "signal" in asked:
+            assert asked == "signal" or child.stdout.readline() == "noted\n"
+            child.send_signal(signal.SIGTERM)
         assert child.wait(30) == code
         assert time.monotonic() - began < 15
     store = SqliteStore(bench.folder / "home")
