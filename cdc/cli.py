@@ -188,10 +188,10 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
 
 @app.command()
 @name_argument
-@click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone.")
+@click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone, its rows stay.")
 def stop(name: str, forget: bool) -> None:
     """Stop a job for good."""
-    from cdc.checkpoint import JobState
+    from cdc.checkpoint import FORGOTTEN, JobState, forgetting
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
     from cdc.jobs import Driver, driver_lives, known, mark, opened_store, supervisor_lives
@@ -211,10 +211,11 @@ def stop(name: str, forget: bool) -> None:
             mark(
                 store, record, JobState.CANCELLED, "stopped by its user", f"`cdc stop {name} --forget` drops its state."
             )
+        state = known(store, name).state.value  # a source of files may have come to its end
         if forget:
             store.forget(name)
             JobFolder(state_folder(), name).remove()
-    _say(f"{name} is forgotten." if forget else f"{name} is CANCELLED. `cdc stop {name} --forget` drops its state.")
+    _say(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
 
 
 @app.command()
@@ -341,11 +342,10 @@ def _is_paused_by_hand(status: JobStatus) -> bool:
 
 
 def _refuse_ended(record: JobRecord) -> None:
+    from cdc.checkpoint import forgetting
+
     if record.state.value in {"CANCELLED", "DONE"}:
-        raise ConfigError(
-            f"The job {record.name} is {record.state.value}.",
-            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
-        )
+        raise ConfigError(f"The job {record.name} is {record.state.value}.", mend=forgetting(record.name))
 
 
 def _end_supervisor(record: JobRecord) -> None:

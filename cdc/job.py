@@ -20,7 +20,7 @@ from types import FrameType
 
 from cdc.assembly import Assembly, assemble
 from cdc.batch import FENCE_STEP
-from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
+from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState, forgetting
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.commit import delays, utc_now
 from cdc.config import Config, load_config
@@ -231,10 +231,7 @@ class Job:
     def _begin(self, status_url: str | None, supervisor_pid: int | None) -> None:
         record = self._record
         if record.state in (JobState.CANCELLED, JobState.DONE):
-            raise ConfigError(
-                f"Job {record.name} is {record.state.value}.",
-                mend=f"`cdc stop {record.name} --forget` drops its state; then it can start anew.",
-            )
+            raise ConfigError(f"Job {record.name} is {record.state.value}.", mend=forgetting(record.name))
         check_identity(record, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None

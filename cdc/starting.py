@@ -51,18 +51,16 @@ def refuse_unready(config: Config, incarnation: str) -> None:
 
 
 def refuse_start(store: SqliteStore, config: Config) -> None:
-    """Raises: ConfigError, LeaseLost - the job runs, is paused or was cancelled."""
-    from cdc.checkpoint import JobState
+    """Raises: ConfigError, LeaseLost - the job runs, is paused, was cancelled or is done."""
+    from cdc.checkpoint import JobState, forgetting
     from cdc.jobs import Driver, driver_lives, supervisor_lives
 
     record = store.job(config.name)
     if record is None:
         return
-    if record.state is JobState.CANCELLED:
-        raise ConfigError(
-            f"The job {record.name} was stopped for good.",
-            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
-        )
+    if record.state in (JobState.CANCELLED, JobState.DONE):
+        how = "was stopped for good" if record.state is JobState.CANCELLED else "has read its source to the end"
+        raise ConfigError(f"The job {record.name} {how}.", mend=forgetting(record.name))
     live = Driver(record).status()
     paused = live.state == JobState.PAUSED.value if live else record.state is JobState.PAUSED
     if paused and (live is not None or record.resume != "automatic"):

@@ -2,7 +2,8 @@
 
 ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
 beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
-resume ends in the same pause), ``away`` (it is PAUSED, and would go on by itself).
+resume ends in the same pause), ``away`` (it is PAUSED, and would go on by itself), ``end`` (it
+is DONE).
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ def main() -> int:
     die = file.with_name("die")
     if die.exists():
         os._exit(int(die.read_text()))
+    if file.with_name("end").exists():
+        job.become(JobState.DONE)
+        job.over.set()
     job.over.wait()
     if job.code:
         job.become(JobState.PENDING)

@@ -301,6 +301,17 @@ def test_a_pause_of_a_job_that_waits_for_its_server_is_done_once_it_is_its_users
     assert (desk.record().reason, desk.record().resume) == ("paused by its user", "manual")
 
 
+def test_a_job_that_is_done_stays_so_and_is_not_started_again(desk: Desk) -> None:
+    desk.say("end")
+    desk.start()
+    wait_for(lambda: desk.record().state.value == "DONE", "it has come to its end")
+    told = desk.run("start", str(desk.job_file), code=2)
+    assert "The job shop has read its source to the end." in told and "--adopt" in told
+    assert "shop is DONE." in desk.run("stop", "shop")
+    assert desk.record().state.value == "DONE"
+    assert "`cdc start JOB.yaml --adopt` goes on" in desk.run("stop", "shop", "--forget")
+
+
 def test_debug_shows_where_an_error_arose_and_keeps_its_exit_code(desk: Desk) -> None:
     told = desk.run("--debug", "status", "nope", code=2)
     assert "Traceback" in told and "error: There is no job nope." in told

@@ -494,6 +494,24 @@ def test_a_lost_state_is_refused_and_adopted(bench):
         old.ended()
 
 
+def test_a_job_that_was_stopped_and_forgotten_goes_on_from_its_targets(bench):
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.stop()
+    with pytest.raises(ConfigError, match=r"--forget.*--adopt.*another `name:`"):
+        bench.job().ended()
+    store = SqliteStore(bench.folder / "home")
+    store.forget("shop")
+    store.close()
+    with pytest.raises(SinkForeign):
+        bench.job().ended()
+    bench.source.write(("shop.orders", 7))
+    adopted = bench.job(adopt=True)
+    adopted.until_caught_up(bench.source)
+    adopted.stop()
+    assert bench.rows() == bench.expected()
+
+
 def test_an_old_copy_of_the_state_is_refused_and_adopted(bench):
     job = bench.job()
     job.until_caught_up(bench.source)
