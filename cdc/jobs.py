@@ -194,6 +194,9 @@ def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
         return "its driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
     if record.state is JobState.PENDING:
         return record.reason, record.mend or f"Start it with `cdc start {record.job_file}`."
+    failure = JobFolder(state_folder(), record.name).failure()
+    if failure is not None and failure.error == ConfigError.__name__:  # to start that file again may run another job
+        return " ".join(failure.message.split()), failure.mend
     return "died", f"Start it again with `cdc start {record.job_file}`; `cdc logs {record.name}` says more."
 
 

@@ -11,16 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cdc.cli
 import cdc.starting
-from cdc.checkpoint import JobRecord
+from cdc.checkpoint import JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.folder import JobFolder
-from cdc.jobs import driver_lives, supervisor_lives
+from cdc.jobs import driver_lives, offline_status, supervisor_lives
 
 ROOT = Path(__file__).parents[2]
 JOB = """\
@@ -250,7 +251,10 @@ def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:
     desk.run("resume", "shop", "--past-ddl")
 
 
-def test_a_job_file_that_has_another_jobs_name_by_now_starts_no_job(desk: Desk) -> None:
+def test_a_job_file_that_has_another_jobs_name_by_now_starts_no_job(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_HOME", str(desk.home))
     running = desk.start()
     desk.run("pause", "shop")
     desk.job_file.write_text(JOB.replace("name: shop", "name: other"))
@@ -266,6 +270,10 @@ def test_a_job_file_that_has_another_jobs_name_by_now_starts_no_job(desk: Desk) 
     assert driver.returncode == 2 and "has the name other now" in driver.stderr
     failure = JobFolder(desk.home, "shop").failure()
     assert failure is not None and "has the name other now" in failure.message
+    store = SqliteStore(desk.home)
+    shown = offline_status(store, replace(desk.record(), state=JobState.RUNNING))
+    store.close()
+    assert "Put `name: shop` back." in str(shown.mend)
     assert "other" not in desk.run("list")
 
 
