@@ -36,6 +36,18 @@ class JobState(Enum):
     DONE = "DONE"
 
 
+# a sink goes on above the commits it holds of a job, whatever becomes of our state: see ``cdc.recovery``
+FORGOTTEN = (
+    "What its targets hold stays there: `cdc start JOB.yaml --adopt` goes on from the newest commit in them; to load "
+    "everything anew, start it with another `name:` into empty targets."
+)
+
+
+def forgetting(job: str) -> str:
+    """What the user of a job that has ended can do, for messages."""
+    return f"`cdc stop {job} --forget` drops its state. {FORGOTTEN}"
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelCounts:
     """What a channel has committed since the job's first start."""

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cdc.errors import CdcError, ConfigError, SurroundingsError
-from cdc.starting import POLL_S, console, drive, not_running, refuse_start, refuse_unready, start_detached
+from cdc.starting import POLL_S, config_of, console, drive, not_running, refuse_start, refuse_unready, start_detached
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,16 +92,19 @@ def check(job_file: Path) -> None:
 @click.option("--foreground", is_flag=True, help="Stay, log here, and leave restarts to systemd or Kubernetes.")
 @click.option("--adopt", is_flag=True, help="Go on above what the sink holds, though our state is not of it.")
 @click.option("--resume", "agreed", hidden=True, default="", help="How `cdc resume` starts a driver.")
+@click.option("--name", hidden=True, default="", help="The job that a supervisor starts the driver of.")
 @debug_option
 @click.pass_context
-def start(context: click.Context, job_file: Path, foreground: bool, adopt: bool, agreed: str, debug: bool) -> None:
+def start(
+    context: click.Context, job_file: Path, foreground: bool, adopt: bool, agreed: str, name: str, debug: bool
+) -> None:
     """Start a job; return when it runs, or say why not."""
     from cdc.config import load_config
     from cdc.jobs import opened_store
 
     debug = debug or context.obj
+    config = config_of(name, job_file) if name else load_config(job_file)
     job_file = job_file.expanduser().absolute()
-    config = load_config(job_file)
     with opened_store() as store:
         record = store.job(config.name)
         if foreground:
@@ -126,7 +130,7 @@ def pause(name: str) -> None:
         if driver.status() is not None:
             driver.pause()
             # asked of the record anew: a driver that cannot get on with it makes way for another one
-            _poll(f"Pausing {name}", lambda: status_of(store, known(store, name)).state == "PAUSED", PAUSE_S)
+            _poll(f"Pausing {name}", lambda: _is_paused_by_hand(status_of(store, known(store, name))), PAUSE_S)
         else:
             _end_supervisor(record)
             mark(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
@@ -141,6 +145,8 @@ def pause(name: str) -> None:
 @click.pass_context
 def resume(context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool) -> None:
     """Go on after a pause."""
+    from cdc.config import load_config
+    from cdc.identity import check_identity
     from cdc.jobs import Driver, known, opened_store
     from cdc.status import Resume
 
@@ -152,6 +158,7 @@ def resume(context: click.Context, name: str, past_ddl: bool, accept_server: boo
         if (before := driver.status()) is not None:
             _resume_running(driver, agreed, before)
         else:
+            check_identity(record, load_config(Path(record.job_file)), accept_server=accept_server)
             _end_supervisor(record)
             flags = ",".join(key for key in Resume.__dataclass_fields__ if getattr(agreed, key))
             start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)
@@ -171,7 +178,8 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
     with console(stderr=True).status(f"Resuming {before.job}"):
         deadline = time.monotonic() + PAUSE_S
         while not settled() and time.monotonic() < deadline:
-            if last.state == "PAUSED" and last.reason != before.reason and last.reason:
+            # a pause that was there before shows until the driver has taken the resume up
+            if last.state == "PAUSED" and (last.resumes > before.resumes or before.state != "PAUSED"):
                 break
             time.sleep(POLL_S)
     if last.state != "RUNNING":
@@ -180,10 +188,10 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
 
 @app.command()
 @name_argument
-@click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone.")
+@click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone, its rows stay.")
 def stop(name: str, forget: bool) -> None:
     """Stop a job for good."""
-    from cdc.checkpoint import JobState
+    from cdc.checkpoint import FORGOTTEN, JobState, forgetting
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
     from cdc.jobs import Driver, driver_lives, known, mark, opened_store, supervisor_lives
@@ -203,10 +211,11 @@ def stop(name: str, forget: bool) -> None:
             mark(
                 store, record, JobState.CANCELLED, "stopped by its user", f"`cdc stop {name} --forget` drops its state."
             )
+        state = known(store, name).state.value  # a source of files may have come to its end
         if forget:
             store.forget(name)
             JobFolder(state_folder(), name).remove()
-    _say(f"{name} is forgotten." if forget else f"{name} is CANCELLED. `cdc stop {name} --forget` drops its state.")
+    _say(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
 
 
 @app.command()
@@ -314,7 +323,10 @@ def ddl(job_file: Path) -> None:
 
 @app.command()
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path("demo"), help="Emptied first; the tables stay in it."
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    help="Empty, or an earlier demonstration's, which goes. The tables stay in it.",
 )
 @click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the shop is open.")
 def demo(folder: Path, seconds: float) -> None:
@@ -324,12 +336,16 @@ def demo(folder: Path, seconds: float) -> None:
     sys.exit(run_demo(folder.absolute(), seconds=seconds))
 
 
+def _is_paused_by_hand(status: JobStatus) -> bool:
+    """Whether it waits for its user; a job whose server is away is PAUSED as well, and goes on by itself."""
+    return (status.state, status.resume) == ("PAUSED", "manual")
+
+
 def _refuse_ended(record: JobRecord) -> None:
+    from cdc.checkpoint import forgetting
+
     if record.state.value in {"CANCELLED", "DONE"}:
-        raise ConfigError(
-            f"The job {record.name} is {record.state.value}.",
-            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
-        )
+        raise ConfigError(f"The job {record.name} is {record.state.value}.", mend=forgetting(record.name))
 
 
 def _end_supervisor(record: JobRecord) -> None:
@@ -415,10 +431,10 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except CdcError as error:
-        if debug:
-            raise
         from cdc.render import error_view
 
+        if debug:
+            traceback.print_exc()
         error_view(error.message, error.place, error.mend, console(stderr=True))
         sys.exit(error.exit_code)
 

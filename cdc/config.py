@@ -27,8 +27,8 @@ from pydantic import (
 
 from cdc.crossing import crossing
 from cdc.errors import ConfigError
-from cdc.jobfile import Fault, Misfit, explain, read_job_file
-from cdc.kinds import Address, Bytes, Count, Model, Port, Seconds, Text, filled, setting, switch
+from cdc.jobfile import NO_HOME, Fault, Misfit, explain, read_job_file
+from cdc.kinds import Address, Bytes, Count, Model, PathText, Port, Seconds, Text, filled, setting, switch
 from cdc.logs import SECRET_SETTING
 from cdc.status import is_loopback
 
@@ -66,7 +66,7 @@ class Tls(Model):
     mode: Annotated[Literal["off", "required", "verify_ca", "verify_identity"], BeforeValidator(switch)] = (
         "verify_identity"
     )
-    ca: Text | None = None  # file of certificates; None: the machine's own
+    ca: PathText | None = None  # file of certificates; None: the machine's own
 
     @model_validator(mode="after")
     def _ca_exists(self) -> Tls:
@@ -141,7 +141,7 @@ class BinlogFilesSource(Model):
 
     tag: ClassVar = "binlog_files"
     type: Literal["binlog_files"]
-    path: Text  # may hold wildcards
+    path: PathText  # may hold wildcards
 
     @property
     def location(self) -> str:
@@ -209,7 +209,7 @@ class DeltaSink(Model):
 
     tag: ClassVar = "delta"
     type: Literal["delta"]
-    path: Text
+    path: PathText
     create_tables: bool = True
     retention: Seconds = RETENTION_S
 
@@ -404,7 +404,12 @@ def load_config(path: Path) -> Config:
 
     Raises: ConfigError - with every fault: file, line, path and what is wrong.
     """
-    file = path.expanduser().absolute()
+    try:
+        file = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"The job file cannot be read: {NO_HOME}.", mend="Name a readable YAML file.", file=path
+        ) from error
     root, faults = read_job_file(file)
     config = None
     try:

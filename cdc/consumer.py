@@ -468,7 +468,8 @@ class Consumer:
         elif self._receiver.at_end() and self._now() - self._misfit[1] > MISFIT_S:
             raise SchemaMismatch(
                 f"{error.message} The binlog has no statement of it.",
-                mend="Undo the change, then `cdc resume`; or begin anew (`cdc stop --forget`) with the table as it is.",
+                mend="Undo the change, then `cdc resume`; or `cdc stop` the job, and load the table as it is with "
+                "a job of another name, into an empty target.",
                 **error.where,
             ) from error
 

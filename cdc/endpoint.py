@@ -317,7 +317,8 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _declined(_: Request, error: Exception) -> Response:
     assert isinstance(error, CdcError)
-    return JSONResponse({"error": masked(error.message), "mend": error.mend}, status_code=409)
+    body = {"error": masked(error.message), "mend": error.mend, "exit_code": error.exit_code}
+    return JSONResponse(body, status_code=409)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -16,9 +16,11 @@ import os
 import secrets
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -59,6 +61,14 @@ class JobFolder:
     def log(self) -> Path:
         """What supervisor and driver write."""
         return self.path / "driver.log"
+
+    def open_log(self) -> BinaryIO:
+        """The log, to append to, readable by its owner alone. Raises: CheckpointError - it cannot be written."""
+        self.make()
+        with _written(self.log):
+            log = self.log.open("ab")
+            os.fchmod(log.fileno(), 0o600)
+            return log
 
     def make(self) -> None:
         """Raises: CheckpointError - the folder cannot be made."""
@@ -108,9 +118,11 @@ class JobFolder:
             return None
 
     def set_failure(self, error: BaseException | None) -> None:
-        """Keep the error that ends this driver, or None: a new one starts."""
+        """Keep the error that ends this driver, or None: a new one starts. Raises: CheckpointError - of None alone."""
         if error is None:
-            (self.path / "failure.json").unlink(missing_ok=True)
+            failure = self.path / "failure.json"
+            with _written(failure):
+                failure.unlink(missing_ok=True)
             return
         with suppress(CheckpointError):  # a full disk is told in the log
             self._write("failure.json", json.dumps(asdict(Failure.of(error))))
@@ -122,16 +134,22 @@ class JobFolder:
     def _write(self, name: str, text: str) -> None:
         self.make()
         new = self.path / f".{name}.{os.getpid()}"
-        try:
+        with _written(self.path / name):
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
             new.replace(self.path / name)
-        except OSError as error:
-            raise CheckpointError(
-                f"A file of the job's folder cannot be written: {error.strerror}.",
-                mend="Free some space, or give the folder to the user that runs the job.",
-                path=self.path / name,
-            ) from error
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"A file of the job's folder cannot be written: {error.strerror}.",
+            mend="Free some space, move away what is in its way, or give the folder to the user that runs the job.",
+            path=file,
+        ) from error
 
 
 def _make(path: Path) -> None:

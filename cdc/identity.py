@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from cdc.checkpoint import JobRecord, JobState
 from cdc.config import BinlogSource, CanalSource, Config, DeltaSink
@@ -10,6 +10,7 @@ from cdc.errors import ConfigError
 from cdc.status import SinkStatus, SourceStatus
 
 SOURCE = "source server"
+_ANOTHER = "For another job, start a copy of the file that has another `name:` in it (`cdc start COPY.yaml`)."
 
 
 def identity_of(config: Config) -> dict[str, str]:
@@ -26,11 +27,22 @@ def identity_of(config: Config) -> dict[str, str]:
     return identity
 
 
-def check_identity(known: Mapping[str, str], config: Config, *, accept_server: bool = False) -> None:
+def check_name(name: str, config: Config) -> None:
+    """Refuse a job file that is another job's by now. Raises: ConfigError."""
+    if config.name != name:
+        raise ConfigError(
+            f"The job file of {name} has the name {config.name} now: that would be another job.",
+            mend=f"Put `name: {name}` back. {_ANOTHER}",
+        )
+
+
+def check_identity(record: JobRecord, config: Config, *, accept_server: bool = False) -> None:
     """Refuse a job file that would make another job of it. Channels may come and go.
 
     Raises: ConfigError - with every change.
     """
+    check_name(record.name, config)
+    known = record.identity
     changes = [
         f"{name} was {known[name]}, is {text}"
         for name, text in identity_of(config).items()
@@ -39,7 +51,7 @@ def check_identity(known: Mapping[str, str], config: Config, *, accept_server: b
     if changes:
         raise ConfigError(
             f"The job file no longer fits job {config.name}: {'; '.join(changes)}.",
-            mend="Put it back as it was, or give the changed file a new name: it is another job.",
+            mend=f"Put it back as it was. {_ANOTHER}",
         )
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 
 from cdc.assembly import Assembly, assemble
 from cdc.batch import FENCE_STEP
-from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState
+from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState, forgetting
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.commit import delays, utc_now
 from cdc.config import Config, load_config
@@ -86,6 +86,7 @@ class Job:
         self._at_work: Consumer | None = None  # whose run has not ended
         self._is_over = False
         self._signal = 0
+        self._resumes = 0
         self._delays = delays()
         self._widening = Widening()
         record = store.job(self._config.name)
@@ -100,6 +101,7 @@ class Job:
 
     def status(self) -> JobStatus:
         """See ``Controls``."""
+        resumes = self._resumes  # before the record: it counts a resume once the record is no longer the old pause
         record, progress = self._record, self._progress()
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
@@ -124,6 +126,7 @@ class Job:
             channels=tuple(_channel_statuses(progress, record.state)) if progress else self._saved_channels(checkpoint),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
+            resumes=resumes,
         )
 
     def _saved_channels(self, checkpoint: Checkpoint | None) -> tuple[ChannelStatus, ...]:
@@ -137,7 +140,7 @@ class Job:
     def request_resume(self, resume: Resume) -> None:
         """See ``Controls``."""
         if self._record.state is JobState.PAUSED or self._wishes.wish is Wish.PAUSE:
-            check_identity(self._record.identity, self._read(), accept_server=resume.accept_server)
+            check_identity(self._record, self._read(), accept_server=resume.accept_server)
             self._note(Wish.RESUME, resume)
 
     def request_snapshot(self, table: str, where: str | None) -> None:
@@ -172,10 +175,12 @@ class Job:
         """End the process, unless what was asked for was done in time. State is durable at every moment."""
         if self._is_over or (wish is Wish.PAUSE and self._at_work is not consumer):
             return
-        state, told, mend, code = {
-            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", 1),
-            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None, 0),
-        }.get(wish, (JobState.PENDING, "ended by a signal", None, 128 + self._signal))
+        code = {Wish.PAUSE: 1, Wish.STOP: 0}.get(wish, 128 + self._signal)
+        settled = Wish.PAUSE if wish is Wish.END and self._wishes.stays_paused else wish
+        state, told, mend = {
+            Wish.PAUSE: (JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}"),
+            Wish.STOP: (JobState.CANCELLED, "stopped by its user", None),
+        }.get(settled, (JobState.PENDING, "ended by a signal", None))
         reason = f"{told}; what was under way did not end within {grace_s:.0f} s, and is finished at the next start"
         _log.error("the process leaves: %s", reason)
         with suppress(CdcError):
@@ -185,7 +190,7 @@ class Job:
                     state=state,
                     reason=reason,
                     mend=mend,
-                    resume="manual" if wish is Wish.PAUSE else None,
+                    resume="manual" if settled is Wish.PAUSE else None,
                     driver_pid=None,
                     status_url=None,
                 )
@@ -226,11 +231,8 @@ class Job:
     def _begin(self, status_url: str | None, supervisor_pid: int | None) -> None:
         record = self._record
         if record.state in (JobState.CANCELLED, JobState.DONE):
-            raise ConfigError(
-                f"Job {record.name} is {record.state.value}.",
-                mend=f"`cdc stop {record.name} --forget` drops its state; then it can start anew.",
-            )
-        check_identity(record.identity, self._config, accept_server=self._accepts_server)
+            raise ConfigError(f"Job {record.name} is {record.state.value}.", mend=forgetting(record.name))
+        check_identity(record, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
         state = JobState.PAUSED if stays_paused else JobState.PENDING
@@ -261,19 +263,25 @@ class Job:
                 self._settle(JobState.CANCELLED, "stopped by its user")
                 return 0
             if wish is Wish.END:
-                if not self._is_paused_by_hand:  # a pause outlives its process
+                if self._wishes.stays_paused and not self._is_paused_by_hand:
+                    self._pause()
+                elif not self._is_paused_by_hand:  # a pause outlives its process
                     self._settle(JobState.PENDING, f"ended by {signal.Signals(self._signal).name}")
                 return 128 + self._signal
             if wish is Wish.PAUSE and not self._is_paused_by_hand:
-                self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
+                self._pause()
             if wish is Wish.RESUME:
                 self._take_up_again()
+                self._resumes += 1
             if self._is_paused_by_hand:
                 self._wishes.wait(None)
                 continue
             if self._run_once() is Ended.FINISHED:
                 self._settle(JobState.DONE, "its source has ended, and all of it is committed")
                 return 0
+
+    def _pause(self) -> None:
+        self._settle(JobState.PAUSED, "paused by its user", f"cdc resume {self._record.name}", "manual")
 
     def _run_once(self) -> Ended | None:
         began = time.monotonic()
@@ -380,7 +388,7 @@ class Job:
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         try:
             config = self._read()
-            check_identity(self._record.identity, config, accept_server=self._accepts_server)
+            check_identity(self._record, config, accept_server=self._accepts_server)
         except ConfigError as error:
             self._save(_paused(self._record, error, "manual"))
             return

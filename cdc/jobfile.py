@@ -25,6 +25,8 @@ from cdc.errors import ConfigError
 FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
 NODES_MOST = 50_000  # aliases of aliases could make any number out of a few lines
 SHOWN_CHARACTERS = 60  # of a wrong value; the rest tells nobody more
+NO_HOME = "its ~ names no home folder of this machine"
+NUL_INSIDE = "no path has a NUL character in it"
 
 Place = tuple[str | int, ...]  # keys and indexes from the top of the file
 # inside {...} YAML takes the braces of ${NAME} for its own, so both ends are other characters while it reads
@@ -192,21 +194,30 @@ class _Reader:
         return Node(found, line, key_lines)
 
     def _scalar(self, tree: yaml.Node, path: Place, line: int) -> Node:
-        value = self._loader.construct_object(tree)
+        value = self._value(tree)
         if isinstance(value, str) and _SUBSTITUTE.search(value):
             return Node(_SUBSTITUTE.sub(lambda match: self._substitute(match, path, line), value), line, {}, True)
         if value is not None and not isinstance(value, str | int | float | bool):
             value = tree.value  # dates and the like: only text is meant
         return Node(value, line)
 
+    def _value(self, tree: yaml.Node) -> Any:
+        """What YAML makes of a scalar; its text where that is impossible, and a model tells what it should be."""
+        try:
+            value = self._loader.construct_object(tree)
+            str(value)  # Python writes no number of thousands of digits, in hex it reads one
+        except (ValueError, ArithmeticError, LookupError, AttributeError):  # as the conversions in PyYAML raise them
+            value = self._loader.constructed_objects[tree] = tree.value  # an alias asks for it again
+        return value
+
     def _substitute(self, match: re.Match[str], path: Place, line: int) -> str:
         inside = match[1]
         if inside is not None and inside.startswith("file:"):
-            file = self._folder / Path(inside.removeprefix("file:")).expanduser()
             try:
+                file = self._folder / Path(inside.removeprefix("file:")).expanduser()
                 return file.read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            except (OSError, RuntimeError, ValueError) as error:
+                reason = _unreadable(error)
                 self.faults.append(Fault(line, path, f"the file of ${{{inside}}} cannot be read: {reason}"))
         elif inside is not None and _VARIABLE.fullmatch(inside):
             if inside in os.environ:
@@ -218,6 +229,14 @@ class _Reader:
             known = "write ${NAME} for a variable of the environment or ${file:/path} for a file's text"
             self.faults.append(Fault(line, path, f"{form} is not known; {known}"))
         return "?"  # stands in, so that the same place is not told twice
+
+
+def _unreadable(error: OSError | RuntimeError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return NO_HOME if isinstance(error, RuntimeError) else NUL_INSIDE
 
 
 def explain(error: ValidationError, root: Node, model: type[BaseModel]) -> list[Fault]:
@@ -327,6 +346,7 @@ _WORDS = {
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
     "int_from_float": "must be a whole number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",

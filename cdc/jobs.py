@@ -96,7 +96,9 @@ class Driver:
                 url=self._record.status_url,
             ) from error
         if code == 409:
-            raise CdcError(str(answer.get("error")), mend=str(answer.get("mend", "")))
+            refusal = CdcError(str(answer.get("error")), mend=str(answer.get("mend", "")))
+            refusal.exit_code = int(answer.get("exit_code", CdcError.exit_code))
+            raise refusal
         if code == 401:
             raise SurroundingsError(
                 "The driver does not accept our token.",
@@ -192,6 +194,9 @@ def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
         return "its driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
     if record.state is JobState.PENDING:
         return record.reason, record.mend or f"Start it with `cdc start {record.job_file}`."
+    failure = JobFolder(state_folder(), record.name).failure()
+    if failure is not None and failure.error == ConfigError.__name__:  # to start that file again may run another job
+        return " ".join(failure.message.split()), failure.mend
     return "died", f"Start it again with `cdc start {record.job_file}`; `cdc logs {record.name}` says more."
 
 

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+
+from cdc.jobfile import NO_HOME, NUL_INSIDE
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
@@ -57,12 +59,23 @@ def setting(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(NUL_INSIDE)
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(NO_HOME) from None
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, BeforeValidator(_address)]
 Text = Annotated[str, Field(min_length=1)]
+PathText = Annotated[Text, AfterValidator(_path)]  # as ``Model.located`` takes it
 
 
 class Model(BaseModel):

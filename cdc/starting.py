@@ -51,18 +51,16 @@ def refuse_unready(config: Config, incarnation: str) -> None:
 
 
 def refuse_start(store: SqliteStore, config: Config) -> None:
-    """Raises: ConfigError, LeaseLost - the job runs, is paused or was cancelled."""
-    from cdc.checkpoint import JobState
+    """Raises: ConfigError, LeaseLost - the job runs, is paused, was cancelled or is done."""
+    from cdc.checkpoint import JobState, forgetting
     from cdc.jobs import Driver, driver_lives, supervisor_lives
 
     record = store.job(config.name)
     if record is None:
         return
-    if record.state is JobState.CANCELLED:
-        raise ConfigError(
-            f"The job {record.name} was stopped for good.",
-            mend=f"`cdc stop {record.name} --forget` drops its state; then it can start afresh.",
-        )
+    if record.state in (JobState.CANCELLED, JobState.DONE):
+        how = "was stopped for good" if record.state is JobState.CANCELLED else "has read its source to the end"
+        raise ConfigError(f"The job {record.name} {how}.", mend=forgetting(record.name))
     live = Driver(record).status()
     paused = live.state == JobState.PAUSED.value if live else record.state is JobState.PAUSED
     if paused and (live is not None or record.resume != "automatic"):
@@ -112,9 +110,28 @@ def drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bo
         return 1
 
 
-def driver_command(job_file: Path, options: list[str]) -> list[str]:
-    """How a supervisor starts the driver."""
-    return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", *options]
+def config_of(name: str, job_file: Path) -> Config:
+    """The job file that a driver of the job ``name`` is to run; why it cannot is kept for who started the driver.
+
+    Raises: ConfigError - it is broken, or another job's by now.
+    """
+    from cdc.checkpoint_sqlite import state_folder
+    from cdc.config import load_config
+    from cdc.folder import JobFolder
+    from cdc.identity import check_name
+
+    try:
+        config = load_config(job_file)
+        check_name(name, config)
+    except ConfigError as error:
+        JobFolder(state_folder(), name).set_failure(error)
+        raise
+    return config
+
+
+def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
+    """How a supervisor starts the driver: of this job, even if the file has another name in it one day."""
+    return [sys.executable, "-m", "cdc.cli", "start", str(job_file), "--foreground", "--name", name, *options]
 
 
 def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
@@ -128,7 +145,7 @@ def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str
 
     folder = JobFolder(state_folder(), name)
     fence = record.fence if (record := store.job(name)) else 0
-    supervisor = launch(folder, driver_command(job_file, ["--debug"] if debug else []), once, debug=debug)
+    supervisor = launch(folder, driver_command(name, job_file, ["--debug"] if debug else []), once, debug=debug)
     terminal = console(stderr=True)
     with terminal.status(f"Starting {name}"):
         status = _wait_until_running(store, name, fence, supervisor)

@@ -135,6 +135,7 @@ class JobStatus:
     channels: tuple[ChannelStatus, ...] = ()
     window_bytes: int = 0  # rows read ahead or handed out, and in no started Task's hands
     window_limit_bytes: int = 0  # memory.window; 0: no driver is running
+    resumes: int = 0  # that this driver has taken up: a pause that is shown beside a higher number came after them
 
     def to_json(self) -> dict[str, Any]:
         """The body of ``GET /status``, keys in their documented order."""
@@ -152,6 +153,7 @@ class JobStatus:
             "split_transactions": self.split_transactions,
             "window_bytes": self.window_bytes,
             "window_limit_bytes": self.window_limit_bytes,
+            "resumes": self.resumes,
             "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
             "channels": [asdict(channel) for channel in self.channels],
         }

@@ -41,13 +41,12 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start a supervisor, detached from this terminal, that runs ``command`` as the driver.
 
-    ``once``: options of the first driver alone, which is the one that a person agreed to.
+    ``once``: options of the first driver alone, which is the one that a person agreed to. Raises: CheckpointError -
+    the job's folder cannot be written.
     """
-    folder.make()
     folder.set_failure(None)
     options = ["--debug"] if debug else []
-    with folder.log.open("ab") as log:
-        folder.log.chmod(0o600)
+    with folder.open_log() as log:
         return subprocess.Popen(
             [sys.executable, "-m", "cdc.supervisor", folder.job, *options, "--", *command, "--", *once],
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ class Wish(Enum):
 
     RESUME = 1
     PAUSE = 2
-    END = 3  # a signal: PENDING
+    END = 3  # a signal: PENDING, or PAUSED where that was asked for before it was done
     STOP = 4  # CANCELLED
 
 
@@ -24,11 +24,14 @@ class Wishes:
 
     wish: Wish | None = None
     resume: Resume | None = None
+    stays_paused: bool = False  # a pause was asked for, and no resume since: true of a job that a signal ends, too
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def note(self, wish: Wish, resume: Resume | None = None) -> None:
         """Somebody asks for it; one that is outweighed is forgotten."""
         with self.changed:
+            if wish in (Wish.PAUSE, Wish.RESUME):
+                self.stays_paused = wish is Wish.PAUSE
             outweighed = self.wish in (Wish.END, Wish.STOP) and wish.value < self.wish.value
             if not outweighed:
                 self.wish, self.resume = wish, resume or self.resume

@@ -7,7 +7,8 @@ import secrets
 import shutil
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from rich.table import Table
 
 from cdc.demo import proof, shop
 from cdc.demo.process import JobProcess, is_caught_up
-from cdc.local_servers import LocalServer, free_port, obtain
+from cdc.errors import ConfigError, SurroundingsError
+from cdc.local_servers import Binaries, LocalServer, free_port, obtain
 
 SHOPPERS = 2
 TRANSACTIONS_PER_S = 150.0  # of each shopper; far below what the job takes, so that a small machine stays usable
 FILL_CUSTOMERS, FILL_ORDERS = 2000, 10_000
 PASSWORD = secrets.token_urlsafe(12)
 START_TIMEOUT_S = 120  # a first start compiles the decoder's kernels
+
+MARK = ".cdc-demo"  # a file: the folder is a demonstration's, and nothing else is lost with it
 
 JOB = """\
 name: demo
@@ -50,13 +54,15 @@ status: {{port: {status}}}
 def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = None) -> int:
     """Run it all in ``folder`` (emptied first) and say whether both sides agree: exit code 0 or 1.
 
-    ``seconds``: how long the shop is open. Raises: SurroundingsError - no server is to be had.
+    ``seconds``: how long the shop is open. Raises: ConfigError - the folder holds what no demonstration left;
+    SurroundingsError - no server is to be had, or the folder cannot be emptied.
     """
     say = console or Console()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _refuse_foreign(folder)
+    binaries = obtain("mysql", lambda text: say.print(f"  {text}"))
+    _empty(folder)
     with ExitStack() as stack:
-        server = _server(stack, folder, say)
+        server = _server(stack, binaries, folder, say)
         _open_shop(server)
         say.print(
             f"[bold]2[/] A shop of {len(shop.TABLES)} full tables is open; {SHOPPERS} shoppers write to it all the time"
@@ -78,9 +84,42 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         return _prove(server, folder / "warehouse", say)
 
 
-def _server(stack: ExitStack, folder: Path, say: Console) -> LocalServer:
+def _refuse_foreign(folder: Path) -> None:
+    with _usable(folder):
+        if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(
+                "The folder for the demonstration would be emptied, and it holds what no demonstration left there.",
+                mend="Name one that is empty or not there yet, `cdc demo --folder FOLDER`, or empty this one yourself.",
+                folder=folder,
+            )
+
+
+def _empty(folder: Path) -> None:
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # it goes last, so that a folder which was emptied in part is known again
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == MARK):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        (folder / MARK).write_text("`cdc demo` made this folder, and empties it when it runs here again.\n")
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SurroundingsError(
+            f"The folder for the demonstration cannot be used: {error.strerror}.",
+            mend="Name another one: `cdc demo --folder FOLDER`.",
+            path=error.filename or folder,
+        ) from error
+
+
+def _server(stack: ExitStack, binaries: Binaries, folder: Path, say: Console) -> LocalServer:
     with say.status("[bold]1[/] Starting a private MySQL"):
-        binaries = obtain("mysql", lambda text: say.print(f"  {text}"))
         server = LocalServer.start(binaries, folder / "mysql", options=("--binlog-row-metadata=FULL",))
         stack.callback(server.kill)
         server.create_user("cdc", PASSWORD, "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")

@@ -281,7 +281,8 @@ class DeltaSink:
             if found is None:
                 raise SinkUnavailable(
                     "The target table is gone.",
-                    mend="Put the table's folder back, or `cdc stop --forget` the job and load anew.",
+                    mend="Put the table's folder back; or `cdc stop --forget` the job and start it with `--adopt`, "
+                    "which loads all tables again if it has `start: snapshot`.",
                     table=table,
                     path=self._folder(table),
                 )

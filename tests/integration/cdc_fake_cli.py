@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import cdc.cli
 import cdc.inspection
 import cdc.starting
+from cdc.starting import driver_command as real
 
 
-def driver_command(job_file: Path, options: list[str]) -> list[str]:
-    return [sys.executable, "-m", "tests.integration.cdc_fake_driver", "start", str(job_file), "--foreground", *options]
+def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
+    command = real(name, job_file, options)
+    return [command[0], "-m", "tests.integration.cdc_fake_driver", *command[command.index("start") :]]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
 
 ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
-beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING).
+beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
+resume ends in the same pause), ``away`` (it is PAUSED, and would go on by itself), ``end`` (it
+is DONE).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.config import load_config
 from cdc.endpoint import StatusEndpoint
 from cdc.folder import JobFolder
+from cdc.identity import check_identity
 from cdc.logs import set_up_logs
 from cdc.status import ChannelStatus, JobStatus, Resume, SinkStatus, SourceStatus
 
@@ -30,9 +33,10 @@ class FakeJob:
         self.record = record
         self.over = threading.Event()
         self.code = 0
+        self.resumes = 0
 
-    def become(self, state: JobState, reason: str | None = None) -> None:
-        resume = "manual" if state is JobState.PAUSED else None
+    def become(self, state: JobState, reason: str | None = None, resume: str | None = None) -> None:
+        resume = resume or ("manual" if state is JobState.PAUSED else None)
         self.record = replace(self.record, state=state, reason=reason, resume=resume, mend=None)
         self.store.save_job(self.record)
 
@@ -47,16 +51,26 @@ class FakeJob:
             source=SourceStatus("binlog", "127.0.0.1:3306"),
             sink=SinkStatus("delta", "./warehouse"),
             lag_seconds=0.4,
+            resumes=self.resumes,
             channels=(ChannelStatus("shop.orders", "ods.orders", record.state.value, 1000, 10, 90_000, 3),),
         )
 
     def request_pause(self) -> None:
-        threading.Timer(0.2, self.become, (JobState.PAUSED, "paused by its user")).start()
+        after_s = 2.0 if self.record.resume == "automatic" else 0.2  # a run that hangs is waited for
+        threading.Timer(after_s, self.become, (JobState.PAUSED, "paused by its user")).start()
 
     def request_resume(self, resume: Resume) -> None:
+        check_identity(self.record, load_config(Path(self.record.job_file)))
         if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
             raise errors.SchemaChanged("A TRUNCATE lies ahead.", mend="Use --past-ddl.")
-        threading.Timer(0.2, self.become, (JobState.RUNNING,)).start()
+        threading.Timer(0.2, self.take_up_again).start()
+
+    def take_up_again(self) -> None:
+        reason = self.record.reason
+        self.become(JobState.PENDING)
+        self.resumes += 1
+        still = Path(self.record.job_file).with_name("still").exists()
+        self.become(*((JobState.PAUSED, reason) if still else (JobState.RUNNING,)))
 
     def request_stop(self) -> None:
         self.become(JobState.CANCELLED)
@@ -94,10 +108,16 @@ def main() -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     signal.signal(signal.SIGTERM, job.terminate)
-    job.become(JobState.RUNNING)
+    if file.with_name("away").exists():
+        job.become(JobState.PAUSED, "the server is away", "automatic")
+    else:
+        job.become(JobState.RUNNING)
     die = file.with_name("die")
     if die.exists():
         os._exit(int(die.read_text()))
+    if file.with_name("end").exists():
+        job.become(JobState.DONE)
+        job.over.set()
     job.over.wait()
     if job.code:
         job.become(JobState.PENDING)

@@ -11,14 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cdc.checkpoint import JobRecord
+import cdc.cli
+import cdc.starting
+from cdc.checkpoint import JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.folder import JobFolder
-from cdc.jobs import driver_lives, supervisor_lives
+from cdc.jobs import driver_lives, offline_status, supervisor_lives
 
 ROOT = Path(__file__).parents[2]
 JOB = """\
@@ -246,6 +249,80 @@ def test_a_refusal_of_the_driver_reaches_the_user(desk: Desk) -> None:
     told = desk.run("resume", "shop", code=1)
     assert "A TRUNCATE lies ahead." in told and "mend:  Use --past-ddl." in told
     desk.run("resume", "shop", "--past-ddl")
+
+
+def test_a_job_file_that_has_another_jobs_name_by_now_starts_no_job(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_HOME", str(desk.home))
+    running = desk.start()
+    desk.run("pause", "shop")
+    desk.job_file.write_text(JOB.replace("name: shop", "name: other"))
+    for pid in (running.supervisor_pid, running.driver_pid):
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not driver_lives(running), "the driver ended")
+    told = desk.run("resume", "shop", code=2)
+    assert "has the name other now" in told and "Put `name: shop` back." in told and "start a copy" in told
+    # so does the driver that a supervisor starts, and says why to whoever started that
+    command = cdc.starting.driver_command("shop", desk.job_file, [])
+    driver = desk.command(*command[command.index("start") :])
+    assert driver.returncode == 2 and "has the name other now" in driver.stderr
+    failure = JobFolder(desk.home, "shop").failure()
+    assert failure is not None and "has the name other now" in failure.message
+    store = SqliteStore(desk.home)
+    shown = offline_status(store, replace(desk.record(), state=JobState.RUNNING))
+    store.close()
+    assert "Put `name: shop` back." in str(shown.mend)
+    assert "other" not in desk.run("list")
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_resume_that_the_job_file_forbids_says_why(desk: Desk, is_live: bool) -> None:
+    running = desk.start()
+    desk.run("pause", "shop")
+    if not is_live:
+        for pid in (running.supervisor_pid, running.driver_pid):
+            assert pid
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not driver_lives(running), "the driver ended")
+    desk.job_file.write_text(JOB.replace("secret-word", "${CDC_NO_SUCH}"))
+    told = desk.run("resume", "shop", code=2)
+    assert "the environment variable CDC_NO_SUCH is not set" in told
+    assert desk.status()["state"] == "PAUSED"
+
+
+def test_a_resume_whose_cause_is_not_mended_says_so_at_once(desk: Desk) -> None:
+    desk.start()
+    desk.say("still")
+    desk.run("pause", "shop")
+    began = time.monotonic()
+    assert "The job shop is PAUSED: paused by its user" in desk.run("resume", "shop", code=1)
+    assert time.monotonic() - began < cdc.cli.PAUSE_S / 2
+
+
+def test_a_pause_of_a_job_that_waits_for_its_server_is_done_once_it_is_its_users(desk: Desk) -> None:
+    desk.say("away")
+    desk.run("start", str(desk.job_file), code=3)
+    assert (desk.status()["state"], desk.status()["resume"]) == ("PAUSED", "automatic")
+    desk.run("pause", "shop")
+    assert (desk.record().reason, desk.record().resume) == ("paused by its user", "manual")
+
+
+def test_a_job_that_is_done_stays_so_and_is_not_started_again(desk: Desk) -> None:
+    desk.say("end")
+    desk.start()
+    wait_for(lambda: desk.record().state.value == "DONE", "it has come to its end")
+    told = desk.run("start", str(desk.job_file), code=2)
+    assert "The job shop has read its source to the end." in told and "--adopt" in told
+    assert "shop is DONE." in desk.run("stop", "shop")
+    assert desk.record().state.value == "DONE"
+    assert "`cdc start JOB.yaml --adopt` goes on" in desk.run("stop", "shop", "--forget")
+
+
+def test_debug_shows_where_an_error_arose_and_keeps_its_exit_code(desk: Desk) -> None:
+    told = desk.run("--debug", "status", "nope", code=2)
+    assert "Traceback" in told and "error: There is no job nope." in told
 
 
 def test_a_broken_job_file_starts_nothing(desk: Desk) -> None:

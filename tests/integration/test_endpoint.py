@@ -150,6 +150,7 @@ def test_status_is_the_documented_json(url: str) -> None:
         "split_transactions": 0,
         "window_bytes": 77,
         "window_limit_bytes": 1000,
+        "resumes": 0,
         "checkpoint": {
             "id": 42,
             "state": "COMMITTED",
@@ -237,7 +238,7 @@ def test_a_request_with_the_token_reaches_the_job(url: str, controls: Controls) 
 
 def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
     code, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
-    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it."})
+    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it.", "exit_code": 1})
 
 
 def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,20 @@ from cdc.assembly import Assembly
 from cdc.checkpoint import JobState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
-from cdc.errors import ConfigError, LeaseLost, SchemaChanged, SinkForeign, SinkUnavailable, SourceUnavailable
+from cdc.errors import (
+    ConfigError,
+    LeaseLost,
+    LoadRejected,
+    SchemaChanged,
+    SinkForeign,
+    SinkUnavailable,
+    SourceUnavailable,
+)
 from cdc.folder import JobFolder
 from cdc.job import Job
 from cdc.logs import LineFormatter
 from cdc.status import Resume
+from cdc.wishes import Wish
 from channels.mapping import Routes
 from tests.flow.harness import MAPPINGS
 from tests.flow.runner import ThreadRunner
@@ -301,6 +310,43 @@ def test_a_pause_by_hand_outlives_the_process(bench):
     again.stop()
 
 
+@pytest.mark.parametrize(
+    ("wishes", "state", "resume"),
+    [
+        ((Wish.PAUSE, Wish.END), JobState.PAUSED, "manual"),
+        ((Wish.END, Wish.PAUSE), JobState.PAUSED, "manual"),
+        ((Wish.PAUSE, Wish.RESUME, Wish.END), JobState.PENDING, None),
+    ],
+)
+def test_a_signal_loses_no_pause_that_is_not_done_yet(bench, wishes, state, resume):
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    class Hangs:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, loads, checkpoint):
+            hangs.set()
+            goes_on.wait()
+            return self.inner.commit(loads, checkpoint)
+
+    bench.wrap_sink = Hangs
+    job = bench.job()
+    assert hangs.wait(60)
+    job.job._signal = signal.SIGTERM
+    for wish in wishes:
+        job.job._note(wish, Resume() if wish is Wish.RESUME else None)
+    goes_on.set()
+    assert job.ended() == 143
+    store = SqliteStore(bench.folder / "home")
+    record = store.job("shop")
+    store.close()
+    assert (record.state, record.resume) == (state, resume)
+
+
 def test_a_driver_that_ends_in_order_leaves_no_process_behind_in_its_record(bench):
     job = bench.job(supervisor_pid=4711)
     job.until("RUNNING")
@@ -344,6 +390,45 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
     again = bench.job(resume=Resume())
     again.until("RUNNING")
     again.stop()
+
+
+def test_a_pause_of_the_same_cause_is_told_from_the_one_that_was_resumed(bench):
+    class Refuses:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def commit(self, *_):
+            raise LoadRejected("A row does not fit.", mend="Widen the column.")
+
+    bench.wrap_sink = Refuses
+    job = bench.job()
+    for number in range(3):
+        paused = job.until("PAUSED", resumes=number)
+        assert (paused.reason, paused.resume) == ("A row does not fit.", "manual")
+        job.job.request_resume(Resume())
+    job.stop()
+
+
+def test_a_job_file_with_another_name_is_refused_at_resume(bench):
+    job = bench.job()
+    job.until("RUNNING")
+    job.job.request_pause()
+    job.until("PAUSED", resume="manual")
+    as_it_was = bench.file.read_text()
+    bench.file.write_text(as_it_was.replace("name: shop", "name: other"))
+    with pytest.raises(ConfigError, match=r"`name: shop` back\..*start a copy"):
+        job.job.request_resume(Resume())
+    # changed between the request and the run loop
+    job.job._note(cdc.wishes.Wish.RESUME, Resume())
+    told = job.until("PAUSED", reason="The job file of shop has the name other now: that would be another job.")
+    assert told.resume == "manual"
+    bench.file.write_text(as_it_was)
+    job.job.request_resume(Resume())
+    job.until("RUNNING")
+    job.stop()
 
 
 def test_a_secret_that_is_new_in_the_job_file_is_hidden_in_log_and_reason_once_it_is_read(bench, monkeypatch):
@@ -409,6 +494,24 @@ def test_a_lost_state_is_refused_and_adopted(bench):
     old = bench.job()
     with pytest.raises(SinkForeign):
         old.ended()
+
+
+def test_a_job_that_was_stopped_and_forgotten_goes_on_from_its_targets(bench):
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.stop()
+    with pytest.raises(ConfigError, match=r"--forget.*--adopt.*another `name:`"):
+        bench.job().ended()
+    store = SqliteStore(bench.folder / "home")
+    store.forget("shop")
+    store.close()
+    with pytest.raises(SinkForeign):
+        bench.job().ended()
+    bench.source.write(("shop.orders", 7))
+    adopted = bench.job(adopt=True)
+    adopted.until_caught_up(bench.source)
+    adopted.stop()
+    assert bench.rows() == bench.expected()
 
 
 def test_an_old_copy_of_the_state_is_refused_and_adopted(bench):
@@ -492,7 +595,7 @@ import cdc.wishes
 from tests.recovery.test_job import Bench
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
-cdc.job.END_GRACE_S = cdc.job.PAUSE_GRACE_S = 1.5
+cdc.job.END_GRACE_S, cdc.job.PAUSE_GRACE_S = 1.5, 60 if "signal" in sys.argv[2] else 1.5
 class Hangs:
     def __init__(self, inner):
         self.inner = inner
@@ -507,8 +610,9 @@ job = cdc.job.Job(
     bench.file, SqliteStore(bench.folder / "home"), load=load_config, assemble=bench.assemble
 )
 import threading
-if sys.argv[2] == "pause":
-    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause()), daemon=True).start()
+if "pause" in sys.argv[2]:
+    noted = lambda: print("noted", flush=True)
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause(), noted()), daemon=True).start()
 elif sys.argv[2] == "stop":
     threading.Thread(target=lambda: (sys.stdin.readline(), job.request_stop()), daemon=True).start()
 sys.exit(job.run())
@@ -531,7 +635,13 @@ def test_a_start_that_hangs_keeps_nobody_waiting(bench):
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "state"), [("signal", 143, "PENDING"), ("pause", 1, "PAUSED"), ("stop", 0, "CANCELLED")]
+    ("asked", "code", "state"),
+    [
+        ("signal", 143, "PENDING"),
+        ("pause", 1, "PAUSED"),
+        ("pause, then signal", 143, "PAUSED"),
+        ("stop", 0, "CANCELLED"),
+    ],
 )
 def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_start(bench, asked, code, state):
     with subprocess.Popen(
@@ -543,11 +653,12 @@ def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_st
     ) as child:
         assert child.stdout.readline() == "hangs\n"
         began = time.monotonic()
-        if asked == "signal":
-            child.send_signal(signal.SIGTERM)
-        else:
+        if asked != "signal":
             child.stdin.write("now\n")
             child.stdin.flush()
+        if "signal" in asked:
+            assert asked == "signal" or child.stdout.readline() == "noted\n"
+            child.send_signal(signal.SIGTERM)
         assert child.wait(30) == code
         assert time.monotonic() - began < 15
     store = SqliteStore(bench.folder / "home")

@@ -340,6 +340,44 @@ BROKEN = {
             ),
         ],
     ),
+    "scalars that are not what YAML takes them for": (
+        changed("start: latest", "port: 0x_, server_id: !!int abc, tls: {mode: 0b_}")
+        + "tasks: {parallel: !!float abc}\nstatus: {port: &odd !!int '', host: *odd}\n"
+        + "spark: !!bool abc\ncommit: {interval: !!timestamp abc}\n"
+        + f"memory: {{window: 0x{'f' * 5000}}}\nsnapshot: {{readers: {'9' * 5000}}}\n",
+        [
+            "shop.yaml:2 source.port: must be a whole number (got '0x_')",
+            "shop.yaml:2 source.tls.mode: must be one of off, required, verify_ca or verify_identity (got '0b_')",
+            "shop.yaml:2 source.server_id: must be a whole number (got 'abc')",
+            "shop.yaml:6 tasks.parallel: must be a whole number (got 'abc')",
+            "shop.yaml:7 status.host: must not be empty",
+            "shop.yaml:7 status.port: must be a whole number (got '')",
+            "shop.yaml:8 spark: must be a mapping (key: value) (got 'abc')",
+            ("shop.yaml:9 commit.interval: must be a duration with its unit, such as 500ms, 5s, 10m or 1h (got 'abc')"),
+            (
+                "shop.yaml:10 memory.window: must be a size with its unit, such as 64MiB or 15MB "
+                f"(got '0x{'f' * 58}...')"
+            ),
+            f"shop.yaml:11 snapshot.readers: must be a smaller number (got '{'9' * 60}...')",
+        ],
+    ),
+    "secrets at places that no file can have": (
+        changed("username: cdc", 'username: "${file:a\\0b}"').replace('"s3cret"', "${file:~no-such-user/x}"),
+        [
+            "shop.yaml:2 source.username: the file of ${file:a\0b} cannot be read: no path has a NUL character in it",
+            (
+                "shop.yaml:2 source.password: the file of ${file:~no-such-user/x} cannot be read: "
+                "its ~ names no home folder of this machine"
+            ),
+        ],
+    ),
+    "paths that no file can have": (
+        changed("./warehouse", "~no-such-user/x").replace("start: latest", 'tls: {mode: verify_ca, ca: "a\\0b"}'),
+        [
+            "shop.yaml:2 source.tls.ca: no path has a NUL character in it (got 'a\\x00b')",
+            "shop.yaml:3 sink.path: its ~ names no home folder of this machine (got '~no-such-user/x')",
+        ],
+    ),
     "TLS with a file that is not there": (
         changed("start: latest", "tls: {mode: verify_ca, ca: /no/such.pem}"),
         ["shop.yaml:2 source.tls.ca: there is no file /no/such.pem"],
@@ -394,6 +432,17 @@ BROKEN = {
 def test_a_broken_file_is_told_with_line_and_path(case: str, tmp_path: Path) -> None:
     text, expected = BROKEN[case]
     assert faults(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize("name", ["2024-13-45", "!!int a-b", "!!timestamp abc", "0b_"])
+def test_a_name_that_looks_like_something_else_is_a_name(name: str, tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, changed("name: shop", f"name: {name}")))
+    assert config.name == name.split()[-1]
+
+
+def test_a_job_file_in_the_home_of_nobody_is_told() -> None:
+    with pytest.raises(ConfigError, match="its ~ names no home folder"):
+        load_config(Path("~no-such-user/shop.yaml"))
 
 
 def test_aliases_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:

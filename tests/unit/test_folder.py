@@ -15,6 +15,7 @@ import pytest
 from cdc.errors import CdcError, CheckpointError
 from cdc.folder import JobFolder
 from cdc.logs import LineFormatter
+from cdc.supervisor import launch
 
 
 def test_temporary_files_of_a_killed_driver_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +79,20 @@ def test_a_temporary_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     in_the_way.write_bytes(b"")
     with pytest.raises(CheckpointError, match="cannot be made: File exists"):
         JobFolder(tmp_path, "shop").use_temporary()
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, "shop")
+    folder.open_log().close()
+    assert folder.log.stat().st_mode & 0o777 == 0o600
+    folder.log.unlink()
+    folder.log.mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot be written: Is a directory.*driver\.log"):
+        launch(folder, ["true"])
+
+
+def test_a_failure_that_cannot_be_taken_away_is_told(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, "shop")
+    (folder.path / "failure.json").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"failure\.json"):
+        folder.set_failure(None)

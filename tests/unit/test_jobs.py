@@ -14,10 +14,19 @@ from pathlib import Path
 import pytest
 
 from cdc.checkpoint import JobRecord, JobState
+from cdc.checkpoint_sqlite import SqliteStore
 from cdc.folder import JobFolder
-from cdc.jobs import Driver, driver_lives, supervisor_lives
+from cdc.jobs import Driver, driver_lives, offline_status, supervisor_lives
 
 SLEEP = "import sys; print(flush=True); sys.stdin.read()"
+
+
+def test_a_broken_job_file_does_not_keep_its_job_from_being_shown(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(f"name: 2024-13-45\nsource: {{type: binlog, host: db, port: 0x{'f' * 5000}}}\n")
+    store = SqliteStore(tmp_path)
+    status = offline_status(store, record(tmp_path, os.getpid()))
+    store.close()
+    assert status.source.server is not None and status.source.server.startswith("db:0xf")
 
 
 @contextmanager
