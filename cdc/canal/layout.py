@@ -66,7 +66,7 @@ def column_of(database: str, table: str, told: LayoutColumn) -> Column:
     match = _TYPE.match(told.type)
     base = " ".join(match[1].lower().split()) if match else ""
     kind = _SYNONYMS.get(base) or KINDS.get(base)
-    if match is None or kind is None:
+    if match is None or kind is None or (kind in (Kind.ENUM, Kind.SET) and match[2] is None):
         raise SchemaMismatch(
             f"Canal gives a column the type {told.type!r}, which is not known.",
             mend="Leave the column out of the mapping, or give source.mysql so that types come from there.",

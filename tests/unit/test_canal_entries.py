@@ -212,9 +212,10 @@ def test_types_are_read_from_canals_text(told, kind, arrow):
         assert column.labels == ("a,b", "it's")
 
 
-def test_an_unknown_type_is_refused_by_name():
-    with pytest.raises(SchemaMismatch, match="sql_variant"):
-        column_of("d", "t", LayoutColumn(0, "c", "sql_variant", False))
+@pytest.mark.parametrize("told", ["sql_variant", "enum", "set\t'a')"])
+def test_an_unknown_type_is_refused_by_name(told):
+    with pytest.raises(SchemaMismatch, match="is not known"):
+        column_of("d", "t", LayoutColumn(0, "c", told, False))
 
 
 def test_damaged_bytes_are_an_error_or_a_value_and_never_a_crash():
