@@ -97,6 +97,7 @@ _TABLES = _words("TABLE TABLES LOCAL NO_WRITE_TO_BINLOG")  # behind ANALYZE, whe
 _SETTINGS_FOR = re.compile(
     r"""\s*SET\s+STATEMENT\s(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\sFOR\s""", re.IGNORECASE | re.DOTALL
 )
+_RULES = frozenset(("UNIQUE", "PRIMARY", "CHECK", "FOREIGN", "REFERENCES", "PARTITION"))  # rows may break them
 _NO_ROWS_ENGINES = frozenset(("BLACKHOLE", "FEDERATED"))
 
 
@@ -230,8 +231,8 @@ class _Reader:
         if not self.tables.maps(database, table):
             return self._alter_of_another(cursor)
         found = [self._specification(database, table, part) for part in specifications(cursor.rest())]
-        if ignores and any(token.word in ("UNIQUE", "PRIMARY") for token in cursor.rest()):
-            # rows that would break the key are deleted, and no row event says so
+        if ignores and any(token.word in _RULES for token in cursor.rest()):
+            # rows that break a key or a condition, or have no partition, are deleted, and no row event says so
             found.append(Effect(EffectKind.TOUCHES, reason=f"IGNORE {_phrase(cursor.rest())}", row_changing=True))
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]
         return Effect(
@@ -293,7 +294,7 @@ class _Reader:
             return loses
         if first == "CONVERT":
             return loses
-        if first in _HARMLESS_OPTIONS and not any(token.word in _NO_ROWS_ENGINES for token in part.tokens):
+        if first in _HARMLESS_OPTIONS and not any(token.text.upper() in _NO_ROWS_ENGINES for token in part.tokens):
             return harmless
         return loses
 

@@ -80,6 +80,13 @@ class Mapping:
         read = {name for text in expressions.values() for name in self._columns_read(text, schema)}
         if self.filter is not None:
             read |= self._columns_read(self.filter, schema)
+        ours = sorted(name for name in read if name.casefold() in (DELETED, SEQUENCE))
+        if ours:
+            raise SchemaMismatch(
+                f"The source has a column {ours[0]}, which is a name of ours.",
+                mend="Leave it out: name the columns to load under columns: of the channel.",
+                table=schema.name,
+            )
         key = {name for part in self.key_of(schema) for name in self._columns_read(expressions[part], schema)}
         return Reads(frozenset(read | key), frozenset(key))
 

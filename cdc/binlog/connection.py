@@ -104,6 +104,13 @@ class ReaderIdentity:
         return name.rpartition("-")[0] == self.name.rpartition("-")[0]
 
 
+# whatever limits the server gives its users: a result that was cut short would be taken for the whole table
+_UNLIMITED = (
+    "SET SESSION sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    "/*!50708 , max_execution_time = 0 *//*M! , max_statement_time = 0 */"
+)
+
+
 def connect(endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection[Any]:
     """Log in, with autocommit and utf8mb4. Raises: SourceUnavailable."""
     settings: dict[str, Any] = {"ssl": endpoint.tls.context()} if endpoint.tls else {}
@@ -122,6 +129,7 @@ def connect(endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Conn
             read_timeout=round(QUERY_TIMEOUT_S),
             write_timeout=round(QUERY_TIMEOUT_S),
             program_name="spark-binlog-load",
+            init_command=_UNLIMITED,
             **settings,
         )
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:

@@ -82,6 +82,7 @@ class DeltaSink:
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
         self._claim = Claim(self._root / STAGING)
         self._tables: dict[str, DeltaTable] = {}
+        self._met: dict[str, TargetTable] = {}  # what rows of a table were last found to fit
         self._maintained: dict[str, float] = {}
         self._vacuumed: dict[str, float] = {}
         self._token: str | None = None  # see StagedFileWriter
@@ -92,14 +93,18 @@ class DeltaSink:
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
         folder = self._folder(table.name)
-        for finding in self.describe(table):
-            if finding.fatal:
-                raise TargetMismatch(finding.problem, mend=finding.mend, table=table.name, path=folder)
+        self._refuse(table.name, self.describe(table))
+        self._met[table.name] = table
         if self._open(table.name) is None:
             self._create(table, folder)
         found = self._open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
             self._add_invariants(found, folder)
+
+    def _refuse(self, table: str, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.fatal:
+                raise TargetMismatch(finding.problem, mend=finding.mend, table=table, path=self._folder(table))
 
     def _add_invariants(self, found: DeltaTable, folder: Path) -> None:
         """Name a feature that NOT NULL is, and deltalake does not name: Spark refuses to read a table without it."""
@@ -161,7 +166,10 @@ class DeltaSink:
         return delta_tables.create_table(table, self._folder(table.name), self._retention_s)
 
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
-        """See ``Sink``."""
+        """See ``Sink``. Raises: TargetMismatch - the mapping gives other columns by now, and they do not fit."""
+        if self._met.get(table.name) != table:
+            self._refuse(table.name, self.describe(table))
+            self._met[table.name] = table
         return StagedFileWriter(str(self._root), self._probe(), table)
 
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
@@ -259,7 +267,7 @@ class DeltaSink:
             if now - self._maintained.get(table.name, -_MAINTAIN_EVERY_S) < _MAINTAIN_EVERY_S:
                 continue
             found = self._open(table.name)
-            if found is None:
+            if found is None or any(delta_tables.unwritable(found)):
                 continue
             self._maintained[table.name] = now
             self._compact(found, table)
@@ -291,6 +299,7 @@ class DeltaSink:
                 return
             if done is None:
                 self._refuse_foreign(found, table, mark)
+            self._refuse(table, delta_tables.unwritable(found))
             lost = [label_for(load.name) for load in loads if not self._is_staged(load)]
             if lost:
                 raise LoadLost("Staged files are gone.", mend="They are loaded again by themselves.", labels=lost)

@@ -115,7 +115,8 @@ def statistics(footer: pq.FileMetaData, text_columns: Sequence[str] = ()) -> str
         first, last = _bound(first, name in text_columns), _bound(last, name in text_columns)
         if first is not None and last is not None:
             low[name], high[name] = first, last
-    return json.dumps({"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+    told = {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return json.dumps(told, ensure_ascii=False)  # deltalake decodes escapes of characters beyond U+FFFF wrongly
 
 
 def _bound(value: Any, text: bool) -> Any:

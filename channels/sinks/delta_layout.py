@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from channels.sinks.delta_files import unpacked_bytes
-from channels.sinks.delta_merge import LEAF_BYTES, LEAF_ROWS, Action, TableFile, write_leaves
+from channels.sinks.delta_merge import LEAF_BYTES, LEAF_ROWS, Action, TableFile, rows_of, write_leaves
 
 # a full Task makes larger files: a backlog is not rewritten
 _SMALL_ROWS = LEAF_ROWS // 4
@@ -103,4 +103,4 @@ def _bytes(path: Path) -> int:
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
     with pq.ParquetFile(path, memory_map=True) as file:
-        return file.read(schema.names).cast(schema)
+        return rows_of(file, schema)

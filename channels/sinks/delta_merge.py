@@ -68,7 +68,7 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
         for name in key:
             known = f"{side}.{name}" in actions.column_names
             column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
-            bounds[side, name] = list(_above(column) if side == "max" else column)
+            bounds[side, name] = list(_above(column) if side == "max" else _plain(column))
     return [
         TableFile(
             path,
@@ -81,11 +81,19 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
     ]
 
 
+def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Bounds of text, NULL beyond U+FFFF: where a log has such characters as escapes, deltalake gives others."""
+    if not (pa.types.is_string(bounds.type) or pa.types.is_large_string(bounds.type)):
+        return bounds.cast(pa.string()) if pa.types.is_string_view(bounds.type) else bounds
+    return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
+
+
 def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Upper bounds that hold: the log may have cut a time to its millisecond.
 
     Source: the Delta protocol, "Per-file Statistics".
     """
+    bounds = _plain(bounds)
     if not pa.types.is_timestamp(bounds.type):
         return bounds
     latest = pa.scalar(_LATEST, pa.int64())
@@ -283,9 +291,9 @@ class Merge:
         tables = []
         for file, mask in self._load.upserts():
             with pq.ParquetFile(file.path, memory_map=True) as opened:
-                table = opened.read(self._schema.names)
+                table = rows_of(opened, self._schema)
             tables.append(table if mask is None else table.filter(mask))
-        return pa.concat_tables(tables).cast(self._schema)
+        return pa.concat_tables(tables)
 
     def _rewrite(self, touched: _Touched, rows: pa.Table | None, number: int) -> list[Action]:
         """``touched`` without the rows that the load replaces, and with ``rows``."""
@@ -294,10 +302,9 @@ class Merge:
             first = 0
             with pq.ParquetFile(self._folder / touched.file.path, memory_map=True) as file:
                 for group in range(file.num_row_groups):
-                    table = file.read_row_group(group, columns=self._schema.names, use_threads=False)
+                    table = rows_of(file, self._schema, group)
                     stays = touched.stays[first : first + table.num_rows]
                     first += table.num_rows
-                    table = table.cast(self._schema)
                     yield table if stays.all() else table.filter(pa.array(stays))
             if rows is not None:
                 yield rows
@@ -329,16 +336,27 @@ class Merge:
             first = 0
             with pq.ParquetFile(file.path, memory_map=True) as staged:
                 for group in range(staged.num_row_groups):
-                    table = staged.read_row_group(group, columns=self._schema.names, use_threads=False)
+                    table = rows_of(staged, self._schema, group)
                     wanted = mask.slice(first, table.num_rows) if mask is not None else None
                     first += table.num_rows
-                    yield table.cast(self._schema) if wanted is None else table.cast(self._schema).filter(wanted)
+                    yield table if wanted is None else table.filter(wanted)
 
         return self._write(tables(), f"rows-{file.first_row}")
 
     def _write(self, tables: Iterator[pa.Table], name: str) -> list[Action]:
         """Write ``tables`` as leaves; none where there is no row."""
         return write_leaves(tables, self._folder, f"{self._name}-{name}", self._schema, self._load.key)
+
+
+def rows_of(file: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+    """Rows of a file, or of one of its row groups, as the table has them: a column that came later is NULL in them."""
+    there = [name for name in schema.names if name in file.schema_arrow.names]
+    found = file.read(there) if group is None else file.read_row_group(group, columns=there, use_threads=False)
+    columns = [
+        found.column(field.name).cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:

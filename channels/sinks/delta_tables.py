@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,8 +80,8 @@ def lacks_invariants(table: DeltaTable) -> bool:
     return features is not None and "invariants" not in features
 
 
-def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
-    """Every way in which ``found`` does not fit ``table``."""
+def unwritable(found: DeltaTable) -> Iterator[Finding]:
+    """What no merge of ours keeps as it is; asked before each, since anybody may set it at any time."""
     protocol, metadata = found.protocol(), found.metadata()
     alien = (set(protocol.reader_features or ()) - _READ_FEATURES) | (
         set(protocol.writer_features or ()) - _WRITE_FEATURES
@@ -102,6 +102,17 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             f"The table is partitioned by {', '.join(metadata.partition_columns)}.",
             "Load into an unpartitioned table; this sink keeps files apart by key.",
         )
+    if metadata.configuration.get("delta.appendOnly", "false").lower() == "true":
+        yield Finding(
+            "The table takes no changes of rows: its property delta.appendOnly is true.",
+            f"ALTER TABLE {metadata.name or '...'} SET TBLPROPERTIES ('delta.appendOnly' = 'false').",
+        )
+
+
+def differences(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
+    """Every way in which ``found`` does not fit ``table``."""
+    yield from unwritable(found)
+    metadata = found.metadata()
     key = json.loads(metadata.configuration.get("cdc.key", "null"))
     if key is None or [name.casefold() for name in key] != [name.casefold() for name in table.key]:
         has = f"has the key ({', '.join(key)})" if key else "was not made by this program"
@@ -117,9 +128,16 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
             fatal=False,
         )
     fields = {field.name: field for field in found.schema().fields}
+    spelt = {name.casefold(): name for name in fields}
     wanted = {field.name: field for field in delta_schema(table).fields}
     for name, field in wanted.items():
-        if name not in fields:
+        if name not in fields and name.casefold() in spelt:
+            there = spelt[name.casefold()]
+            yield Finding(
+                f"Column {name} is spelt {there} in the table.",
+                f"Spell it so under columns: of the channel, beside all others: {{{there}: {name}}}.",
+            )
+        elif name not in fields:
             yield Finding(
                 f"The table lacks column {name}.",
                 f"Add it (ALTER TABLE ... ADD COLUMN {name}), or leave it out by `columns:`.",
@@ -135,7 +153,8 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterable[Finding]:
                 f"Column {name} is NOT NULL in the table, and the mapping may give NULL.",
                 "Use coalesce in `columns:`, or drop NOT NULL from the table.",
             )
-    for name in fields.keys() - wanted.keys():
+    given = {name.casefold() for name in wanted}
+    for name in (name for name in fields if name.casefold() not in given):
         yield Finding(
             f"The table has column {name}, which the mapping does not give.",
             "It stays NULL for new rows; add it to `columns:` to fill it.",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, TableFeatures, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import SinkForeign, SinkSetting, SinkUnavailable
+from cdc.errors import SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
 from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE
-from channels.sinks import delta_layout, delta_merge
+from channels.sinks import delta_files, delta_layout, delta_merge
 from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
 from channels.sinks.delta import DeltaSink
 from channels.sinks.delta_files import unavailable, unpacked_bytes
@@ -349,6 +353,81 @@ def test_a_folder_that_cannot_be_written_is_found_without_a_table_and_none_is_ma
         (finding,) = DeltaSink(path).check([])
         assert says in finding.problem and str(path) in finding.problem and "`sink.path`" in finding.mend
         assert finding.fatal
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_text_keys_of_every_plane_are_found_again(
+    tmp_path: Path, is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """deltalake decodes escapes of characters beyond U+FFFF wrongly, and logs made before have them."""
+    if is_old:
+        monkeypatch.setattr(delta_files, "json", SimpleNamespace(dumps=lambda told, **_: json.dumps(told)))
+    table = TargetTable("ods.names", (TargetColumn("name", pa.string(), False), COLUMNS[1]), ("name",))
+    sink = DeltaSink(tmp_path)
+    sink.ensure_table(table)
+    names = ["\U00020bb7\u91ce", "\u7530\u4e2d", "\U0002f800", "\U0010ffff", "\U0001f600", "a"]
+
+    def load(checkpoint: int, chosen: list[str], deleted: bool) -> None:
+        count = len(chosen)
+        rows = {"name": chosen, "n": pa.array([checkpoint] * count, pa.int32())}
+        rows |= {DELETED: [deleted] * count, SEQUENCE: pa.array(range(count), pa.int64())}
+        name = LoadName("shop", "0badcafe", 1, checkpoint, "ods.names", 0)
+        staged = sink.part_writer(table)(name, iter([pa.RecordBatch.from_pydict(rows)]))
+        assert staged is not None
+        sink.commit([staged], mark(checkpoint))
+
+    for number, name in enumerate(names):  # a file each
+        load(number + 1, [name], deleted=False)
+    load(10, names, deleted=False)
+    found = pa.table(DeltaTable(str(tmp_path / "ods/names")).to_pyarrow_table()).to_pylist()
+    assert sorted((row["name"], row["n"]) for row in found) == sorted((name, 10) for name in names)
+    load(11, names[:4], deleted=True)
+    found = pa.table(DeltaTable(str(tmp_path / "ods/names")).to_pyarrow_table()).to_pylist()
+    assert {row["name"] for row in found} == set(names[4:])
+
+
+def test_columns_that_the_table_does_not_have_are_refused_once_rows_have_them(sink: DeltaSink, tmp_path: Path) -> None:
+    """As after `cdc resume` behind an ALTER TABLE: they were left out without a word."""
+    commit(sink, 1, range(3))
+    wider = replace(TABLE, columns=(*COLUMNS, TargetColumn("note", pa.string(), True)))
+    with pytest.raises(TargetMismatch, match="lacks column note"):
+        sink.part_writer(wider)
+    with pytest.raises(TargetMismatch, match="Column n is integer in the table"):
+        sink.part_writer(replace(TABLE, columns=(COLUMNS[0], TargetColumn("n", pa.int64(), True))))
+    DeltaTable(str(tmp_path / "ods/orders")).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
+    sink.part_writer(wider)
+
+
+def test_a_column_that_came_later_is_null_in_rows_of_before(sink: DeltaSink, tmp_path: Path) -> None:
+    commit(sink, 1, range(10))
+    DeltaTable(str(tmp_path / "ods/orders")).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
+    commit(sink, 2, range(5, 12), 1)  # rewrites a file without the column
+    commit(sink, 3, range(20, 22), 1)
+    sink.maintain([TABLE])
+    assert sums(tmp_path) == (14, 9)
+    found = pa.table(DeltaTable(str(tmp_path / "ods/orders")).to_pyarrow_table())
+    assert found.column_names == ["id", "n", "note"] and found.column("note").null_count == 14
+
+
+def test_what_others_set_at_a_table_while_a_job_runs_stops_the_next_merge(sink: DeltaSink, tmp_path: Path) -> None:
+    commit(sink, 1, range(3))
+    found = DeltaTable(str(tmp_path / "ods/orders"))
+    found.alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(TargetMismatch, match=r"delta\.appendOnly"):
+        commit(sink, 2, range(3), 5)
+    found.alter.set_table_properties({"delta.appendOnly": "false"})
+    commit(sink, 2, range(3), 5)
+    assert sums(tmp_path) == (3, 15)
+    found = DeltaTable(str(tmp_path / "ods/orders"))
+    found.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(TargetMismatch, match="deletionVectors"):
+        commit(sink, 3, range(3), 7)
+    sink.maintain([TABLE])
+
+
+def test_a_name_that_differs_in_case_alone_is_told_so(sink: DeltaSink) -> None:
+    (finding,) = sink.describe(replace(TABLE, columns=(COLUMNS[0], TargetColumn("N", pa.int32(), True))))
+    assert "spelt n in the table" in finding.problem and "{n: N}" in finding.mend
 
 
 def test_a_log_that_keeps_long_is_a_finding_but_no_refusal(tmp_path: Path) -> None:

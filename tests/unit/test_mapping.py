@@ -98,3 +98,10 @@ def test_a_target_that_two_patterns_give_is_refused_when_the_second_table_comes(
     assert routes.maps("a", "people")
     with pytest.raises(ConfigError, match=r"by a\.people and by b\.people"):
         routes.maps("b", "people")
+
+
+def test_a_source_column_with_a_name_of_ours_is_refused_unless_columns_say_otherwise():
+    schema = TableSchema("shop", "orders", (ID, Column("__Deleted", Kind.TINYINT, "tinyint")), ("id",))
+    with pytest.raises(SchemaMismatch, match="__Deleted, which is a name of ours"):
+        Mapping("shop.orders", "ods.orders").reads(schema)
+    assert Mapping("shop.orders", "ods.orders", columns={"id": "id"}).reads(schema).columns == {"ID"}
