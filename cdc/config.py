@@ -393,10 +393,13 @@ class Config(Model):
         return value
 
     def secrets(self) -> tuple[str, ...]:
-        """Every secret that the file holds, for the filter that keeps them out of logs and reasons."""
+        """Every secret that the file holds, for the filter that keeps them out of logs and reasons.
+
+        None that is the name of a user as well (Canal comes with canal, canal): names are shown.
+        """
         named = [*self.spark.conf.items(), *_parameters(self.spark.remote or "")]
         settings = (value for name, value in named if SECRET_SETTING.search(name))
-        return tuple(filter(None, {*_secrets(self), *settings}))
+        return tuple({*_secrets(self), *settings} - {"", *_usernames(self)})
 
 
 def load_config(path: Path) -> Config:
@@ -437,6 +440,15 @@ def _parameters(remote: str) -> Iterator[tuple[str, str]]:
     for part in remote.split(";")[1:]:
         name, _, value = part.partition("=")
         yield from ((name, value), (name, unquote(value)))
+
+
+def _usernames(model: BaseModel) -> Iterator[str]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if name == "username":
+            yield value
+        elif isinstance(value, BaseModel):
+            yield from _usernames(value)
 
 
 def _secrets(model: BaseModel) -> Iterator[str]:

@@ -486,6 +486,12 @@ def test_secrets_come_from_environment_and_files_and_are_never_shown(
     assert not re.search("hush-hush(?!!)|from-a-file", repr(config))
 
 
+def test_a_password_that_is_the_user_s_name_hides_no_names(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, changed('"s3cret"', "cdc")))
+    assert isinstance(config.source, BinlogSource)
+    assert config.source.username == config.source.password.get_secret_value() == "cdc" and config.secrets() == ()
+
+
 def test_a_token_in_the_address_of_a_spark_is_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_TEST_SECRET", "hush%20hush")
     remote = "sc://host:443/;use_ssl=true;token=${CDC_TEST_SECRET};user_id=cdc;x-Secret=too"
