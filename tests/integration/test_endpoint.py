@@ -285,6 +285,8 @@ def test_connections_without_a_token_shut_nobody_out(controls: Controls, said: b
         for _ in range(CONNECTIONS_MOST + 20):
             idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
             idle.sendall(said)
+            if said.endswith(b"\r\n\r\n"):
+                assert idle.recv(1 << 16), "answered: from here on it asks nothing"
         for _ in range(3):
             assert ask(url, "GET", "/live", **with_token())[:2] == (200, {"live": True})
 
