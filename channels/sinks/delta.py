@@ -168,7 +168,8 @@ class DeltaSink:
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
         """See ``Sink``. Raises: TargetMismatch - the mapping gives other columns by now, and they do not fit."""
         if self._met.get(table.name) != table:
-            self._refuse(table.name, self.describe(table))
+            found = self._open(table.name, anew=True)
+            self._refuse(table.name, delta_tables.differences(found, table) if found is not None else ())
             self._met[table.name] = table
         return StagedFileWriter(str(self._root), self._probe(), table)
 
@@ -412,13 +413,18 @@ class DeltaSink:
         except OSError as error:
             raise unavailable(error, self._folder(table.name)) from error
 
-    def _open(self, table: str) -> DeltaTable | None:
-        """The table at its newest version; None when there is none."""
+    def _open(self, table: str, *, anew: bool = False) -> DeltaTable | None:
+        """The table at its newest version; None when there is none.
+
+        ``anew``: for a thread beside a commit, whose own must not move on under its merge.
+        """
         folder = self._folder(table)
         if not (folder / "_delta_log").is_dir():
             self._tables.pop(table, None)
             return None
         try:
+            if anew:
+                return DeltaTable(str(folder))
             if table in self._tables:
                 self._tables[table].update_incremental()
             else:

@@ -83,8 +83,10 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
 
 def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Bounds of text, NULL beyond U+FFFF: where a log has such characters as escapes, deltalake gives others."""
+    if pa.types.is_string_view(bounds.type):
+        bounds = bounds.cast(pa.string())
     if not (pa.types.is_string(bounds.type) or pa.types.is_large_string(bounds.type)):
-        return bounds.cast(pa.string()) if pa.types.is_string_view(bounds.type) else bounds
+        return bounds
     return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
 
 

@@ -193,10 +193,12 @@ class DorisSink(ClusterSink):
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Loads say themselves whether they wait for it: the setting may be another one by now."""
         self._check_claim(checkpoint)
-        two_phase = [load for load in loads if self._is_two_phase(load)]
-        for plain in by_table([load for load in loads if load not in two_phase]).values():
-            self._give_up_unfit(plain)  # they are visible; made again with the column there, they are whole
-        self._commit_each(two_phase, checkpoint)
+        waiting: dict[bool, list[PreparedLoad]] = {True: [], False: []}
+        for load in loads:
+            waiting[self._is_two_phase(load)].append(load)
+        for plain in by_table(waiting[False]).values():
+            self._give_up_unfit(plain)  # they are visible; but no later cycle follows them before somebody looks
+        self._commit_each(waiting[True], checkpoint)
         self._record_all(loads, checkpoint)
 
     def _is_two_phase(self, load: PreparedLoad) -> bool:

@@ -27,13 +27,22 @@ from cdc.errors import (
     decide,
 )
 from cdc.schema import DELETED, SEQUENCE
-from channels.label import label_for
 from channels.sinks import cluster_sink, starrocks_client, starrocks_load
 from channels.sinks.base import LoadState, TargetColumn, TargetTable
 from channels.sinks.starrocks import StarrocksSink
 from channels.sinks.starrocks_mode import why_not_shared
 from channels.sinks.starrocks_types import parsed, starrocks_type
-from tests.servers.olap_cases import TABLE, UNTYPED, USER, committed_once, mark_of, name_of, rows_of, write
+from tests.servers.olap_cases import (
+    TABLE,
+    UNTYPED,
+    USER,
+    committed_once,
+    gives_up_loads_of_a_gone_column,
+    mark_of,
+    name_of,
+    rows_of,
+    write,
+)
 from tests.servers.olap_faults import Fault
 from tests.servers.starrocks.cases import MODES, sink_on, stand_in
 from tests.servers.starrocks.stand_in import StarrocksStandIn
@@ -903,20 +912,7 @@ def test_columns_that_change_while_a_job_runs_are_seen(
 
 
 def test_loads_made_after_a_column_has_gone_are_given_up(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:
-    """They are taken, and what the column held is dropped without a word; so they may not be committed later either."""
-    sink.commit([write(sink, (1, "a", False, 1))], mark_of())
-    starrocks.execute("ALTER TABLE ods.orders DROP COLUMN name")
-    load = write(sink, (1, "b", False, 1001), name=name_of(2))
-    with pytest.raises(LoadLost) as caught:
-        sink.commit([load], mark_of(2))
-    assert caught.value.where["labels"] == [label_for(load.name)]
-    with pytest.raises(TargetMismatch, match="column name is missing"):
-        write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))
-    starrocks.execute("ALTER TABLE ods.orders ADD COLUMN name VARCHAR(40) NULL")
-    with pytest.raises(LoadLost):
-        sink.commit([load], mark_of(2))
-    sink.commit([write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))], mark_of(2))
-    assert starrocks.rows("SELECT id, name FROM ods.orders") == [(1, "b")]
+    gives_up_loads_of_a_gone_column(starrocks, sink)
 
 
 def test_a_dropped_table_is_named(starrocks: StarrocksStandIn, sink: StarrocksSink) -> None:

@@ -53,6 +53,16 @@ tasks: {max_bytes: 1B}
 """
 
 
+class Around:
+    """A sink that passes on to another one what it does not do itself."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
@@ -205,13 +215,7 @@ def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):
     class Once(Exception):
         pass
 
-    class Breaks:
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
+    class Breaks(Around):
         def commit(self, loads, checkpoint):
             if len(broken) < 3:
                 broken.append(1)
@@ -226,13 +230,7 @@ def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):
 def test_a_sink_that_is_away_is_shown_while_its_commit_waits_and_a_stop_does_not_wait_for_it(bench):
     away = threading.Event()
 
-    class Away:
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
+    class Away(Around):
         def commit(self, loads, checkpoint):
             if not away.is_set():
                 raise SinkUnavailable("The sink is away.", mend="Bring it back.")
@@ -321,13 +319,7 @@ def test_a_pause_by_hand_outlives_the_process(bench):
 def test_a_signal_loses_no_pause_that_is_not_done_yet(bench, wishes, state, resume):
     hangs, goes_on = threading.Event(), threading.Event()
 
-    class Hangs:
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
+    class Hangs(Around):
         def commit(self, loads, checkpoint):
             hangs.set()
             goes_on.wait()
@@ -393,13 +385,7 @@ def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_sta
 
 
 def test_a_pause_of_the_same_cause_is_told_from_the_one_that_was_resumed(bench):
-    class Refuses:
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
+    class Refuses(Around):
         def commit(self, *_):
             raise LoadRejected("A row does not fit.", mend="Widen the column.")
 
@@ -592,15 +578,11 @@ HANGING = """
 import sys, pathlib, time
 import cdc.job
 import cdc.wishes
-from tests.recovery.test_job import Bench
+from tests.recovery.test_job import Around, Bench
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.config import load_config
 cdc.job.END_GRACE_S, cdc.job.PAUSE_GRACE_S = 1.5, 60 if "signal" in sys.argv[2] else 1.5
-class Hangs:
-    def __init__(self, inner):
-        self.inner = inner
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
+class Hangs(Around):
     def commit(self, loads, checkpoint):
         print("hangs", flush=True)
         time.sleep(600)

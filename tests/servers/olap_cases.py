@@ -9,10 +9,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pymysql
+import pytest
 
 from cdc.batch import FENCE_STEP, LoadName, PreparedLoad
+from cdc.errors import LoadLost, TargetMismatch
 from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE
+from channels.label import label_for
 from channels.sinks.base import CheckpointMark, Sink, TargetColumn, TargetTable
 
 USER = ("cdc", "s:ec@ret")
@@ -105,3 +108,24 @@ def committed_once(cluster: Cluster, labels: Iterable[str]) -> None:
     for label in labels:
         visible = [each for each in cluster.loads() if each["label"] == label and each["status"] == "VISIBLE"]
         assert len(visible) == 1, (label, [each for each in cluster.loads() if each["label"] == label])
+
+
+def gives_up_loads_of_a_gone_column(cluster: Any, sink: Sink) -> None:
+    """Loads made after a column has gone: they are taken, and what it held is dropped without a word.
+
+    So they may not be committed later either, once the column is there again.
+    """
+    sink.ensure_table(TABLE)
+    sink.commit([write(sink, (1, "a", False, 1))], mark_of())
+    cluster.execute("ALTER TABLE ods.orders DROP COLUMN name")
+    load = write(sink, (1, "b", False, 1001), name=name_of(2))
+    with pytest.raises(LoadLost) as caught:
+        sink.commit([load], mark_of(2))
+    assert caught.value.where["labels"] == [label_for(load.name)]
+    with pytest.raises(TargetMismatch, match="column name is missing"):
+        write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))
+    cluster.execute("ALTER TABLE ods.orders ADD COLUMN name VARCHAR(40) NULL")
+    with pytest.raises(LoadLost):
+        sink.commit([load], mark_of(2))
+    sink.commit([write(sink, (1, "b", False, 1001), name=name_of(2, attempt=1))], mark_of(2))
+    assert cluster.rows("SELECT id, name FROM ods.orders") == [(1, "b")]
