@@ -209,20 +209,21 @@ def _period(name: str) -> Column:
 def cascades(server: Server, maps: Callable[[str, str], bool]) -> tuple[ForeignKey, ...]:
     """Foreign keys by which the server changes rows of a mapped table itself."""
     rows = server.ask(
-        "SELECT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t, REFERENCED_TABLE_NAME AS parent, CONSTRAINT_NAME AS name, "
-        "DELETE_RULE AS deleted, UPDATE_RULE AS updated FROM information_schema.REFERENTIAL_CONSTRAINTS"
+        "SELECT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t, UNIQUE_CONSTRAINT_SCHEMA AS p, "
+        "REFERENCED_TABLE_NAME AS parent, CONSTRAINT_NAME AS name, DELETE_RULE AS deleted, UPDATE_RULE AS updated "
+        "FROM information_schema.REFERENTIAL_CONSTRAINTS"
     )
     found = []
     for row in rows:
         for verb, rule in (("DELETE", row["deleted"]), ("UPDATE", row["updated"])):
             if rule in ("CASCADE", "SET NULL", "SET DEFAULT") and maps(row["d"], row["t"]):
-                child, parent = f"{row['d']}.{row['t']}", f"{row['d']}.{row['parent']}"
+                child, parent = f"{row['d']}.{row['t']}", f"{row['p']}.{row['parent']}"
                 found.append(ForeignKey(child, parent, row["name"], f"ON {verb} {rule}"))
     return tuple(found)
 
 
-def writes_beyond(server: Server, name: Name) -> str | None:
-    """Why a statement that writes table ``name`` may write others too; None where it cannot.
+def writes_beyond(server: Server, name: Name, maps: Callable[[str, str], bool]) -> str | None:
+    """Why a statement that writes table ``name`` may write tables that ``maps`` maps too; None where it cannot.
 
     Tables of ``mysql`` cannot have triggers. Services that run servers keep tables of their own there, write to them
     by statements whatever the format is, and show them to few accounts.
@@ -246,6 +247,14 @@ def writes_beyond(server: Server, name: Name) -> str | None:
         return f"its trigger {triggers[0]['name']} may write mapped tables"
     if not _may_see_triggers(server, name):
         return f"this account may not see its triggers without `GRANT TRIGGER ON {quoted_column(name[0])}.*`"
+    keys, reached = cascades(server, lambda *_: True), [".".join(name)]
+    for parent in reached:  # grows
+        for key in keys:
+            if key.parent != parent or key.child in reached:
+                continue
+            if maps(*key.child.split(".", 1)):
+                return f"its foreign keys change {key.child} with it ({key.constraint}, {key.action})"
+            reached.append(key.child)
     return None
 
 

@@ -55,10 +55,10 @@ class Gtids:
         origins = transactions[:, ORIGIN]
         if self._set is None or origins.max(initial=-1) < 0:
             return
-        for origin in range(int(origins.max()) + 1):
-            numbers = transactions[origins == origin, GNO]
-            if len(numbers):
-                self._set = self._with(self._set, origin, numbers)
+        present, from_behind = np.unique(origins[::-1], return_index=True)
+        # of several servers of a MariaDB domain the last one counts, so it comes last
+        for origin in present[np.argsort(-from_behind)].tolist():
+            self._set = self._with(self._set, origin, transactions[origins == origin, GNO])
         self._text = None
 
     def _with(self, executed: AnyGtidSet | None, origin: int, numbers: np.ndarray) -> AnyGtidSet | None:

@@ -295,7 +295,9 @@ class KnownTables:
         effect = self._effect(statement)
         if effect.kind is EffectKind.WRITES:
             self._check_writes(statement, effect)
-        elif effect.kind is EffectKind.CREATES:
+            return
+        self._plain_writes.clear()  # it may have made a trigger or a foreign key
+        if effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
             self._drop(effect.tables)
             known = [name for name in map(_name, effect.tables) if name in self._versions]
@@ -365,7 +367,7 @@ class KnownTables:
                 why = f"it writes {table}"
             elif name not in self._plain_writes and self._ask is not None:
                 with self._ask() as server:
-                    beyond = writes_beyond(server, name)
+                    beyond = writes_beyond(server, name, self.maps)
                 if beyond is None:
                     self._plain_writes.add(name)
                 else:
