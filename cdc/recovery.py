@@ -151,6 +151,7 @@ class Recovery:
         if self._is_open:
             self._parts.receiver.rollback(last_of(before))
             return
+        self._parts.receiver.note_loaded(before.snapshots)
         self._parts.receiver.open(last_of(before), before.schemas, max(self._sequence, before.sequence))
         self._is_open = True
 

@@ -188,6 +188,7 @@ class Turns:
         reading = Reading(
             self._settings.endpoint, tuple(reads), tuple(chunks[: readers * _CHUNKS_A_READER]), readers, pace
         )
+        self._parts.receiver.note_loaded(names)
         return Turn(tuple(names), tuple(schemas), reading)
 
     def _table(

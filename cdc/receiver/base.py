@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from cdc.batch import Batch, Reads
@@ -56,6 +56,12 @@ class Receiver(Protocol):
 
     def schema(self, database: str, table: str) -> TableSchema:
         """The table as it is at the place read up to. Raises: SchemaMismatch - there is no such table."""
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """A snapshot has read or reads these, "database.table": what drops one matters though no row of it has come.
+
+        Calls: before ``open`` too.
+        """
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """The schemas in force at the last handed-out Batch, to be saved with its checkpoint."""

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -217,6 +217,10 @@ class BinlogReceiver:
                 table=f"{database}.{table}",
             )
         return found
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``."""
+        self._tables.note_loaded(tables)
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """See ``Receiver``."""

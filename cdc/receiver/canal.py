@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -225,6 +225,10 @@ class CanalReceiver:
                 table=f"{database}.{table}",
             )
         return found
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``."""
+        self._tables.note_loaded(tables)
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """See ``Receiver``."""

@@ -45,6 +45,7 @@ class CanalTables:
         self._ask = ask
         self._resumption = resumption
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
+        self._loaded: frozenset[Name] = frozenset()
         self._stale: set[Name] = set()  # changed since: the next rows tell the schema anew
         self._start = CanalPosition("", 0)
         self.place = self._start  # before the rows that are being read
@@ -126,9 +127,14 @@ class CanalTables:
         """Whether a channel reads this table."""
         return self._selection.maps(database, table)
 
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``."""
+        self._loaded |= set(map(_name, tables))
+
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """Mapped tables seen so far."""
-        return tuple(f"{db}.{name}" for db, name in self._versions if db == database and table in (None, name))
+        seen = {**self._versions, **dict.fromkeys(self._loaded)}
+        return tuple(f"{db}.{name}" for db, name in seen if db == database and table in (None, name))
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """Whether the channel reads this column; of a table never seen, every one counts as read."""

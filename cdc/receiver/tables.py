@@ -7,7 +7,7 @@ information_schema, and then only if no DDL on the table lies between the place 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,8 @@ class KnownTables:
         self._described: dict[Name, tuple[TableSchema, TableSchema]] = {}  # from metadata -> with comments
         self._catalog: dict[Name, TableSchema] = {}  # as of opening; gone where DDL came since
         self._gone: dict[Name, BinlogPosition] = {}  # tables that were dropped or made anew, and behind what statement
+        self._loaded: frozenset[Name] = frozenset()
+        self._looked_at: frozenset[Name] = frozenset()  # tables whose statements are being looked for
         self._plain_writes: set[Name] = set()  # tables that statements may write without touching others
         self._start: BinlogPosition | None = None
         self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
@@ -119,9 +121,8 @@ class KnownTables:
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read what is not known of the mapped tables, while ``server`` is at hand.
 
-        With complete row metadata in the binlog this only adds comments later. Else today's description must be the
-        one in force at ``start``: the statements between are read, and one that touches such a table is refused.
-        Raises: SchemaMismatch - the schema in force at ``start`` cannot be known.
+        With complete row metadata in the binlog this only adds comments later. Else today's description holds from
+        ``start`` on where no statement between changed the table; of others the first rows are asked for, if any come.
         """
         self.fold_case = server.folds_case
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
@@ -130,31 +131,33 @@ class KnownTables:
         elif missing:
             self._learn(server, missing, start)
 
-    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> None:
+    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, str]:
+        """Take today's description of tables for the one in force at ``since``; what forbids it, by table."""
         found = table_schemas(server, names)
-        self._refuse_ddl_between(server, since, set(names))
+        changed = self._changed_between(server, since, set(found))
         for name, schema in found.items():
-            self._add(name, replace(schema, since=since if self._versions.get(name) else None))
+            if name not in changed:
+                self._add(name, schema, since)
+        return changed
 
-    def _refuse_ddl_between(self, server: Server, start: BinlogPosition, names: set[Name]) -> None:
-        end = server.position()
-        if self._scan is None or (start.file and start.server == end.server and start.reached(end)):
-            return
+    def _changed_between(self, server: Server, start: BinlogPosition, names: set[Name]) -> Mapping[Name, str]:
+        """What changed the columns of some tables between ``start`` and now, or began them, by table."""
+        end, changed = server.position(), dict[Name, str]()
+        if not names or self._scan is None or (start.file and start.server == end.server and start.reached(end)):
+            return changed
 
         def look(statement: Statement) -> None:
             effect = self._effect(statement)
-            touched = [name for name in effect.tables if tuple(name.split(".", 1)) in names]
-            if touched and (effect.kind is EffectKind.TOUCHES or effect.reshapes):
-                raise SchemaMismatch(
-                    f"{effect.reason} on {touched[0]} lies between the start and now, and without full row metadata "
-                    "the columns that it had before cannot be known.",
-                    mend="Run `cdc snapshot` for the table, or start behind the statement; set "
-                    "binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later) so that this cannot happen again.",
-                    table=touched[0],
-                    statement_at=statement.before,
-                )
+            if effect.kind in (EffectKind.TOUCHES, EffectKind.CREATES) or effect.reshapes:
+                for name in names.intersection(map(_name, effect.tables)):
+                    changed.setdefault(name, f"{effect.reason} at {statement.before}")
 
-        self._scan(server, start, end, look)
+        self._looked_at = frozenset(names)
+        try:
+            self._scan(server, start, end, look)
+        finally:
+            self._looked_at = frozenset()
+        return changed
 
     def schema(self, table_map: TableMap) -> TableSchema | None:
         """The schema for rows whose TABLE_MAP does not tell all. See ``TableSource``."""
@@ -167,10 +170,10 @@ class KnownTables:
 
     def _schema(self, table_map: TableMap) -> TableSchema | None:
         name = (table_map.database, table_map.table)
-        known = self.current(*name)
+        known = self._newest(name)
         if known is not None and misfit(known, table_map) is None:
-            self._keep(name, known)
             return known
+        changed: Mapping[Name, str] = {}
         if self._ask is not None:
             with self._ask() as server:
                 if is_sequence(server, name):
@@ -179,13 +182,15 @@ class KnownTables:
                 if told is not None:
                     self._keep(name, told)
                     return self._versions[name][-1]
-                self._learn(server, [name], self.place())
-            known = self.current(*name)
+                changed = self._learn(server, [name], self.place())
+            known = self._newest(name)
         else:
             known = assembled(table_map, known)
             if known is not None:
                 self._keep(name, known)
         problem = misfit(known, table_map) if known is not None else "nothing describes them"
+        if name in changed:
+            problem = f"{changed[name]} lies behind them"
         if known is None or problem is not None:
             raise SchemaMismatch(
                 f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
@@ -198,11 +203,8 @@ class KnownTables:
 
     def _keep(self, name: Name, schema: TableSchema) -> None:
         """Make ``schema`` the table's version from the place read up to on."""
-        versions = self._versions.get(name)
-        if not versions:
-            self._add(name, replace(schema, since=None))
-        elif versions[-1] is not schema:
-            self._add(name, replace(schema, since=self.place()))
+        if self._newest(name) is not schema:
+            self._add(name, schema, self.place())
 
     def described(self, told: TableSchema, at: Position) -> TableSchema:
         """``told``, a schema from row metadata, with comments and exact types where the server still has them."""
@@ -217,8 +219,7 @@ class KnownTables:
             return told
         if current is None or not _merged(told, current).same_shape(current):
             current = self._with_comments(told)
-            first = name not in self._versions
-            self._add(name, replace(current, since=None if first else at))
+            self._add(name, current, at)
             current = self._versions[name][-1]
         self._described[name] = (told, current)
         return current
@@ -235,15 +236,19 @@ class KnownTables:
             return told
         return _merged(told, found.get(name, told))
 
-    def _add(self, name: Name, schema: TableSchema) -> None:
-        self._versions[name] = (*self._versions.get(name, ()), schema)
+    def _add(self, name: Name, schema: TableSchema, since: Position) -> None:
+        """A table's first version holds before ``since`` too, unless another table of that name was there."""
+        is_first = name not in self._versions and name not in self._gone
+        version = replace(schema, since=None if is_first else since)
+        self._versions[name] = (*self._versions.get(name, ()), version)
 
     def current(self, database: str, table: str) -> TableSchema | None:
         """The newest version known."""
-        versions = self._versions.get((database, table))
-        if versions and not self._is_gone(versions[-1]):
-            return versions[-1]
-        return self._catalog.get((database, table))
+        return self._newest((database, table)) or self._catalog.get((database, table))
+
+    def _newest(self, name: Name) -> TableSchema | None:
+        versions = self._versions.get(name)
+        return versions[-1] if versions and not self._is_gone(versions[-1]) else None
 
     def look_up(self, database: str, table: str) -> TableSchema | None:
         """The table as the server has it now."""
@@ -275,13 +280,14 @@ class KnownTables:
         """See ``cdc.ddl.Tables``."""
         return self._selection.maps(database, table)
 
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``."""
+        self._loaded |= set(map(_name, tables))  # made anew: the reading thread may be at it
+
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.ddl.Tables``."""
-        return tuple(
-            f"{db}.{name}"
-            for db, name in {**self._catalog, **self._versions}
-            if db == database and table in (None, name)
-        )
+        seen = {**self._catalog, **self._versions, **dict.fromkeys(self._looked_at | self._loaded)}
+        return tuple(f"{db}.{name}" for db, name in seen if db == database and table in (None, name))
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
@@ -339,9 +345,10 @@ class KnownTables:
                     self._gone[name] = statement.after  # dropped or renamed; who comes under that name is a new table
                     continue
                 self._selection.reads(schema)
-                if not server.full_metadata:
-                    self._refuse_ddl_between(server, statement.after, {name})
-                self._add(name, replace(schema, since=statement.after))
+                if not server.full_metadata and self._changed_between(server, statement.after, {name}):
+                    self._gone[name] = statement.after  # the next statement tells more, or rows before it are refused
+                    continue
+                self._add(name, schema, statement.after)
 
     def _drop(self, tables: Iterable[str]) -> None:
         for table in tables:

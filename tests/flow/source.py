@@ -203,6 +203,9 @@ class SourceReceiver:
             raise SchemaMismatch("There is no such table.", mend="Create it.", table=name)
         return schema_of(name)
 
+    def note_loaded(self, tables):
+        pass
+
     def schemas(self):
         seen = {row.table for transaction in self.source.transactions[: self._index] for row in transaction}
         return tuple(schema_of(name) for name in sorted(seen) if self.selection.maps(*name.split(".")))

@@ -290,6 +290,15 @@ def test_ddl_on_a_mapped_table_stops_before_it_and_a_resume_goes_on_behind_it(sh
     assert Taker(opened(resumed, stopped, schemas, 2)).take_rows(1).rows[0]["id"] == 3
 
 
+def test_dropping_a_table_that_only_a_snapshot_has_read_pauses(shop_of, opened):
+    shop = shop_of()
+    receiver = opened(shop.receiver())
+    receiver.note_loaded([f"{shop.database}.orders"])
+    shop.write("DROP TABLE IF EXISTS {db}.orders")
+    with pytest.raises(SchemaChanged, match="DROP TABLE"):
+        Taker(receiver).take_rows(1)
+
+
 def test_a_minimal_image_is_refused_by_name(shop_of, opened):
     shop = shop_of()
     taker = Taker(opened(shop.receiver()))

@@ -145,6 +145,13 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         assert people == snapshots["ods.people"], "what was loaded is not loaded again"
         job.stop()
 
+        # a table goes of which no row was ever in the binlog, while nobody looks
+        mysql.execute(f"DROP TABLE IF EXISTS {database}.later")
+        job.start()
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 120)
+        assert status["resume"] == "manual" and f"DROP TABLE touches {database}.later" in status["reason"]
+        job.stop()
+
 
 def _waits_for_lock(server: LocalServer) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
