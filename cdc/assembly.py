@@ -227,7 +227,9 @@ def _canal_position(server: Server) -> CanalPosition:
 
 
 def _resumption(resume: Resume | None) -> Resumption:
-    return Resumption(behind_ddl=resume is not None, past_ddl=resume is not None and resume.past_ddl)
+    if resume is None:
+        return Resumption()
+    return Resumption(behind_ddl=True, past_ddl=resume.past_ddl, past_gap=resume.accept_gap)
 
 
 def endpoint_of(source: MysqlServer) -> Endpoint:

@@ -40,6 +40,7 @@ class Batch:
     bytes: int  # source bytes of the rows' events
     oldest_commit_us: int | None  # commit time of the first and last transaction, microseconds since 1970, UTC;
     newest_commit_us: int | None  # None where the source tells none
+    gaps: frozenset[str] = frozenset()  # tables whose changes were left out here, as a person has agreed to
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def pause(name: str) -> None:
 @name_argument
 @click.option("--past-ddl", is_flag=True, help="Go on behind a row-changing statement.")
 @click.option("--accept-server", is_flag=True, help="Go on from the other server that answers.")
-@click.option("--accept-gap", is_flag=True, help="Go on although changes are gone from the source.")
+@click.option("--accept-gap", is_flag=True, help="Go on without changes that are gone or cannot be read.")
 @click.pass_context
 def resume(context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool) -> None:
     """Go on after a pause."""

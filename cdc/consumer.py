@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,6 +53,7 @@ TIDY_S = 5.0  # between tables that are quiet: each is looked at within an hour 
 WIND_UP_S = 5.0  # pause and SIGTERM give an OPEN cycle this long
 _POLL_S = 0.1  # how soon a request or a commit that is done is noticed while the source is quiet
 _BUSY_POLL_S = 0.02  # the same while something is under way
+_ALL_ROWS = "1 = 1"  # as a condition: nothing is deleted, which takes a sink that tells its keys
 
 _Result = TypeVar("_Result")
 
@@ -224,6 +225,8 @@ class Consumer:
             except Exception as error:
                 self._save_what_is_whole(error)
                 raise
+            if batch is not None and batch.gaps:
+                self._close_gaps(batch.gaps)
             if batch is None and self._receiver.finished():
                 self._close_and_commit("end")
                 if self._receiver.finished():  # not after a rollback, which a lost load makes
@@ -231,6 +234,17 @@ class Consumer:
             self._look_for_close(batch)
         self._wind_up()
         return Ended.STOPPED
+
+    def _close_gaps(self, tables: Iterable[str]) -> None:
+        """Changes of these were left out: what the source holds by now replaces them, deletes where the sink can."""
+        sweeps = self._parts.sink.tells_keys
+        for table in sorted(tables):
+            if self._turns is None:
+                _log.warning("%s lacks changes now, and this source has no tables to load it again from", table)
+                continue
+            if not sweeps:
+                _log.warning("rows of %s that the changes left out have deleted stay in the target", table)
+            self._turns.request(Request(table, where=None if sweeps else _ALL_ROWS))
 
     @property
     def _limits(self) -> Limits:

@@ -22,6 +22,12 @@ from __future__ import annotations
 
 from enum import Enum
 
+LEAVE_OUT = "`cdc resume NAME --accept-gap` goes on without these changes and loads the table again."
+LOAD_AGAIN = (
+    "`cdc resume NAME --accept-gap` goes on without these changes; then load the tables that they touched again with "
+    "`cdc snapshot`."
+)
+
 
 class CdcError(Exception):
     """What happened, where, and the mend: three clauses of one message.

@@ -180,7 +180,7 @@ class Resume:
 
     past_ddl: bool = False  # go on behind a row-changing statement
     accept_server: bool = False  # go on from another server at the address
-    accept_gap: bool = False  # go on although the source no longer has everything
+    accept_gap: bool = False  # go on without changes that are gone from the source, or cannot be read
 
 
 class Controls(Protocol):

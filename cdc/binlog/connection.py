@@ -22,7 +22,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from cdc.binlog.events import ServerError, encode_gtid_set
-from cdc.errors import PositionLost, SourceBlocked, SourceError, SourceUnavailable, WrongServer
+from cdc.errors import LOAD_AGAIN, PositionLost, SourceBlocked, SourceError, SourceUnavailable, WrongServer
 from cdc.position import BinlogPosition, GtidSet, MariadbGtidSet, parse_gtid_set
 
 CONNECT_TIMEOUT_S = 10.0
@@ -277,7 +277,6 @@ _GRANT = "Run `GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}` and
 _LOGIN = "Check `source.username` and `source.password`, and that the account may log in from this machine."
 _NO_LOGIN = frozenset((1044, 1045, 1130, 1251, 1698, 1820, 1862, 2059, 3118, 3955))
 _DENIED = frozenset((1142, 1143, 1227, 1370))
-_SNAPSHOT = "Run `cdc snapshot` for the job's tables, or `cdc resume --accept-gap` to go on with what is left."
 
 # The server gives all faults of a dump one number, 1236, so here its text decides.
 _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
@@ -287,21 +286,21 @@ _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
         "Another reader uses our identity and has taken the stream.",
         "Stop the other job or replica (SHOW REPLICAS names it), or set another `source.server_id`.",
     ),
-    ("first log file name", PositionLost, "The binlog file is gone from the server.", _SNAPSHOT),
-    ("log file name or purged", PositionLost, "The binlog file is gone from the server.", _SNAPSHOT),
+    ("first log file name", PositionLost, "The binlog file is gone from the server.", LOAD_AGAIN),
+    ("log file name or purged", PositionLost, "The binlog file is gone from the server.", LOAD_AGAIN),
     (
         "purged required binary logs",
         PositionLost,
         "Transactions after our GTID set are gone from the server.",
-        _SNAPSHOT,
+        LOAD_AGAIN,
     ),
     (
         "purged binary logs containing gtids",  # MySQL 5.7
         PositionLost,
         "Transactions after our GTID set are gone from the server.",
-        _SNAPSHOT,
+        LOAD_AGAIN,
     ),
-    ("gtid state requested", PositionLost, "Transactions after our GTID set are gone from the server.", _SNAPSHOT),
+    ("gtid state requested", PositionLost, "Transactions after our GTID set are gone from the server.", LOAD_AGAIN),
     (
         "not in the master's binlog",
         WrongServer,
@@ -318,25 +317,25 @@ _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
         "position > file size",
         PositionLost,
         "The binlog file ends before our position: it was cut or replaced.",
-        _SNAPSHOT,
+        LOAD_AGAIN,
     ),
     (
         "impossible position",
         PositionLost,
         "The binlog file ends before our position: it was cut or replaced.",
-        _SNAPSHOT,
+        LOAD_AGAIN,
     ),
     ("position < 4", PositionLost, "No binlog position is smaller than 4.", "Correct `source.start.offset`."),
     (
         "exceeded max_allowed_packet",
         PositionLost,
         "No event begins at our position, or the file is damaged.",
-        _SNAPSHOT,
+        LOAD_AGAIN,
     ),
-    ("bogus data", PositionLost, "No event begins at our position, or the file is damaged.", _SNAPSHOT),
-    ("truncated in the middle", PositionLost, "The binlog file is damaged.", _SNAPSHOT),
-    ("did not pass", PositionLost, "The binlog file is damaged.", _SNAPSHOT),  # a checksum, MySQL 5.7 and MariaDB
-    ("error reading", PositionLost, "The binlog file cannot be read.", _SNAPSHOT),
+    ("bogus data", PositionLost, "No event begins at our position, or the file is damaged.", LOAD_AGAIN),
+    ("truncated in the middle", PositionLost, "The binlog file is damaged.", LOAD_AGAIN),
+    ("did not pass", PositionLost, "The binlog file is damaged.", LOAD_AGAIN),  # a checksum, MySQL 5.7 and MariaDB
+    ("error reading", PositionLost, "The binlog file cannot be read.", LOAD_AGAIN),
 )
 
 

@@ -6,7 +6,7 @@ import logging
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from cdc.binlog.checksum import crc32
 from cdc.binlog.events import Malformed, ServerError, Statement
 from cdc.binlog.tables import text_of
 from cdc.binlog.xa import OpenXa, PreparedPiece, renumbered, xid_of
-from cdc.errors import CdcError, DecodeError, UnsupportedImage
+from cdc.errors import LEAVE_OUT, CdcError, DecodeError, UnsupportedImage
 from cdc.position import BinlogPosition
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class ControlEvents(ABC):
     _xa: OpenXa | None
     _prepared: dict[str, OpenXa]
     _on_unknown_xa: Callable[[str, BinlogPosition], None]
+    _leaves_out: Callable[[CdcError, Collection[str]], bool]
 
     @abstractmethod
     def _cut(self, full: bool) -> Batch | None: ...
@@ -319,12 +320,15 @@ class ControlEvents(ABC):
             if state[fr.TX_ROW_EVENTS]:
                 if state[fr.TX_COUNT]:
                     return self._cut_transactions()
-                raise UnsupportedImage(
+                error = UnsupportedImage(
                     "A transaction over tables of several storage engines was rolled back in part; which of its rows "
                     "stand the binlog does not say",
-                    mend="Change mapped tables to InnoDB; then take a new snapshot of them.",
+                    mend=f"{LEAVE_OUT} Change mapped tables to InnoDB; on MariaDB make temporary tables outside of "
+                    "transactions that go back to a savepoint.",
                     **self._event_place(),
                 )
+                if not self._leaves_out(error, self._tables_of_transaction()):
+                    raise error
             self._step()
             if len(words) == 1:
                 self._end_transaction()
@@ -333,6 +337,14 @@ class ControlEvents(ABC):
             return self._cut_transactions()
         self._statement(query, sql, struct.unpack_from("<I", event)[0], words)
         return None
+
+    def _tables_of_transaction(self) -> set[str]:
+        """Mapped tables with rows in the open transaction; all that have had any where pieces of it have gone out."""
+        state, slots = self._state, self._registry.slots
+        listed = self._events[int(state[fr.DONE_EVENTS]) : int(state[fr.EVENT_COUNT]), fr.SLOT]
+        if len(listed) == state[fr.TX_ROW_EVENTS]:
+            slots = [slots[number] for number in set(listed.tolist())]
+        return {slot.schema.name for slot in slots}
 
     def _statement(self, query: ev.Query, sql: str, timestamp: int, words: list[str]) -> None:
         state = self._state

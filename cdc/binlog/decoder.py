@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -66,10 +66,12 @@ class BinlogDecoder(ControlEvents):
         skip_rows: int = 0,
         batch_bytes: int = 4 << 20,
         on_unknown_xa: Callable[[str, BinlogPosition], None] = lambda xid, place: None,
+        leaves_out: Callable[[CdcError, Collection[str]], bool] = lambda error, tables: False,
     ) -> None:
         """``framed``: MySQL packets from a socket, else files' bytes from their magic on. ``sequence``: of the last row
         before. ``skip_rows``: rows of the first transaction that were handed out before a reconnect, dropped now.
-        ``on_unknown_xa``: told the xid and place of an XA COMMIT whose XA PREPARE lies before the start."""
+        ``on_unknown_xa``: told the xid and place of an XA COMMIT whose XA PREPARE lies before the start.
+        ``leaves_out``: asked whether to go on without changes of some tables that cannot be read, for an error."""
         self.position = start
         self.ended = False
         self.server_version = ""
@@ -77,6 +79,7 @@ class BinlogDecoder(ControlEvents):
         self.skipped_types = {}
         self._on_statement = on_statement
         self._on_unknown_xa = on_unknown_xa
+        self._leaves_out = leaves_out
         self._sequence = sequence
         self._skip_rows = skip_rows
         self._batch_bytes = batch_bytes
@@ -336,10 +339,12 @@ class BinlogDecoder(ControlEvents):
         for slot_number in used.tolist():
             mine = order[bounds[slot_number] : bounds[slot_number + 1]]
             decoded = self._decode_slot(slots[slot_number], mine, event_rows)
-            if isinstance(decoded, row_events.Fault):
-                faults.append(decoded)
-            else:
+            if not isinstance(decoded, row_events.Fault):
                 found.append(decoded)
+            elif self._is_left_out(decoded):
+                event_rows[mine] = 0
+            else:
+                faults.append(decoded)
         found.sort(key=lambda decoded: int(decoded.order[0]))
         return min(faults, key=lambda fault: fault.event, default=None)
 
@@ -366,6 +371,18 @@ class BinlogDecoder(ControlEvents):
         finally:
             # the rows are copies; left behind a payload's bytes, documents would be scanned as events
             self._buffer.inner_used = unpacked
+
+    def _is_left_out(self, fault: row_events.Fault) -> bool:
+        error = self._row_error(fault)
+        if not self._leaves_out(error, [str(error.where["table"])]):
+            return False
+        if self._skip_rows:  # they are counted, and these may have been handed out before the cut
+            raise SourceRewound(
+                "Rows that are left out lie in a transaction of which some were handed out before the line was cut",
+                mend="It is read again from its beginning.",
+                position=self.position,
+            )
+        return True
 
     def _dropped(self, event_rows: np.ndarray, transactions: int) -> int:
         """Rows that were handed out before a reconnect."""

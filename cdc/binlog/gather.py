@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc.binlog.kernels import kernel, load_u64, part, prefetch, store_64
-from cdc.errors import DecodeError
+from cdc.errors import LEAVE_OUT, DecodeError
 
 SLACK = 8  # bytes behind an output buffer's end, so that words may be written whole
 LARGEST = 2**31 - 1  # Arrow's 32-bit offsets
@@ -23,10 +23,10 @@ NOT_UTF8 = -3
 
 NOT_UTF8_TEXT = (
     "Text that is not UTF-8",
-    "Mend the value in the source (MariaDB lets lone surrogates in), or leave the column out of the mapping.",
+    f"Mend the value in the source (MariaDB lets lone surrogates in), or leave its column out of the mapping. {LEAVE_OUT}",
 )
 _FAULTS = {
-    OUTSIDE: ("a value reaches beyond its buffer", "The binlog is damaged: take a new snapshot of the table."),
+    OUTSIDE: ("a value reaches beyond its buffer", f"The binlog is damaged. {LEAVE_OUT}"),
     TOO_LARGE: (
         "values of one column exceed 2 GiB in one piece",
         "Lower the decoder's batch size, so that a piece holds fewer rows.",

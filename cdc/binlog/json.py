@@ -15,7 +15,7 @@ import pyarrow as pa
 from cdc.binlog.doubles import put_double, put_unsigned
 from cdc.binlog.gather import LARGEST, NOT_UTF8, assembled, fault, measure, too_large, valid_utf8
 from cdc.binlog.kernels import kernel, load_u64, part, store_64
-from cdc.errors import DecodeError
+from cdc.errors import LEAVE_OUT, DecodeError
 
 _DEEPEST = 128  # the server stops at 100
 _ROOM = 128  # free bytes that every small write may count on
@@ -478,7 +478,7 @@ def _damaged(row: int, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
     start, length = int(starts[row]), int(lengths[row])
     return DecodeError(
         "a JSON document that does not follow the binary format",
-        mend="Write the value anew in the source (MySQL 5.7 could log damaged ones), then take a new snapshot.",
+        mend=f"Write the value anew in the source (MySQL 5.7 could log damaged ones). {LEAVE_OUT}",
         row=row,
         length=length,
         bytes=data[start : start + min(length, 24)].tobytes().hex(" "),

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from cdc.errors import DecodeError
+from cdc.errors import LEAVE_OUT, DecodeError
 
 _DEEPEST = 128
 _LEG = re.compile(
@@ -87,7 +87,7 @@ def apply_diffs(
         except (_Damaged, IndexError, ValueError, RecursionError) as error:
             raise DecodeError(
                 f"a partial JSON update that does not fit its document: {error}",
-                mend="Set binlog_row_value_options to '' on the source, and take a new snapshot of the table.",
+                mend=f"Set binlog_row_value_options to '' on the source. {LEAVE_OUT}",
                 row=row,
             ) from error
         places[row] = at, len(after)
@@ -101,7 +101,7 @@ def _piece(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, row: int) 
     if start < 0 or start + length > data.size:
         raise DecodeError(
             "a value reaches beyond its buffer",
-            mend="The binlog is damaged: take a new snapshot of the table.",
+            mend=f"The binlog is damaged. {LEAVE_OUT}",
             row=row,
         )
     return data[start : start + length].tobytes()

@@ -18,7 +18,7 @@ from cdc.binlog.gather import NOT_UTF8_TEXT
 from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.message import Message
 from cdc.binlog.tables import MappedColumn, TableMap
-from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _ODD = 9  # more, so that places do not fall on the same cache lines: powers of 
 _MOST_HELD = 16 << 20
 _MARGIN = 1.1  # rows of the next block over what was seen last
 _RESYNC = "Take a new snapshot of the table: cdc snapshot."
-_IMAGE_MEND = "Set binlog_row_image to FULL on the server for every session that writes, then take a new snapshot."
+_IMAGE_MEND = f"Set binlog_row_image=FULL on the server and in every session that writes. {LEAVE_OUT}"
 
 # a column's places become its array: (buffer, starts, lengths) -> array
 Finish = Callable[[np.ndarray, np.ndarray, np.ndarray], pa.Array]
@@ -438,7 +438,7 @@ def _impossible_key(slot: Slot, wanted: np.ndarray, order: np.ndarray) -> Fault 
             return Fault(
                 DecodeError,
                 "A zero or impossible date in a key column has no value in the target",
-                "Mend these rows in the source, or choose a key without this column.",
+                f"Mend these rows in the source, or choose a key without this column. {LEAVE_OUT}",
                 int(order[0]),
                 plan.column.name,
             )
@@ -456,7 +456,7 @@ def _fault(slot: Slot, control: np.ndarray, order: np.ndarray, event_rows: np.nd
         if code == layout.BAD_TEXT:
             message, mend = NOT_UTF8_TEXT
             return Fault(DecodeError, message, mend, event, name)
-        return Fault(DecodeError, "A DECIMAL with impossible digits", _RESYNC, event, name)
+        return Fault(DecodeError, "A DECIMAL with impossible digits", LEAVE_OUT, event, name)
     name = slot.schema.columns[column].name if column < len(slot.schema.columns) else ""
     if code in (layout.ABSENT, layout.NO_BASE):
         message = (
@@ -471,7 +471,7 @@ def _fault(slot: Slot, control: np.ndarray, order: np.ndarray, event_rows: np.nd
         layout.NO_PROGRESS: "A row without bytes",
         layout.BAD_BITMAP: "The event ends within its bitmaps",
     }
-    return Fault(DecodeError, messages[code], _RESYNC, event, name if code == layout.OVERRUN else "")
+    return Fault(DecodeError, messages[code], LEAVE_OUT, event, name if code == layout.OVERRUN else "")
 
 
 def json_documents(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdc.binlog.charsets import Charset, transcoded
 from cdc.binlog.gather import LARGEST, OUTSIDE, SLACK, TOO_LARGE, assembled, fault, gathered, padded, too_large
 from cdc.binlog.kernels import kernel, part
-from cdc.errors import DecodeError
+from cdc.errors import LEAVE_OUT, DecodeError
 
 
 def utf8_array(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.StringArray:
@@ -121,7 +121,7 @@ def set_array(bitmasks: np.ndarray, valid: np.ndarray, labels: Sequence[str]) ->
 def _unknown_label(kind: str, row: int, value: int, labels: Sequence[str]) -> DecodeError:
     return DecodeError(
         f"a {kind} value that its {len(labels)} members do not cover",
-        mend="The table was changed since its schema was read: take a new snapshot of the table.",
+        mend=f"The table was changed since its schema was read. {LEAVE_OUT}",
         row=row,
         value=value,
     )
@@ -289,6 +289,4 @@ def _inflated(value: bytes, row: int) -> bytes:
 
 
 def _bad_compression(what: str, row: int) -> DecodeError:
-    return DecodeError(
-        f"a COMPRESSED value has {what}", mend="The binlog is damaged: take a new snapshot of the table.", row=row
-    )
+    return DecodeError(f"a COMPRESSED value has {what}", mend=f"The binlog is damaged. {LEAVE_OUT}", row=row)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,7 @@ from cdc.binlog import text
 from cdc.canal import kernels
 from cdc.canal.layout import Layout, LayoutColumn, layout_of
 from cdc.canal.protocol_pb2 import RowData
-from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RESYNC = "Take a new snapshot of the table; if it comes again, use a binlog source."
+_RESYNC = f"{LEAVE_OUT} If it comes again, use a binlog source."
 _UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal takes their bytes for text, or stops
 NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII has other bytes
 _INTEGERS = {
@@ -104,7 +104,16 @@ class EntryDecoder:
     Calls: one thread. ``zone_us``: what the server's clock is ahead of UTC, for TIMESTAMP values.
     """
 
-    def __init__(self, selection: Selection, tables: TableSource, *, zone_us: int = 0) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        tables: TableSource,
+        *,
+        zone_us: int = 0,
+        leaves_out: Callable[[CdcError, Collection[str], int], bool] = lambda error, tables, time_ms: False,
+    ) -> None:
+        """``leaves_out``: whether to go on without changes that cannot be read, for an error, of tables, of a time."""
+        self._leaves_out = leaves_out
         self.impossible_dates: Counter[tuple[str, str]] = Counter()  # became NULL, by table and column
         self._selection = selection
         self._tables = tables
@@ -137,9 +146,16 @@ class EntryDecoder:
         decoded = []
         for members in _grouped(candidates, entries.index[candidates, kernels.GROUP]):
             name = self.maps(entries, int(members[0]))
-            if name is not None:
-                key = (*name, int(entries.index[members[0], kernels.LAYOUT]))
+            if name is None:
+                continue
+            key = (*name, int(entries.index[members[0], kernels.LAYOUT]))
+            try:
                 decoded.append((*self._decode(entries, key, members, counts), members))
+            except (UnsupportedImage, DecodeError) as error:
+                newest_ms = int(entries.index[members, kernels.TIME_MS].max())
+                if not self._leaves_out(error, [".".join(name)], newest_ms):
+                    raise
+                counts[members] = 0
         bases = sequence + np.cumsum(counts) - counts
         numbered = tuple(_numbered(*each, counts, bases) for each in decoded if len(each[1][0]))
         return numbered, int(counts.sum())
@@ -210,7 +226,7 @@ class EntryDecoder:
         if missing:
             raise UnsupportedImage(
                 f"Rows come without column {missing[0]}, which the mapping reads.",
-                mend="Set binlog_row_image=FULL at the source and no field filter in Canal, then take a new snapshot.",
+                mend=f"Set binlog_row_image=FULL at the source and no field filter in Canal. {LEAVE_OUT}",
                 column=missing[0],
             )
         places = [numbers[column.name.casefold()] for column in columns]
@@ -235,7 +251,7 @@ class EntryDecoder:
             if column.name.casefold() in plan.key_names:
                 raise DecodeError(
                     "A zero or impossible date in a key column has no value in the target.",
-                    mend="Mend these rows in the source, or choose a key without this column.",
+                    mend=f"Mend these rows in the source, or choose a key without this column. {LEAVE_OUT}",
                 )
             if (plan.schema.name, column.name) not in self.impossible_dates:
                 log.warning("zero or impossible dates of %s.%s become NULL; told once", plan.schema.name, column.name)
@@ -291,7 +307,7 @@ def _unplaced(fault: int, table: str, at: str) -> CdcError:
     if fault == kernels.COLUMNS_MISSING:
         return UnsupportedImage(
             "A row image is not FULL: columns are missing.",
-            mend="Set binlog_row_image=FULL on the server and in the session, then take a new snapshot of the table.",
+            mend=f"Set binlog_row_image=FULL on the server and in the session. {LEAVE_OUT}",
             table=table,
             at=at,
         )
@@ -425,7 +441,7 @@ def _json(values: Values) -> pa.Array:
     if row is not None:
         raise UnsupportedImage(
             "A JSON value comes as a change of the one before it.",
-            mend="Take PARTIAL_JSON out of binlog_row_value_options at the source, then take a new snapshot.",
+            mend=f"Take PARTIAL_JSON out of binlog_row_value_options at the source. {LEAVE_OUT}",
             row=row,
         )
     empty = values[2] == 0

@@ -98,7 +98,7 @@ class BinlogReceiver:
         self._sequence = 0
         self._safe = BinlogPosition("", 0)  # the last place between transactions that the window has got
         self._piece_rows = 0  # rows behind it, of one transaction
-        self._scattered = False  # rows behind it are of several transactions: an XA transaction is open before them
+        self._scattered = False  # rows behind it cannot be counted off: an XA transaction is open, or some are left out
         self._handed: Position = self._safe
         self._drained = False
         self._finished = False
@@ -295,6 +295,7 @@ class BinlogReceiver:
             framed=self._feed.framed,
             skip_rows=self._piece_rows,
             on_unknown_xa=partial(self._look_at_unknown_xa, found.position),
+            leaves_out=self._tables.leaves_out,
         )
         self._tables.place = lambda: decoder.position
         before, self._decoder = self._decoder, decoder
@@ -352,7 +353,7 @@ class BinlogReceiver:
 
     def _rewound(self) -> SourceRewound:
         return SourceRewound(
-            "The line was cut while an XA transaction was open, whose rows must be read again.",
+            "The line was cut inside of a transaction whose rows must be read again.",
             mend="Reading goes on from the last checkpoint.",
             position=self._safe,
         )
@@ -395,12 +396,13 @@ class BinlogReceiver:
         )
         if changes:
             self._sequence = max(each.rows.column(SEQUENCE)[-1].as_py() for each in changes)
-        if not self._window.put(replace(batch, changes=changes)):
+        gaps = self._tables.take_gaps()
+        if not self._window.put(replace(batch, changes=changes, gaps=gaps)):
             return False
         assert isinstance(batch.last, BinlogPosition)
         if batch.ends_transaction:
             self._safe, self._piece_rows, self._scattered = batch.last, 0, False
-        elif xa_open or self._scattered:
+        elif xa_open or self._scattered or gaps:
             self._scattered = True  # also while the rows of a decided one go out, which lie before its XA COMMIT
         else:
             self._safe = batch.last

@@ -138,7 +138,7 @@ class CanalReceiver:
         self._stall = StallWatch(ask, every_s=stall_every_s)
         self._tables = CanalTables(selection, ask, resumption)
         self._xa = CanalXa(ask, selection.maps)
-        self._decoder = EntryDecoder(selection, self._tables, zone_us=zone_us)
+        self._decoder = EntryDecoder(selection, self._tables, zone_us=zone_us, leaves_out=self._tables.leaves_out)
         self._fetcher: Fetcher | None = None
         self._sequence = 0
         self._begin_at(CanalPosition("", 0))
@@ -448,6 +448,7 @@ class CanalReceiver:
             CanalPosition(place.file, place.offset, 0, self._behind_ready().gtid_set, newest),
             CanalPosition(place.file, place.offset + int(entry[kernels.EVENT_LENGTH]), 0, gtid_set, newest),
             dml,
+            int(entry[kernels.TIME_MS]),
         )
 
     def _read_rows(self, entries: Entries, places: Places, first: int, last: int) -> None:
@@ -503,6 +504,7 @@ class CanalReceiver:
                 taken.bytes,
                 taken.oldest_ms * 1000 or None,
                 taken.newest_ms * 1000 or None,
+                self._tables.take_gaps(),
             )
         )
         self._open = _Open(length=taken.length)

@@ -7,14 +7,15 @@ and no NOT NULL.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from cdc.binlog.catalog import table_schemas
 from cdc.binlog.server import Server
 from cdc.canal.layout import Layout, misfits, schema_of
 from cdc.ddl import Effect, EffectKind, effect_of
-from cdc.errors import SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaMismatch, UnsupportedImage
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
 from cdc.receiver.tables import Resumption, in_force, reads_column
@@ -34,6 +35,7 @@ class CanalStatement:
     before: CanalPosition
     after: CanalPosition
     dml: bool  # rows logged as text
+    time_ms: int
 
 
 class CanalTables:
@@ -46,6 +48,8 @@ class CanalTables:
         self._resumption = resumption
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
         self._loaded: frozenset[Name] = frozenset()
+        self._agreed_ms = time.time() * 1000  # what was made before may be left out, where a person has said so
+        self._gaps: frozenset[str] = frozenset()  # since ``take_gaps``
         self._stale: set[Name] = set()  # changed since: the next rows tell the schema anew
         self._start = CanalPosition("", 0)
         self.place = self._start  # before the rows that are being read
@@ -163,21 +167,39 @@ class CanalTables:
 
     def _check_writes(self, statement: CanalStatement, effect: Effect) -> None:
         mapped = [table for table in effect.tables if self.maps(*_name(table))]
-        if statement.dml and (mapped or not effect.tables):
-            raise UnsupportedImage(
-                "A session writes rows as statements, without row images: "
-                + (f"it writes {mapped[0]}." if mapped else "what it writes cannot be told."),
-                mend="Set binlog_format=ROW for that session and on the server, then run `cdc snapshot` for the table.",
-                statement=statement.sql[:120],
-                position=statement.before,
-            )
+        if not statement.dml or not (mapped or not effect.tables):
+            return
+        error = UnsupportedImage(
+            "A session writes rows as statements, without row images: "
+            + (f"it writes {mapped[0]}." if mapped else "what it writes cannot be told."),
+            mend="Set binlog_format=ROW for that session and on the server. " + (LEAVE_OUT if mapped else LOAD_AGAIN),
+            statement=statement.sql[:120],
+            position=statement.before,
+        )
+        if not self.leaves_out(error, mapped, statement.time_ms):
+            raise error
+
+    def leaves_out(self, error: CdcError, tables: Collection[str], time_ms: int) -> bool:
+        """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``.
+
+        ``time_ms``: when they were made, milliseconds since 1970, UTC.
+        """
+        if not self._resumption.past_gap or time_ms > self._agreed_ms:
+            return False
+        log.warning("going on without changes of %s: %s", ", ".join(sorted(tables)) or "unknown tables", error)
+        self._gaps |= set(tables)
+        return True
+
+    def take_gaps(self) -> frozenset[str]:
+        """Tables of which changes were left out since the last call."""
+        gaps, self._gaps = self._gaps, frozenset()
+        return gaps
 
 
 def _not_full() -> UnsupportedImage:
     return UnsupportedImage(
         "Rows come without some of the table's columns: the row image is not FULL.",
-        mend="Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal, then take a "
-        "new snapshot of the table.",
+        mend=f"Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal. {LEAVE_OUT}",
     )
 
 

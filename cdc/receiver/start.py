@@ -16,7 +16,7 @@ from cdc.binlog.connection import BEYOND_DUMP, BinlogStream, Endpoint, ReaderIde
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
-from cdc.errors import ConfigError, PositionLost, SourceUnavailable, WrongServer
+from cdc.errors import LOAD_AGAIN, ConfigError, PositionLost, SourceUnavailable, WrongServer
 from cdc.position import BinlogPosition, GtidSet, parse_gtid_set
 from cdc.schema import TableSchema
 
@@ -26,10 +26,7 @@ FIRST_EVENT = 4  # behind the magic number of a binlog file
 _FIRST_OF_TRANSACTION_WAIT_S = 10.0
 _HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
 _PACKET_HEAD = 5  # length, number and status before each event in the stream
-_RETENTION = (
-    "Run `cdc snapshot` for the job's tables, or `cdc resume --accept-gap` to go on with what is left; "
-    "set binlog_expire_logs_seconds above the longest stop you expect."
-)
+_RETENTION = f"{LOAD_AGAIN} Set binlog_expire_logs_seconds above the longest stop you expect."
 _INSIDE = frozenset(
     {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
     | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}

@@ -7,7 +7,7 @@ information_schema, and then only if no DDL on the table lies between the place 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from cdc.binlog.catalog import is_sequence, mapped_tables, table_schemas, writes
 from cdc.binlog.events import Statement
 from cdc.binlog.server import Server
 from cdc.ddl import Effect, EffectKind, effect_of
-from cdc.errors import CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
 from cdc.receiver.fit import assembled, misfit, refuse_lost_labels
@@ -58,6 +58,7 @@ class Resumption:
 
     behind_ddl: bool = False  # go on behind a statement that lies exactly at the start
     past_ddl: bool = False  # also if it changed rows without row events
+    past_gap: bool = False  # leave out changes that cannot be read, as far as the source has come by then
 
     def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
         """Whether to go on behind a statement that touches a mapped table and lies at ``before``.
@@ -105,6 +106,8 @@ class KnownTables:
         self._gone: dict[Name, BinlogPosition] = {}  # tables that were dropped or made anew, and behind what statement
         self._loaded: frozenset[Name] = frozenset()
         self._looked_at: frozenset[Name] = frozenset()  # tables whose statements are being looked for
+        self._gaps: frozenset[str] = frozenset()  # since ``take_gaps``
+        self._agreed_upto: BinlogPosition | None = None  # what lies before may be left out
         self._plain_writes: set[Name] = set()  # tables that statements may write without touching others
         self._start: BinlogPosition | None = None
         self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
@@ -116,7 +119,7 @@ class KnownTables:
         """Start over at ``start`` with the schemas saved there."""
         self._start = start
         self._versions = {(schema.database, schema.table): (replace(schema, since=None),) for schema in saved}
-        self._described, self._gone = {}, {}
+        self._described, self._gone, self._gaps = {}, {}, frozenset()
 
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read what is not known of the mapped tables, while ``server`` is at hand.
@@ -125,6 +128,7 @@ class KnownTables:
         ``start`` on where no statement between changed the table; of others the first rows are asked for, if any come.
         """
         self.fold_case = server.folds_case
+        self._agreed_upto = self._agreed_upto or server.position()
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
         if server.full_metadata:
             self._catalog = table_schemas(server, missing)
@@ -191,15 +195,38 @@ class KnownTables:
         problem = misfit(known, table_map) if known is not None else "nothing describes them"
         if name in changed:
             problem = f"{changed[name]} lies behind them"
-        if known is None or problem is not None:
-            raise SchemaMismatch(
-                f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
-                mend="Run `cdc snapshot` for the table; set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and "
-                "later) so that rows tell their columns.",
-                table=table_map.name,
-                position=self.place(),
-            )
-        return known
+        if known is not None and problem is None:
+            return known
+        error = SchemaMismatch(
+            f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
+            mend=f"{LEAVE_OUT} Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell "
+            "their columns.",
+            table=table_map.name,
+            position=self.place(),
+        )
+        if name in changed and self.leaves_out(error, [table_map.name]):  # behind the change it is asked for again
+            return None
+        raise error
+
+    def leaves_out(self, error: CdcError, tables: Collection[str]) -> bool:
+        """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``."""
+        if not self._resumption.past_gap or (self._ask is not None and self._is_new()):
+            return False
+        log.warning("going on without changes of %s: %s", ", ".join(sorted(tables)) or "unknown tables", error)
+        self._gaps |= set(tables)
+        return True
+
+    def _is_new(self) -> bool:
+        """Whether the place read up to lies behind what was there when a person agreed."""
+        try:
+            return self._agreed_upto is None or self.place().reached(self._agreed_upto)
+        except ValueError:
+            return True  # another server's
+
+    def take_gaps(self) -> frozenset[str]:
+        """Tables of which changes were left out since the last call."""
+        gaps, self._gaps = self._gaps, frozenset()
+        return gaps
 
     def _keep(self, name: Name, schema: TableSchema) -> None:
         """Make ``schema`` the table's version from the place read up to on."""
@@ -367,11 +394,11 @@ class KnownTables:
             self._touched(statement, replace(effect, kind=EffectKind.TOUCHES))
 
     def _check_writes(self, statement: Statement, effect: Effect) -> None:
-        why = "" if effect.tables else "what it writes cannot be told"
+        why, mapped = "" if effect.tables else "what it writes cannot be told", set[str]()
         for table in effect.tables:
             name = _name(table)
             if self.maps(*name):
-                why = f"it writes {table}"
+                why, mapped = f"it writes {table}", {table for table in effect.tables if self.maps(*_name(table))}
             elif name not in self._plain_writes and self._ask is not None:
                 with self._ask() as server:
                     beyond = writes_beyond(server, name, self.maps)
@@ -381,13 +408,16 @@ class KnownTables:
                     why = f"it writes {table}, and {beyond}"
             if why:
                 break
-        if why:
-            raise UnsupportedImage(
-                f"A session writes rows as statements, without row images: {why}.",
-                mend="Set binlog_format=ROW for that session and on the server, then run `cdc snapshot` for the table.",
-                statement=statement.sql[:120],
-                position=statement.before,
-            )
+        if not why:
+            return
+        error = UnsupportedImage(
+            f"A session writes rows as statements, without row images: {why}.",
+            mend="Set binlog_format=ROW for that session and on the server. " + (LEAVE_OUT if mapped else LOAD_AGAIN),
+            statement=statement.sql[:120],
+            position=statement.before,
+        )
+        if not self.leaves_out(error, mapped):
+            raise error
 
 
 def _merged(told: TableSchema, today: TableSchema) -> TableSchema:

@@ -307,8 +307,44 @@ def test_a_minimal_image_is_refused_by_name(shop_of, opened):
     with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION binlog_row_image = MINIMAL")
         cursor.execute("UPDATE orders SET note = 'b'")
-    with pytest.raises(UnsupportedImage, match="FULL"):
+    with pytest.raises(UnsupportedImage, match="FULL") as refused:
         taker.take_rows(2)
+    assert "--accept-gap" in refused.value.mend
+    stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    taker.receiver.close()
+
+    shop.write("INSERT INTO {db}.orders VALUES (2, 'behind')")
+    resumption = Resumption(behind_ddl=True, past_gap=True)
+    agreed = Taker(opened(shop.receiver(resumption=resumption), stopped, schemas, 1))
+    agreed.take(lambda taker: any(batch.gaps for batch in taker.batches))
+    assert {name for batch in agreed.batches for name in batch.gaps} == {f"{shop.database}.orders"}
+    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
+        time.sleep(1.1)  # entries tell whole seconds
+        cursor.execute("SET SESSION binlog_row_image = MINIMAL")
+        cursor.execute("UPDATE orders SET note = 'c'")
+    with pytest.raises(UnsupportedImage, match="FULL"):
+        agreed.take(lambda _: False)
+
+
+def test_rows_written_as_statements_are_refused_by_name_and_can_be_left_out(own_canal, opened):
+    shop = own_canal(filter_dml=False)
+    receiver = opened(shop.receiver())
+    with shop.server.connect(shop.database) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (1, 'a')")
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        cursor.execute("UPDATE orders SET note = 'b'")
+        cursor.execute("SET SESSION binlog_format = ROW")
+        cursor.execute("INSERT INTO orders VALUES (2, 'behind')")
+    taker = Taker(receiver)
+    with pytest.raises(UnsupportedImage, match=r"it writes .*orders") as refused:
+        taker.take_rows(2)
+    assert "--accept-gap" in refused.value.mend
+    stopped, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    taker.receiver.close()
+    resumption = Resumption(behind_ddl=True, past_gap=True)
+    agreed = Taker(opened(shop.receiver(resumption=resumption), stopped, schemas, 1))
+    agreed.take(lambda taker: 2 in taker.values())
+    assert {name for batch in agreed.batches for name in batch.gaps} == {f"{shop.database}.orders"}
 
 
 def xa(shop, xid, *statements, decide="COMMIT"):

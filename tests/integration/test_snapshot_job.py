@@ -153,6 +153,47 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         job.stop()
 
 
+def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_again(mysql, database, tmp_path):
+    _fill(mysql, database)
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
+
+    def is_paused(status) -> bool:
+        return status["state"] == "PAUSED" and status["resume"] == "manual"
+
+    with JobProcess(file, home=home, port=port) as job:
+        job.start()
+        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        with mysql.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO nobody VALUES (1)")
+            cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
+            cursor.execute("UPDATE orders SET note = 'less than whole' WHERE id % 10 = 1")
+            cursor.execute("SET SESSION binlog_row_image = 'FULL', binlog_format = 'STATEMENT'")
+            cursor.execute("UPDATE orders SET total = total + 1 WHERE id % 10 = 2")
+            cursor.execute("DELETE FROM orders WHERE id % 10 = 3")
+            cursor.execute("SET SESSION binlog_format = 'ROW'")
+            cursor.execute("INSERT INTO nobody VALUES (2)")
+            connection.commit()
+        status = job.wait_for("the pause", is_paused, 120)
+        assert "image" in status["reason"] and "--accept-gap" in status["mend"]
+        assert _command(home, "resume", "shop", "--accept-gap").returncode == 0
+        job.wait_for("the last row", lambda _: _target(tmp_path, "nobody").num_rows == 2, 120)
+        status = job.wait_for(
+            "loaded again", lambda status: status["state"] == "RUNNING" and _consistent("orders")(status), 120
+        )
+        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
+        assert _differences(mysql, database, tmp_path, "nobody", ["id"]) == ()
+        snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
+        assert snapshots["ods.orders"]["rows"] == 18000 and snapshots["ods.people"]["rows"] == 20000
+
+        with mysql.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+            cursor.execute("DELETE FROM orders WHERE id % 10 = 4")
+            connection.commit()
+        job.wait_for("another pause, for nobody has agreed to this one", is_paused, 120)
+        job.stop()
+
+
 def _waits_for_lock(server: LocalServer) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM performance_schema.processlist WHERE state LIKE 'Waiting for table%lock'")
