@@ -23,7 +23,7 @@ NOT_UTF8 = -3
 
 NOT_UTF8_TEXT = (
     "Text that is not UTF-8",
-    f"Mend the value in the source (MariaDB lets lone surrogates in), or leave its column out of the mapping. {LEAVE_OUT}",
+    f"Mend the value in the source (MariaDB lets lone surrogates in), or leave its column unmapped. {LEAVE_OUT}",
 )
 _FAULTS = {
     OUTSIDE: ("a value reaches beyond its buffer", f"The binlog is damaged. {LEAVE_OUT}"),
