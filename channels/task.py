@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, SinkUnavailable
+from cdc.errors import CdcError, LoadRejected, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE, TableSchema
 from channels.chunk_task import Reading
 from channels.sinks.base import Sink, TargetTable
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _SMALL_BYTES = 1 << 20  # Tasks below share a Spark job: a job costs tens of milliseconds, whatever it does
 _SHARED_BYTES = 16 << 20  # what Tasks of one shared job have together
+
+# SQLSTATE class 22: whoever asks again gets the same answer
+_DATA_EXCEPTION = re.compile(r"(\[[A-Z_0-9.]+\].{1,400}?)\s*SQLSTATE: 22\w{3}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class SparkTaskRunner:
         try:
             outcome = reading.run(self._sessions.get(), self._sessions.core_count())
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
-            outcome = _as_sink_error(error)
+            outcome = _as_sink_error(error, [read.name.channel for read in reading.tables])
         with self._lock:
             if self._round != number:
                 return
@@ -217,10 +221,11 @@ class SparkTaskRunner:
             for future in futures:
                 future.set_running_or_notify_cancel()
         outcomes: list[Outcome]
+        targets = [task.target.name for task in tasks]
         try:
-            outcomes = self._written(tasks, number) if not failed else [_as_sink_error(failed[0])] * len(tasks)
+            outcomes = self._written(tasks, number) if not failed else [_as_sink_error(failed[0], targets)] * len(tasks)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
-            outcomes = [_as_sink_error(error)] * len(tasks)
+            outcomes = [_as_sink_error(error, targets)] * len(tasks)
         with self._lock:
             if self._round != number:
                 return
@@ -295,9 +300,16 @@ def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     return jobs
 
 
-def _as_sink_error(error: BaseException) -> CdcError:
+def _as_sink_error(error: BaseException, targets: Iterable[str]) -> CdcError:
     if isinstance(error, CdcError):
         return error
+    if refusal := _DATA_EXCEPTION.search(str(error)):
+        return LoadRejected(
+            f"An expression of the mapping has no value for a row: {' '.join(refusal[1].split())}",
+            mend="Change the expression (`try_cast`, `try_divide` and their kin give NULL instead), or leave such rows "
+            "out with `filter`; then `cdc resume`.",
+            tables=", ".join(sorted(set(targets))),
+        )
     lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     found = SinkUnavailable(
         f"Spark could not write a task: {lines[0].strip()}",

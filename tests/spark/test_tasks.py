@@ -159,6 +159,17 @@ def test_an_expression_that_does_not_stand_is_refused_by_name(sessions: SessionH
         Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
 
 
+@pytest.mark.parametrize("expression", ["cast(email as int)", "id / (length(email) - length(email))"])
+def test_a_value_that_an_expression_cannot_take_is_no_fault_that_passes(
+    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner, expression: str
+) -> None:
+    mapping = Mapping("shop.orders", "ods.typed", columns={"id": "id", "number": expression})
+    channel = Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
+    with pytest.raises(LoadRejected, match=r"\[(CAST_INVALID_INPUT|DIVIDE_BY_ZERO)\]") as caught:
+        load(runner, sink, channel, 1, changes({"id": 1}))
+    assert caught.value.where["tables"] == "ods.typed" and "filter" in caught.value.mend
+
+
 def test_many_small_tasks_share_a_job(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
