@@ -274,7 +274,7 @@ def logs(name: str, follow: bool, lines: int) -> None:
     with opened_store() as store:
         known(store, name)
     log = JobFolder(state_folder(), name).log
-    if not log.exists():
+    if not log.is_file():
         raise ConfigError(
             f"The job {name} has no log here.",
             mend="It was started with --foreground; its log went to where it was started.",

@@ -142,7 +142,8 @@ class DeltaSink:
                     "Set `sink.create_tables: true`, or create it: `cdc ddl` prints how.",
                 ),
             )
-        return tuple(delta_tables.differences(found, table))
+        kept = delta_tables.log_findings(found, table, self._retention_s)
+        return (*delta_tables.differences(found, table), *kept)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""

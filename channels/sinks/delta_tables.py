@@ -109,6 +109,19 @@ def unwritable(found: DeltaTable) -> Iterator[Finding]:
         )
 
 
+def log_findings(found: DeltaTable, table: TargetTable, retention_s: float) -> Iterator[Finding]:
+    """Whether the log keeps what ``sink.retention`` wants, and not much more."""
+    kept_s = _seconds(found.metadata().configuration.get(_LOG_RETENTION, "interval 30 days"))
+    wanted = properties(table, retention_s)[_LOG_RETENTION]
+    mend = f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{_LOG_RETENTION}' = '{wanted}')."
+    if kept_s is not None and kept_s < retention_s:
+        problem = f"The table's log keeps {kept_s / 3600:.1f} hours, less than sink.retention: older versions are lost."
+        yield Finding(problem, mend, fatal=False)
+    if kept_s is not None and kept_s > max(_LONG_LOG_S, retention_s):
+        problem = f"The table's log keeps {kept_s / 86400:.0f} days, and commits take time by its length."
+        yield Finding(problem, mend, fatal=False)
+
+
 def differences(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
     """Every way in which ``found`` does not fit ``table``."""
     yield from unwritable(found)
@@ -119,13 +132,6 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
         yield Finding(
             f"The table {has}, and the mapping wants ({', '.join(table.key)}).",
             "Choose another target, or remove the table and load it anew.",
-        )
-    kept_s = _seconds(metadata.configuration.get(_LOG_RETENTION, "interval 30 days"))
-    if kept_s is not None and kept_s > _LONG_LOG_S:
-        yield Finding(
-            f"The table's log keeps {kept_s / 86400:.0f} days, and commits take time by its length.",
-            f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 1 days').",
-            fatal=False,
         )
     fields = {field.name: field for field in found.schema().fields}
     spelt = {name.casefold(): name for name in fields}

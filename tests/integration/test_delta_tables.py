@@ -439,3 +439,7 @@ def test_a_log_that_keeps_long_is_a_finding_but_no_refusal(tmp_path: Path) -> No
     found.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
     assert DeltaSink(tmp_path).check([TABLE]) == ()
     assert "'delta.logRetentionDuration' = 'interval 3600 seconds'" in DeltaSink(tmp_path).ddl(TABLE)
+    assert DeltaSink(tmp_path, retention_s=86400).check([TABLE]) == ()
+    (finding,) = DeltaSink(tmp_path, retention_s=3 * 86400).check([TABLE])  # raised since the table was made
+    assert "less than sink.retention" in finding.problem and "interval 259200 seconds" in finding.mend
+    assert not finding.fatal
