@@ -92,6 +92,11 @@ class ControlEvents(ABC):
         everyone = [*self._prepared.values(), *([self._xa] if self._xa else [])]
         return tuple(xa for xa in everyone if xa.rows)
 
+    @property
+    def inside_xa(self) -> bool:
+        """Whether the events that come now belong to an XA transaction."""
+        return self._xa is not None
+
     def _position(self, offset: int) -> BinlogPosition:
         return BinlogPosition(self._file, offset, self.position.server, self._gtids.text)
 

@@ -298,6 +298,7 @@ class BinlogReceiver:
             leaves_out=self._tables.leaves_out,
         )
         self._tables.place = lambda: decoder.position
+        self._tables.inside_xa = lambda: decoder.inside_xa
         before, self._decoder = self._decoder, decoder
         if before is not None:
             _add_dates(self._dates_before, before)

@@ -111,6 +111,7 @@ class KnownTables:
         self._plain_writes: set[Name] = set()  # tables that statements may write without touching others
         self._start: BinlogPosition | None = None
         self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
+        self.inside_xa: Callable[[], bool] = lambda: False
         self.fold_case = False
 
     # --- schemas ---
@@ -128,7 +129,8 @@ class KnownTables:
         ``start`` on where no statement between changed the table; of others the first rows are asked for, if any come.
         """
         self.fold_case = server.folds_case
-        self._agreed_upto = self._agreed_upto or server.position()
+        if self._resumption.past_gap and self._agreed_upto is None:
+            self._agreed_upto = server.position()
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
         if server.full_metadata:
             self._catalog = table_schemas(server, missing)
@@ -210,8 +212,8 @@ class KnownTables:
 
     def leaves_out(self, error: CdcError, tables: Collection[str]) -> bool:
         """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``."""
-        if not self._resumption.past_gap or (self._ask is not None and self._is_new()):
-            return False
+        if not self._resumption.past_gap or self.inside_xa() or (self._ask is not None and self._is_new()):
+            return False  # a table that is loaded again before XA rows are decided would go without them
         log.warning("going on without changes of %s: %s", ", ".join(sorted(tables)) or "unknown tables", error)
         self._gaps |= set(tables)
         return True

@@ -222,6 +222,24 @@ def test_a_session_that_writes_less_than_whole_rows_pauses_there(server, databas
     resumed.close()
 
 
+def test_rows_of_an_xa_transaction_are_not_left_out(server, database):
+    """Their table may be loaded again before they are decided, and would go without them."""
+    start = position(server)
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (1, 1, 'row', 1)")
+        cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
+        for statement in ("XA START 'x'", "UPDATE orders SET price = 2", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+    receiver = receiver_of(server, Mapped(database), resumption=GAP)
+    try:
+        receiver.open(start, (), 0)
+        with pytest.raises(UnsupportedImage, match="FULL"):
+            Taker(receiver).take(lambda _: False)
+    finally:
+        receiver.close()
+        server.execute("XA ROLLBACK 'x'")
+
+
 @pytest.mark.parametrize("server", ["mariadb", "mariadb-nolog"], indirect=True)
 def test_a_transaction_that_is_rolled_back_in_part_can_be_gone_past(server, database):
     start = position(server)
