@@ -217,7 +217,7 @@ class Consumer:
                     continue
                 self._turn(gatherer)
             try:
-                batch = gatherer.gather(self._patience_s(), self._now())
+                batch = self._gather()
             except SourceRewound as error:
                 _log.warning("gathering again: %s", error)
                 self._abort_open()
@@ -225,8 +225,6 @@ class Consumer:
             except Exception as error:
                 self._save_what_is_whole(error)
                 raise
-            if batch is not None and batch.gaps:
-                self._close_gaps(batch.gaps)
             if batch is None and self._receiver.finished():
                 self._close_and_commit("end")
                 if self._receiver.finished():  # not after a rollback, which a lost load makes
@@ -234,6 +232,13 @@ class Consumer:
             self._look_for_close(batch)
         self._wind_up()
         return Ended.STOPPED
+
+    def _gather(self) -> Batch | None:
+        """See ``Gatherer.gather``. What the Batch lacks is asked for before its end can be saved."""
+        batch = self._gathering.gather(self._patience_s(), self._now())
+        if batch is not None and batch.gaps:
+            self._close_gaps(batch.gaps)
+        return batch
 
     def _close_gaps(self, tables: Iterable[str]) -> None:
         """Changes of these were left out: what the source holds by now replaces them, deletes where the sink can."""
@@ -243,7 +248,7 @@ class Consumer:
                 _log.warning("%s lacks changes now, and this source has no tables to load it again from", table)
                 continue
             if not sweeps:
-                _log.warning("rows of %s that the changes left out have deleted stay in the target", table)
+                _log.warning("rows of %s that should be gone stay: this sink cannot tell its keys", table)
             self._turns.request(Request(table, where=None if sweeps else _ALL_ROWS))
 
     @property
@@ -548,7 +553,7 @@ class Consumer:
 
     def _move_one_batch(self) -> None:
         self._settle()
-        self._gathering.gather(self._patience_s(), self._now())
+        self._gather()
         self._gathering.start_tasks(at_least=self._limits.task_bytes)
         self._gathering.make_room()
 

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-LEAVE_OUT = "`cdc resume NAME --accept-gap` goes on without these changes and loads the table again."
+LEAVE_OUT = (
+    "`cdc resume NAME --accept-gap` goes on without these changes and loads the table again, if the source has tables."
+)
 LOAD_AGAIN = (
     "`cdc resume NAME --accept-gap` goes on without these changes; then load the tables that they touched again with "
     "`cdc snapshot`."

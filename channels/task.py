@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 _SMALL_BYTES = 1 << 20  # Tasks below share a Spark job: a job costs tens of milliseconds, whatever it does
 _SHARED_BYTES = 16 << 20  # what Tasks of one shared job have together
 
-# SQLSTATE class 22: whoever asks again gets the same answer
-_DATA_EXCEPTION = re.compile(r"(\[[A-Z_0-9.]+\].{1,400}?)\s*SQLSTATE: 22\w{3}", re.DOTALL)
+_DATA_EXCEPTION = re.compile(r"SQLSTATE: 22\w{3}")  # the class of errors that come again, whoever asks again
+_CONDITION = re.compile(r"\[[A-Z]{2,}_[A-Z_0-9.]{2,80}\] ")
+_SHOWN = 300  # characters: the value may be in it, however long it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +301,22 @@ def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     return jobs
 
 
+def _data_exception(text: str) -> str:
+    """What Spark says of a value that an expression does not take; "" if ``text`` tells of something else."""
+    state = _DATA_EXCEPTION.search(text)
+    if state is None:
+        return ""
+    conditions = [found.start() for found in _CONDITION.finditer(text, 0, state.start())]
+    told = " ".join(text[conditions[-1] : state.start()][: 2 * _SHOWN].split()) if conditions else ""
+    return f"{told[:_SHOWN]} ({state[0]})"
+
+
 def _as_sink_error(error: BaseException, targets: Iterable[str]) -> CdcError:
     if isinstance(error, CdcError):
         return error
-    if refusal := _DATA_EXCEPTION.search(str(error)):
+    if refusal := _data_exception(str(error)):
         return LoadRejected(
-            f"An expression of the mapping has no value for a row: {' '.join(refusal[1].split())}",
+            f"An expression of the mapping has no value for a row: {refusal}",
             mend="Change the expression (`try_cast`, `try_divide` and their kin give NULL instead), or leave such rows "
             "out with `filter`; then `cdc resume`.",
             tables=", ".join(sorted(set(targets))),

@@ -375,6 +375,7 @@ class BinlogDecoder(ControlEvents):
     def _is_left_out(self, fault: row_events.Fault) -> bool:
         error = self._row_error(fault)
         if not self._leaves_out(error, [str(error.where["table"])]):
+            fault.mend = error.mend  # it may be another one now
             return False
         if self._skip_rows:  # they are counted, and these may have been handed out before the cut
             raise SourceRewound(

@@ -62,7 +62,7 @@ class Registry:
         kept = [
             row
             for row in self.known[: self._count].tolist()
-            if row[KNOWN_SLOT] == SKIPPED or self.slots[row[KNOWN_SLOT]].table_map.complete
+            if self._is_kept(row[KNOWN_SLOT], self.arena[row[OFFSET] : row[OFFSET] + row[LENGTH]])
         ]
         self._asks = False
         self._count = len(kept)
@@ -75,6 +75,15 @@ class Registry:
             self._used += length
         self.known[: self._count] = np.array(kept, np.int64).reshape(-1, KNOWN_FIELDS)
         self._rebuild()
+
+    def _is_kept(self, slot: int, content: np.ndarray) -> bool:
+        if slot == SKIPPED:  # of a mapped table, because the TableSource said so
+            return not self.selection.maps(*table_name(content.tobytes()))
+        return self.slots[slot].table_map.complete
+
+    def asks_about(self, content: bytes, *, mariadb: bool) -> bool:
+        """Whether the TableSource would be asked about a table map. Raises: Malformed."""
+        return self.selection.maps(*table_name(content)) and not parse_table_map(content, mariadb=mariadb).complete
 
     def _slot(self, content: bytes, *, mariadb: bool, since: Position) -> int:
         database, table = table_name(content)

@@ -60,6 +60,7 @@ class CanalTables:
         self._start = self.place = start
         self._versions = {(schema.database, schema.table): (schema,) for schema in saved}
         self._stale.clear()
+        self._gaps = frozenset()
         if self._ask is not None:
             with self._ask() as server:
                 self.fold_case = server.folds_case
@@ -133,7 +134,7 @@ class CanalTables:
 
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
-        self._loaded |= set(map(_name, tables))
+        self._loaded |= {name for name in map(_name, tables) if self.maps(*name)}
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """Mapped tables seen so far."""

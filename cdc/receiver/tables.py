@@ -130,7 +130,9 @@ class KnownTables:
         """
         self.fold_case = server.folds_case
         if self._resumption.past_gap and self._agreed_upto is None:
-            self._agreed_upto = server.position()
+            here = server.position()
+            gtids = server.gtids_at(here.file, here.offset) if server.mariadb else server.executed()
+            self._agreed_upto = replace(here, gtid_set=gtids or "")
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
         if server.full_metadata:
             self._catalog = table_schemas(server, missing)
@@ -140,7 +142,7 @@ class KnownTables:
     def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, str]:
         """Take today's description of tables for the one in force at ``since``; what forbids it, by table."""
         found = table_schemas(server, names)
-        changed = self._changed_between(server, since, set(found))
+        changed = self._changed_between(server, since, set(names))
         for name, schema in found.items():
             if name not in changed:
                 self._add(name, schema, since)
@@ -201,8 +203,8 @@ class KnownTables:
             return known
         error = SchemaMismatch(
             f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
-            mend=f"{LEAVE_OUT} Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell "
-            "their columns.",
+            mend=(f"{LEAVE_OUT} " if name in changed else "")
+            + "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell their columns.",
             table=table_map.name,
             position=self.place(),
         )
@@ -212,8 +214,14 @@ class KnownTables:
 
     def leaves_out(self, error: CdcError, tables: Collection[str]) -> bool:
         """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``."""
-        if not self._resumption.past_gap or self.inside_xa() or (self._ask is not None and self._is_new()):
-            return False  # a table that is loaded again before XA rows are decided would go without them
+        if self.inside_xa():  # a table that is loaded again before they are decided would go without them
+            error.mend = (
+                "Rows of an XA transaction cannot be left out. Begin a new job behind it, under another name and with "
+                "empty targets."
+            )
+            return False
+        if not self._resumption.past_gap or (self._ask is not None and self._is_new()):
+            return False
         log.warning("going on without changes of %s: %s", ", ".join(sorted(tables)) or "unknown tables", error)
         self._gaps |= set(tables)
         return True
@@ -311,7 +319,8 @@ class KnownTables:
 
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
-        self._loaded |= set(map(_name, tables))  # made anew: the reading thread may be at it
+        named = {name for name in map(_name, tables) if self.maps(*name)}
+        self._loaded |= named  # made anew: the reading thread may be at it
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.ddl.Tables``."""
@@ -372,6 +381,7 @@ class KnownTables:
                 schema = found.get(name)
                 if schema is None:
                     self._gone[name] = statement.after  # dropped or renamed; who comes under that name is a new table
+                    self._loaded -= {name}
                     continue
                 self._selection.reads(schema)
                 if not server.full_metadata and self._changed_between(server, statement.after, {name}):
@@ -396,30 +406,37 @@ class KnownTables:
             self._touched(statement, replace(effect, kind=EffectKind.TOUCHES))
 
     def _check_writes(self, statement: Statement, effect: Effect) -> None:
-        why, mapped = "" if effect.tables else "what it writes cannot be told", set[str]()
-        for table in effect.tables:
-            name = _name(table)
-            if self.maps(*name):
-                why, mapped = f"it writes {table}", {table for table in effect.tables if self.maps(*_name(table))}
-            elif name not in self._plain_writes and self._ask is not None:
-                with self._ask() as server:
-                    beyond = writes_beyond(server, name, self.maps)
-                if beyond is None:
-                    self._plain_writes.add(name)
-                else:
-                    why = f"it writes {table}, and {beyond}"
-            if why:
-                break
-        if not why:
+        mapped = sorted(table for table in effect.tables if self.maps(*_name(table)))
+        beyond = [told for table in effect.tables if (told := self._written_beyond(table))]
+        if mapped:
+            why = f"it writes {', '.join([*mapped, *beyond])}"
+        elif beyond:
+            why = f"it writes {beyond[0]}"
+        elif effect.tables:
             return
+        else:
+            why = "what it writes cannot be told"
+        is_all = mapped and not beyond
         error = UnsupportedImage(
             f"A session writes rows as statements, without row images: {why}.",
-            mend="Set binlog_format=ROW for that session and on the server. " + (LEAVE_OUT if mapped else LOAD_AGAIN),
+            mend="Set binlog_format=ROW for that session and on the server. " + (LEAVE_OUT if is_all else LOAD_AGAIN),
             statement=statement.sql[:120],
             position=statement.before,
         )
         if not self.leaves_out(error, mapped):
             raise error
+
+    def _written_beyond(self, table: str) -> str:
+        """What a statement on ``table`` may write besides, in words with the table's name; "" if nothing."""
+        name = _name(table)
+        if name in self._plain_writes or self._ask is None:
+            return ""
+        with self._ask() as server:
+            beyond = writes_beyond(server, name, self.maps)
+        if beyond is None:
+            self._plain_writes.add(name)
+            return ""
+        return f"{table}, and {beyond}"
 
 
 def _merged(told: TableSchema, today: TableSchema) -> TableSchema:

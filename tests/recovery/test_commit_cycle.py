@@ -284,6 +284,32 @@ def test_a_long_transaction_makes_few_loads(make, window):
     harness.verify()
 
 
+def test_what_a_batch_lacks_is_asked_for_before_its_end_is_saved_also_by_a_run_that_is_told_to_stop(make, monkeypatch):
+    source = Source()
+    source.write(*[("shop.orders", key) for key in range(20)])
+    harness = make(source, piece_rows=5)
+    asked = []
+
+    def ask(consumer, tables):
+        asked.append((tables, harness.store.last_committed(JOB).last))
+
+    class Lacking(Faulty):
+        """Its first piece comes with a request to stop, its last one without rows of a table."""
+
+        def get(self, timeout_s):
+            batch = self.inner.get(timeout_s)
+            if batch is None or not batch.ends_transaction:
+                harness.consumer.stop()
+                return batch
+            return replace(batch, gaps=frozenset({"shop.items"}))
+
+    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 60.0)
+    monkeypatch.setattr(cdc.consumer.Consumer, "_close_gaps", ask)
+    harness.wrap_receiver = lambda inner: Lacking(inner, None)
+    assert harness.once() is cdc.consumer.Ended.STOPPED
+    assert asked == [({"shop.items"}, place(0))] and harness.store.last_committed(JOB).last == place(1)
+
+
 def test_a_table_that_a_pattern_matches_joins_with_its_first_rows(make):
     source = Source.random(4, transactions=10, tables=("shop.orders",))
     harness = make(source, endless=True)

@@ -23,7 +23,7 @@ from channels.channel import Channel
 from channels.mapping import Mapping, SparkExpressionTypes
 from channels.sinks.base import CheckpointMark
 from channels.sinks.delta import DeltaSink
-from channels.task import RunIdentity, SparkTaskRunner
+from channels.task import RunIdentity, SparkTaskRunner, _data_exception
 from spark.frames import typed_frame
 from spark.session import SessionHolder
 
@@ -170,9 +170,18 @@ def test_a_value_that_an_expression_cannot_take_is_no_fault_that_passes(
     assert caught.value.where["tables"] == "ods.typed" and "filter" in caught.value.mend
 
 
+def test_spark_is_understood_however_long_the_value_is() -> None:
+    text = "Job aborted: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{}' of the type"
+    told = _data_exception(text.format("[A] \n" * 200_000) + ' "STRING" cannot be cast. SQLSTATE: 22018\n== SQL ==')
+    assert told.startswith("[CAST_INVALID_INPUT] The value '[A] [A] ") and told.endswith("(SQLSTATE: 22018)")
+    assert len(told) < 400
+    assert _data_exception("[A] " * 100_000 + "Connection refused") == ""
+
+
 def test_many_small_tasks_share_a_job(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
+    load(runner, sink, Channel(Mapping("shop.first", "ods.first"), SCHEMA), 1, changes({"id": 0}))  # a session begins
     channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(20)]
     for number, channel in enumerate(channels):
         sink.ensure_table(channel.target)
