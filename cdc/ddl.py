@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -42,6 +42,7 @@ class Effect:
     row_changing: bool = False  # rows may have changed or gone without row events
     reshapes: bool = False  # columns that the mapping does not read changed: the schema must be read again
     may_rekey: bool = False  # an index went that may have been the table's key
+    columns_stay: bool = False  # the rows alone are gone
 
 
 class Tables(Protocol):
@@ -142,7 +143,7 @@ class _Reader:
             return self._alter(cursor)
         if first == "TRUNCATE":
             cursor.take("TABLE")
-            return self._rows_gone("TRUNCATE", [self._table(cursor)])
+            return replace(self._rows_gone("TRUNCATE", [self._table(cursor)]), columns_stay=True)
         if first == "RENAME" and (cursor.take("TABLE") or cursor.take("TABLES")):
             return self._rename(cursor)
         raise Unreadable

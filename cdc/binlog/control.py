@@ -97,6 +97,11 @@ class ControlEvents(ABC):
         """Whether the events that come now belong to an XA transaction."""
         return self._xa is not None
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether whole transactions wait to be returned: ``position`` lies before them."""
+        return bool(self._state[fr.TX_COUNT])
+
     def _position(self, offset: int) -> BinlogPosition:
         return BinlogPosition(self._file, offset, self.position.server, self._gtids.text)
 
@@ -172,8 +177,6 @@ class ControlEvents(ABC):
         crc = 4 if self._state[fr.CHECKSUM] and not self._state[fr.INNER_END] else 0
         content = self._buffer.data[at + ev.HEADER_BYTES + 6 : at + size - crc].tobytes()
         before = self._position(int(self._state[fr.TX_START]))
-        if self._state[fr.TX_COUNT] and self._registry.asks_about(content, mariadb=self.mariadb):
-            return self._cut_transactions()  # who answers looks from our place on; the scan comes here again
         try:
             self._registry.add(content, int(self._state[fr.MAP_HASH]), mariadb=self.mariadb, since=before)
         except (CdcError, Malformed):

@@ -61,6 +61,7 @@ TRANSACTION_FIELDS = 7
 HASH, OFFSET, LENGTH, KNOWN_SLOT = range(4)
 KNOWN_FIELDS = 4
 SKIPPED = -1  # slot of tables that no channel maps
+LEFT_OUT = -3  # of those that the TableSource does not want for now
 
 ORIGIN_BYTES = 64  # 16 bytes uuid, 1 byte length of the tag, tag; MariaDB: domain, server id, zeros, 255
 _MARIADB_ORIGIN = 255

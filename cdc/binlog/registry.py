@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cdc.binlog.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LENGTH, OFFSET, SKIPPED
+from cdc.binlog.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LEFT_OUT, LENGTH, OFFSET, SKIPPED
 from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.rows import Slot, make_slot
 from cdc.binlog.tables import parse_table_map, schema_of, table_name
@@ -62,7 +62,7 @@ class Registry:
         kept = [
             row
             for row in self.known[: self._count].tolist()
-            if self._is_kept(row[KNOWN_SLOT], self.arena[row[OFFSET] : row[OFFSET] + row[LENGTH]])
+            if row[KNOWN_SLOT] == SKIPPED or (row[KNOWN_SLOT] >= 0 and self.slots[row[KNOWN_SLOT]].table_map.complete)
         ]
         self._asks = False
         self._count = len(kept)
@@ -76,15 +76,6 @@ class Registry:
         self.known[: self._count] = np.array(kept, np.int64).reshape(-1, KNOWN_FIELDS)
         self._rebuild()
 
-    def _is_kept(self, slot: int, content: np.ndarray) -> bool:
-        if slot == SKIPPED:  # of a mapped table, because the TableSource said so
-            return not self.selection.maps(*table_name(content.tobytes()))
-        return self.slots[slot].table_map.complete
-
-    def asks_about(self, content: bytes, *, mariadb: bool) -> bool:
-        """Whether the TableSource would be asked about a table map. Raises: Malformed."""
-        return self.selection.maps(*table_name(content)) and not parse_table_map(content, mariadb=mariadb).complete
-
     def _slot(self, content: bytes, *, mariadb: bool, since: Position) -> int:
         database, table = table_name(content)
         if not self.selection.maps(database, table):
@@ -93,7 +84,7 @@ class Registry:
         self._asks |= not table_map.complete
         schema = schema_of(table_map, since) if table_map.complete else self.tables.schema(table_map)
         if schema is None:
-            return SKIPPED
+            return LEFT_OUT
         layout = tuple((column.type, column.meta) for column in table_map.columns)
         reads = self.selection.reads(schema)
         shape = (replace(schema, since=None), layout, reads)

@@ -299,6 +299,7 @@ class BinlogReceiver:
         )
         self._tables.place = lambda: decoder.position
         self._tables.inside_xa = lambda: decoder.inside_xa
+        self._tables.is_ahead = lambda: decoder.is_ahead
         before, self._decoder = self._decoder, decoder
         if before is not None:
             _add_dates(self._dates_before, before)

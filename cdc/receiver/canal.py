@@ -393,11 +393,13 @@ class CanalReceiver:
             statement = self._statement(entries, number, places)
             if statement is None:
                 continue
-            self._read_transactions(entries, places, first, number)
             if statement.dml:
-                self._tables.on_statement(statement)
-                first = number
+                if left_out := self._tables.left_out_by(statement):
+                    self._read_transactions(entries, places, first, number)  # what lies before goes out without the gap
+                    self._tables.note_gaps(left_out)
+                    first = number
                 continue
+            self._read_transactions(entries, places, first, number)
             # a statement of its own ends what came before it, also where the END did not come
             self._hand_out(statement.before)
             if self._tables.on_statement(statement):

@@ -148,12 +148,9 @@ class CanalTables:
     def on_statement(self, statement: CanalStatement) -> bool:
         """Judge a statement; True: schemas must be asked for again.
 
-        Raises: SchemaChanged - it touches a mapped table; UnsupportedImage - it writes rows as text.
+        Raises: SchemaChanged - it touches a mapped table.
         """
-        effect = effect_of(statement.sql, database=statement.database, tables=self, fold_case=self.fold_case)
-        if effect.kind is EffectKind.WRITES:
-            self._check_writes(statement, effect)
-            return False
+        effect = self._effect(statement)
         if effect.kind is EffectKind.TOUCHES:
             before = statement.before
             at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
@@ -166,10 +163,15 @@ class CanalTables:
         self._stale |= {_name(table) for table in effect.tables}
         return True
 
-    def _check_writes(self, statement: CanalStatement, effect: Effect) -> None:
-        mapped = [table for table in effect.tables if self.maps(*_name(table))]
-        if not statement.dml or not (mapped or not effect.tables):
-            return
+    def left_out_by(self, statement: CanalStatement) -> frozenset[str]:
+        """Mapped tables that lack what a statement wrote as text, where a person has agreed to that.
+
+        Raises: UnsupportedImage - nobody has.
+        """
+        effect = self._effect(statement)
+        mapped = sorted(table for table in effect.tables if self.maps(*_name(table)))
+        if effect.kind is not EffectKind.WRITES or not (mapped or not effect.tables):
+            return frozenset()
         error = UnsupportedImage(
             "A session writes rows as statements, without row images: "
             + (f"it writes {mapped[0]}." if mapped else "what it writes cannot be told."),
@@ -177,19 +179,34 @@ class CanalTables:
             statement=statement.sql[:120],
             position=statement.before,
         )
-        if not self.leaves_out(error, mapped, statement.time_ms):
+        if not self._is_agreed(error, mapped, statement.time_ms):
             raise error
+        return frozenset(mapped)
+
+    def _effect(self, statement: CanalStatement) -> Effect:
+        return effect_of(statement.sql, database=statement.database, tables=self, fold_case=self.fold_case)
+
+    # --- changes that cannot be read ---
 
     def leaves_out(self, error: CdcError, tables: Collection[str], time_ms: int) -> bool:
         """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``.
 
         ``time_ms``: when they were made, milliseconds since 1970, UTC.
         """
+        if not self._is_agreed(error, tables, time_ms):
+            return False
+        self.note_gaps(tables)
+        return True
+
+    def _is_agreed(self, error: CdcError, tables: Collection[str], time_ms: int) -> bool:
         if not self._resumption.past_gap or time_ms > self._agreed_ms:
             return False
         log.warning("going on without changes of %s: %s", ", ".join(sorted(tables)) or "unknown tables", error)
-        self._gaps |= set(tables)
         return True
+
+    def note_gaps(self, tables: Iterable[str]) -> None:
+        """The next Batch goes without changes of these."""
+        self._gaps |= set(tables)
 
     def take_gaps(self) -> frozenset[str]:
         """Tables of which changes were left out since the last call."""

@@ -7,6 +7,7 @@ information_schema, and then only if no DDL on the table lies between the place 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -50,6 +51,14 @@ def reads_column(selection: Selection, schema: TableSchema | None, column: str) 
     except CdcError:
         return True
     return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A statement after which a table's columns may be other ones."""
+
+    what: str
+    at: BinlogPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,11 @@ class KnownTables:
         self._described: dict[Name, tuple[TableSchema, TableSchema]] = {}  # from metadata -> with comments
         self._catalog: dict[Name, TableSchema] = {}  # as of opening; gone where DDL came since
         self._gone: dict[Name, BinlogPosition] = {}  # tables that were dropped or made anew, and behind what statement
+        self._begun: dict[Name, BinlogPosition] = {}  # by CREATE TABLE, which may have rows in its own transaction
+        self._left_out: dict[Name, BinlogPosition] = {}  # whose rows are left out, and before what statement
+        self._sequences: set[Name] = set()
         self._loaded: frozenset[Name] = frozenset()
+        self._loaded_lock = threading.Lock()
         self._looked_at: frozenset[Name] = frozenset()  # tables whose statements are being looked for
         self._gaps: frozenset[str] = frozenset()  # since ``take_gaps``
         self._agreed_upto: BinlogPosition | None = None  # what lies before may be left out
@@ -112,6 +125,7 @@ class KnownTables:
         self._start: BinlogPosition | None = None
         self.place: Callable[[], BinlogPosition] = lambda: BinlogPosition("", 0)
         self.inside_xa: Callable[[], bool] = lambda: False
+        self.is_ahead: Callable[[], bool] = lambda: False  # what is read now lies behind transactions behind ``place``
         self.fold_case = False
 
     # --- schemas ---
@@ -121,6 +135,7 @@ class KnownTables:
         self._start = start
         self._versions = {(schema.database, schema.table): (replace(schema, since=None),) for schema in saved}
         self._described, self._gone, self._gaps = {}, {}, frozenset()
+        self._begun, self._left_out = {}, {}
 
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read what is not known of the mapped tables, while ``server`` is at hand.
@@ -139,7 +154,7 @@ class KnownTables:
         elif missing:
             self._learn(server, missing, start)
 
-    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, str]:
+    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, _Change]:
         """Take today's description of tables for the one in force at ``since``; what forbids it, by table."""
         found = table_schemas(server, names)
         changed = self._changed_between(server, since, set(names))
@@ -148,17 +163,21 @@ class KnownTables:
                 self._add(name, schema, since)
         return changed
 
-    def _changed_between(self, server: Server, start: BinlogPosition, names: set[Name]) -> Mapping[Name, str]:
+    def _changed_between(self, server: Server, start: BinlogPosition, names: set[Name]) -> Mapping[Name, _Change]:
         """What changed the columns of some tables between ``start`` and now, or began them, by table."""
-        end, changed = server.position(), dict[Name, str]()
+        end, changed = server.position(), dict[Name, _Change]()
         if not names or self._scan is None or (start.file and start.server == end.server and start.reached(end)):
             return changed
 
         def look(statement: Statement) -> None:
             effect = self._effect(statement)
-            if effect.kind in (EffectKind.TOUCHES, EffectKind.CREATES) or effect.reshapes:
-                for name in names.intersection(map(_name, effect.tables)):
-                    changed.setdefault(name, f"{effect.reason} at {statement.before}")
+            creates = effect.kind is EffectKind.CREATES
+            if not (creates or effect.reshapes or (effect.kind is EffectKind.TOUCHES and not effect.columns_stay)):
+                return
+            for name in names.intersection(map(_name, effect.tables)):
+                begun = self._begun.get(name)
+                if not (creates and begun is not None and _same_place(begun, statement.before)):
+                    changed.setdefault(name, _Change(effect.reason, statement.before))
 
         self._looked_at = frozenset(names)
         try:
@@ -181,10 +200,13 @@ class KnownTables:
         known = self._newest(name)
         if known is not None and misfit(known, table_map) is None:
             return known
-        changed: Mapping[Name, str] = {}
+        if name in self._sequences or self._is_left_out(name):
+            return None
+        changed: Mapping[Name, _Change] = {}
         if self._ask is not None:
             with self._ask() as server:
                 if is_sequence(server, name):
+                    self._sequences.add(name)
                     return None
                 told = assembled(table_map, table_schemas(server, [name]).get(name) or known)
                 if told is not None:
@@ -197,20 +219,30 @@ class KnownTables:
             if known is not None:
                 self._keep(name, known)
         problem = misfit(known, table_map) if known is not None else "nothing describes them"
-        if name in changed:
-            problem = f"{changed[name]} lies behind them"
+        change = changed.get(name)
+        if change is not None:
+            problem = f"{change.what} at {change.at} lies behind them"
         if known is not None and problem is None:
             return known
         error = SchemaMismatch(
             f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
-            mend=(f"{LEAVE_OUT} " if name in changed else "")
+            mend=(f"{LEAVE_OUT} " if change is not None else "")
             + "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell their columns.",
             table=table_map.name,
             position=self.place(),
         )
-        if name in changed and self.leaves_out(error, [table_map.name]):  # behind the change it is asked for again
-            return None
-        raise error
+        # the change must come yet, since the table is asked for again behind it; who is ahead of our place comes again
+        if change is None or self.is_ahead() or _reached(self.place(), change.at):
+            raise error
+        if not self.leaves_out(error, [table_map.name]):
+            raise error
+        self._left_out[name] = change.at
+        return None
+
+    def _is_left_out(self, name: Name) -> bool:
+        """Whether the statement that its rows are left out up to is still to come."""
+        upto = self._left_out.get(name)
+        return upto is not None and not _reached(self.place(), upto)
 
     def leaves_out(self, error: CdcError, tables: Collection[str]) -> bool:
         """Whether a person has agreed to go on without changes of ``tables`` that cannot be read, for ``error``."""
@@ -228,10 +260,7 @@ class KnownTables:
 
     def _is_new(self) -> bool:
         """Whether the place read up to lies behind what was there when a person agreed."""
-        try:
-            return self._agreed_upto is None or self.place().reached(self._agreed_upto)
-        except ValueError:
-            return True  # another server's
+        return self._agreed_upto is None or _reached(self.place(), self._agreed_upto)
 
     def take_gaps(self) -> frozenset[str]:
         """Tables of which changes were left out since the last call."""
@@ -320,7 +349,8 @@ class KnownTables:
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
         named = {name for name in map(_name, tables) if self.maps(*name)}
-        self._loaded |= named  # made anew: the reading thread may be at it
+        with self._loaded_lock:
+            self._loaded |= named  # made anew: the reading thread may be at it
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.ddl.Tables``."""
@@ -329,7 +359,9 @@ class KnownTables:
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
-        return reads_column(self._selection, self.current(database, table), column)
+        versions = self._versions.get((database, table))  # also a gone one: other statements may lie between
+        schema = versions[-1] if versions else self._catalog.get((database, table))
+        return reads_column(self._selection, schema, column)
 
     def on_statement(self, statement: Statement) -> None:
         """Judge a statement of the binlog.
@@ -344,6 +376,7 @@ class KnownTables:
         if effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
             self._drop(effect.tables)
+            self._begun |= dict.fromkeys(map(_name, effect.tables), statement.before)
             known = [name for name in map(_name, effect.tables) if name in self._versions]
             self._gone |= dict.fromkeys(known, statement.before)
         elif effect.kind is EffectKind.HARMLESS:
@@ -381,7 +414,8 @@ class KnownTables:
                 schema = found.get(name)
                 if schema is None:
                     self._gone[name] = statement.after  # dropped or renamed; who comes under that name is a new table
-                    self._loaded -= {name}
+                    with self._loaded_lock:
+                        self._loaded -= {name}
                     continue
                 self._selection.reads(schema)
                 if not server.full_metadata and self._changed_between(server, statement.after, {name}):
@@ -394,6 +428,7 @@ class KnownTables:
             name = _name(table)
             self._described.pop(name, None)
             self._catalog.pop(name, None)
+            self._sequences.discard(name)
 
     def _check_key(self, statement: Statement, effect: Effect) -> None:
         name = _name(effect.tables[0])
@@ -450,6 +485,14 @@ def _merged(told: TableSchema, today: TableSchema) -> TableSchema:
         else:
             columns.append(column)
     return replace(told, columns=tuple(columns), comment=today.comment)
+
+
+def _reached(place: BinlogPosition, other: BinlogPosition) -> bool:
+    """As ``Position.reached``; True where the two cannot be compared, since rows are left out only on firm ground."""
+    try:
+        return place.reached(other)
+    except ValueError:
+        return True
 
 
 def _same_place(one: BinlogPosition, other: BinlogPosition) -> bool:

@@ -240,6 +240,65 @@ def test_only_what_cannot_be_read_is_left_out(server, database):
     assert taken.values() == [1, 2, 3, 4] and not any(batch.gaps for batch in taken.batches)
 
 
+@pytest.mark.parametrize("resumption", [Resumption(), GAP], ids=["plain", "gap"])
+def test_a_table_that_begins_with_rows_is_read(server, database, resumption):
+    """CREATE TABLE and its rows are one transaction (MySQL 8.0.21 and later, MariaDB)."""
+    start = position(server)
+    run(server, database, "INSERT INTO orders VALUES (1, 1, 'a', 1)")
+    run(server, database, "CREATE TABLE copy (id INT PRIMARY KEY) SELECT id FROM orders")
+    run(server, database, "INSERT INTO copy VALUES (2)")
+    receiver = receiver_of(server, Mapped(database, "copy"), resumption=resumption)
+    receiver.open(start, (), 0)
+    taken = Taker(receiver).take_rows(2)
+    run(server, database, "INSERT INTO copy VALUES (3)")
+    taken.take_rows(3)
+    receiver.close()
+    assert taken.values() == [1, 2, 3] and not any(batch.gaps for batch in taken.batches)
+
+
+def known_schemas(server, selection):
+    """What a job that has read a row of each table has saved."""
+    receiver = receiver_of(server, selection)
+    receiver.open(position(server), (), 0)
+    run(server, selection.database, "INSERT INTO orders (id) VALUES (99)")
+    Taker(receiver).take_rows(1)
+    schemas = receiver.schemas()
+    receiver.close()
+    return schemas
+
+
+def test_harmless_changes_that_come_close_together_pause_nobody(server, database):
+    selection = Mapped(database, columns=["id", "note"])
+    schemas = known_schemas(server, selection)
+    start = position(server)
+    run(server, database, "ALTER TABLE orders ADD COLUMN b INT")
+    run(server, database, "ALTER TABLE orders ADD COLUMN c INT FIRST")
+    run(server, database, "INSERT INTO orders (id, note) VALUES (1, 'x')")
+    receiver = receiver_of(server, selection)
+    receiver.open(start, schemas, 1)
+    row = Taker(receiver).take_rows(1).rows[0]
+    receiver.close()
+    assert (row["id"], row["note"]) == (1, "x")
+
+
+def test_rows_between_two_truncates_keep_their_columns(server, database):
+    selection = Mapped(database)
+    schemas = known_schemas(server, selection)
+    start = position(server)
+    run(server, database, "TRUNCATE TABLE orders")
+    run(server, database, "INSERT INTO orders VALUES (1, 10, 'x', 5)")
+    run(server, database, "TRUNCATE TABLE orders")
+    receiver = receiver_of(server, selection)
+    receiver.open(start, schemas, 1)
+    error, _ = pause(receiver)
+    receiver.close()
+    resumed = receiver_of(server, selection, resumption=PAST)
+    resumed.open(error.where["position"], schemas, 1)
+    error, taken = pause(resumed)
+    resumed.close()
+    assert "TRUNCATE" in error.message and [row["price"] for row in taken.rows] == [10]
+
+
 @pytest.mark.parametrize("server", ["mysql-minimal", "mariadb-nolog"], indirect=True)
 def test_rows_of_a_table_that_is_gone_by_now_can_be_left_out(server, database):
     start = position(server)
