@@ -308,7 +308,7 @@ def _data_exception(text: str) -> str:
         return ""
     conditions = [found.start() for found in _CONDITION.finditer(text, 0, state.start())]
     told = " ".join(text[conditions[-1] : state.start()][: 2 * _SHOWN].split()) if conditions else ""
-    return f"{told[:_SHOWN]} ({state[0]})"
+    return f"{told[:_SHOWN]} ({state[0]})".lstrip()
 
 
 def _as_sink_error(error: BaseException, targets: Iterable[str]) -> CdcError:
