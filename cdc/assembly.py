@@ -37,6 +37,9 @@ from channels.sinks.base import Sink
 from channels.task import RunIdentity, SparkTaskRunner, TaskRunner
 from spark.session import SessionHolder
 
+Passed = dict[Position, bool]  # statements that resumes of this driver went behind, with --past-ddl or without
+ReceiverFactory = Callable[[RunIdentity, Resume | None, Passed], Receiver]  # Resume: what was agreed to just now
+
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
@@ -45,7 +48,7 @@ class Assembly:
     routes: Routes
     sink: Sink
     runner: TaskRunner
-    receiver: Callable[[RunIdentity, Resume | None], Receiver]  # Resume: what the user agreed to, right after a resume
+    receiver: ReceiverFactory
     resolve_start: Callable[[RunIdentity], Position]
     types: ExpressionTypes | None = None
     snapshot: SnapshotSettings | None = None  # None: the source has nothing but its stream
@@ -119,19 +122,17 @@ def _sink(config: Config) -> Sink:
     )
 
 
-def _source(
-    config: Config, routes: Routes
-) -> tuple[Callable[[RunIdentity, Resume | None], Receiver], Callable[[RunIdentity], Position]]:
+def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
     source, window_bytes = config.source, config.memory.window
     if isinstance(source, BinlogFilesSource):
         pattern = source.location
         return (
-            lambda run, resume: BinlogReceiver.of_files(
+            lambda run, resume, passed: BinlogReceiver.of_files(
                 pattern,
                 routes,
                 accept_gap=resume is not None and resume.accept_gap,
                 window_bytes=window_bytes,
-                resumption=_resumption(resume),
+                resumption=_resumption(resume, passed),
             ),
             lambda run: files_start(pattern),
         )
@@ -142,7 +143,7 @@ def _source(
     def identity(run: RunIdentity) -> ReaderIdentity:
         return reader_of(source, run.job, run.incarnation)
 
-    def receiver(run: RunIdentity, resume: Resume | None) -> Receiver:
+    def receiver(run: RunIdentity, resume: Resume | None, passed: Passed) -> Receiver:
         agreed = resume or Resume()
         return BinlogReceiver.of_server(
             endpoint,
@@ -151,7 +152,7 @@ def _source(
             accept_server=agreed.accept_server,
             accept_gap=agreed.accept_gap,
             window_bytes=window_bytes,
-            resumption=_resumption(resume),
+            resumption=_resumption(resume, passed),
         )
 
     def first_position(run: RunIdentity) -> Position:
@@ -164,8 +165,8 @@ def _source(
 
 def _canal(
     source: CanalSource, routes: Routes, window_bytes: int
-) -> tuple[Callable[[RunIdentity, Resume | None], Receiver], Callable[[RunIdentity], Position]]:
-    def receiver(run: RunIdentity, resume: Resume | None) -> Receiver:
+) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
+    def receiver(run: RunIdentity, resume: Resume | None, passed: Passed) -> Receiver:
         agreed = resume or Resume()
         return CanalReceiver(
             lambda: client_of(source),
@@ -177,7 +178,7 @@ def _canal(
             mysql=endpoint_of(source.mysql) if source.mysql else None,
             accept_gap=agreed.accept_gap,
             accept_server=agreed.accept_server,
-            resumption=_resumption(resume),
+            resumption=_resumption(resume, passed),
         )
 
     return receiver, lambda run: first_place(client_of(source))
@@ -226,10 +227,10 @@ def _canal_position(server: Server) -> CanalPosition:
     return CanalPosition(place.file, place.offset)
 
 
-def _resumption(resume: Resume | None) -> Resumption:
+def _resumption(resume: Resume | None, passed: Passed) -> Resumption:
     if resume is None:
-        return Resumption()
-    return Resumption(behind_ddl=True, past_ddl=resume.past_ddl, past_gap=resume.accept_gap)
+        return Resumption(passed=passed)
+    return Resumption(behind_ddl=True, past_ddl=resume.past_ddl, past_gap=resume.accept_gap, passed=passed)
 
 
 def endpoint_of(source: MysqlServer) -> Endpoint:

@@ -137,6 +137,7 @@ class JobRecord:
     supervisor_pid: int | None = None
     status_url: str | None = None  # "http://127.0.0.1:8470"
     identity: Mapping[str, str] = field(default_factory=dict)  # source server, keys, targets: what may not change
+    statement_at: Mapping[str, Any] | None = None  # Position (JSON) of the statement that it is PAUSED before
     adopted: str | None = None  # "incarnation:checkpoint" that the sink held when --adopt took it over
 
     def to_json(self) -> dict[str, Any]:

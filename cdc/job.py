@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from cdc.assembly import Assembly, assemble
+from cdc.assembly import Assembly, Passed, assemble
 from cdc.batch import FENCE_STEP
 from cdc.checkpoint import Checkpoint, CheckpointStore, JobRecord, JobState, forgetting
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
@@ -26,12 +26,22 @@ from cdc.commit import delays, utc_now
 from cdc.config import Config, load_config
 from cdc.consumer import Consumer, Ended, Progress
 from cdc.endpoint import StatusEndpoint
-from cdc.errors import Answer, CdcError, CheckpointError, ConfigError, LeaseLost, SinkBusy, SinkForeign, decide
+from cdc.errors import (
+    Answer,
+    CdcError,
+    CheckpointError,
+    ConfigError,
+    LeaseLost,
+    SchemaChanged,
+    SinkBusy,
+    SinkForeign,
+    decide,
+)
 from cdc.folder import JobFolder
 from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
 from cdc.logs import hide, masked
 from cdc.parts import Limits, Parts, Widening
-from cdc.position import Position
+from cdc.position import Position, position_from_json
 from cdc.recovery import adopt, compare
 from cdc.status import (
     ChannelStatus,
@@ -79,6 +89,7 @@ class Job:
         self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
+        self._passed: Passed = {}
         self._assembly: Assembly | None = None
         self._consumer: Consumer | None = None
         self._last: Progress | None = None  # of the newest run
@@ -234,6 +245,7 @@ class Job:
             raise ConfigError(f"Job {record.name} is {record.state.value}.", mend=forgetting(record.name))
         check_identity(record, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
+        self._note_passed()
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
         state = JobState.PAUSED if stays_paused else JobState.PENDING
         self._save(
@@ -243,6 +255,7 @@ class Job:
                 reason=record.reason if stays_paused else None,
                 mend=record.mend if stays_paused else None,
                 resume=record.resume if stays_paused else None,
+                statement_at=record.statement_at if stays_paused else None,
                 identity=identity_of(self._config),
                 started_at=utc_now(),
                 driver_pid=os.getpid(),
@@ -334,7 +347,7 @@ class Job:
         return Consumer(
             Parts(
                 run,
-                parts.receiver(run, self._resume),
+                parts.receiver(run, self._resume, self._passed),
                 parts.routes,
                 parts.runner,
                 parts.sink,
@@ -386,6 +399,7 @@ class Job:
     def _take_up_again(self) -> None:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
+        self._note_passed()
         try:
             config = self._read()
             check_identity(self._record, config, accept_server=self._accepts_server)
@@ -398,6 +412,11 @@ class Job:
         self._config = config
         self._save(replace(self._record, identity=identity_of(config)))
         self._settle(JobState.PENDING)
+
+    def _note_passed(self) -> None:
+        """The position may stay far before the statement (an XA transaction is open): it will be met again."""
+        if self._resume is not None and self._record.statement_at is not None:
+            self._passed[position_from_json(self._record.statement_at)] = self._resume.past_ddl
 
     # states
 
@@ -412,7 +431,7 @@ class Job:
     def _settle(
         self, state: JobState, reason: str | None = None, mend: str | None = None, resume: str | None = None
     ) -> None:
-        self._save(replace(self._record, state=state, reason=reason, mend=mend, resume=resume))
+        self._save(replace(self._record, state=state, reason=reason, mend=mend, resume=resume, statement_at=None))
 
     def _save(self, record: JobRecord) -> None:
         """Raises: LeaseLost. A store that cannot be written is told, and the state is kept here meanwhile."""
@@ -461,7 +480,11 @@ def _reason(error: BaseException) -> str:
 
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
     mend = error.mend if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
-    return replace(record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume)
+    place = error.where.get("position") if isinstance(error, SchemaChanged) else None
+    statement_at = place.to_json() if isinstance(place, Position) else None
+    return replace(
+        record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume, statement_at=statement_at
+    )
 
 
 def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

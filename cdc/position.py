@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -156,6 +156,7 @@ def parse_gtid_set(text: str) -> AnyGtidSet | None:
     return MariadbGtidSet.parse(text) if mariadb else GtidSet.parse(text)
 
 
+@runtime_checkable
 class Position(Protocol):
     """A place in the source between two transactions. Values; printable; kept as JSON.
 

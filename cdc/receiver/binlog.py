@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 WINDOW_BYTES = 256 << 20
 PATIENCE_S = 30.0  # a source away for longer is told to the Consumer, which shows it; trying goes on
 XA_LIMIT_S = 600.0
+HELD_S = 30.0  # that XA transactions hold back what others have changed is told from then on
 _WAIT_S = 0.25  # how long a stop may go unseen while nothing comes
 _DRAINED_S = 0.05  # nothing came for that long: everything that the server has was read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
@@ -79,6 +80,7 @@ class BinlogReceiver:
         self._patience_s = patience_s
         self._xa_limit_s = xa_limit_s
         self._xa_seen: dict[BinlogPosition, float] = {}  # since when an undecided one is known here
+        self._held_since: float | None = None  # since when there has always been an undecided one
         ask = (lambda: Server(endpoint)) if endpoint is not None else None
 
         def scan_control_events(
@@ -163,6 +165,7 @@ class BinlogReceiver:
         self._stopping = threading.Event()
         self._safe = self._handed = start
         self._piece_rows, self._scattered = 0, False
+        self._held_since = None
         self._drained = self._finished = False
         self._away = None
         decoder = self._connect()
@@ -251,11 +254,20 @@ class BinlogReceiver:
 
     def trouble(self) -> CdcError | None:
         """See ``Receiver``."""
-        if not self._compiles:
+        if self._compiles:
+            return SourceUnavailable(
+                "The decoder is being compiled for this machine, which happens once.",
+                mend="Wait for about a minute; rows come by themselves then.",
+            )
+        held_since = self._held_since
+        held_s = time.monotonic() - held_since if held_since is not None else 0.0
+        if held_s <= HELD_S:
             return None
-        return SourceUnavailable(
-            "The decoder is being compiled for this machine, which happens once.",
-            mend="Wait for about a minute; rows come by themselves then.",
+        return SourceBlocked(
+            f"For {held_s:.0f} s there has always been an undecided XA transaction with rows of mapped tables. Nothing "
+            "is committed meanwhile.",
+            mend="XA RECOVER lists them. Where they are many and overlap, let them be decided sooner.",
+            position=self._safe,
         )
 
     def finished(self) -> bool:
@@ -404,6 +416,7 @@ class BinlogReceiver:
         assert isinstance(batch.last, BinlogPosition)
         if batch.ends_transaction:
             self._safe, self._piece_rows, self._scattered = batch.last, 0, False
+            self._held_since = None
         elif xa_open or self._scattered or gaps:
             self._scattered = True  # also while the rows of a decided one go out, which lie before its XA COMMIT
         else:
@@ -413,6 +426,10 @@ class BinlogReceiver:
 
     def _check_xa(self, decoder: BinlogDecoder) -> None:
         now = time.monotonic()
+        if not decoder.open_xa:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
         self._xa_seen = {xa.since: self._xa_seen.get(xa.since, now) for xa in decoder.open_xa}
         for xa in decoder.open_xa:
             # of an old log only the time that it takes us to read it counts: its decision may be the next event

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.binlog.catalog import is_sequence, mapped_tables, table_schemas, writes_beyond
@@ -68,6 +68,14 @@ class Resumption:
     behind_ddl: bool = False  # go on behind a statement that lies exactly at the start
     past_ddl: bool = False  # also if it changed rows without row events
     past_gap: bool = False  # leave out changes that cannot be read, as far as the source has come by then
+    passed: Mapping[Position, bool] = field(default_factory=dict)  # statements gone behind before -> past_ddl
+
+    def of(self, place: BinlogPosition) -> Resumption | None:
+        """What was said of the statement at ``place`` in resumes of this driver, if anything."""
+        for other, past_ddl in self.passed.items():
+            if isinstance(other, BinlogPosition) and _same_place(other, place):
+                return replace(self, behind_ddl=True, past_ddl=past_ddl)
+        return None
 
     def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
         """Whether to go on behind a statement that touches a mapped table and lies at ``before``.
@@ -398,7 +406,8 @@ class KnownTables:
 
     def _touched(self, statement: Statement, effect: Effect) -> None:
         at_start = self._start is not None and _same_place(self._start, statement.before)
-        self._resumption.check(effect, statement.sql, statement.before, at_start=at_start)
+        said = self._resumption.of(statement.before)
+        (said or self._resumption).check(effect, statement.sql, statement.before, at_start=at_start or bool(said))
         self._renew(statement, effect)
         log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))
 

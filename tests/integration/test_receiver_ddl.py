@@ -370,6 +370,40 @@ def test_rows_of_an_xa_transaction_are_not_left_out(server, database):
         server.execute("XA ROLLBACK 'x'")
 
 
+def test_ddl_beside_an_undecided_xa_transaction_can_be_resumed_past(server, database):
+    """The position stays before the transaction, so that each resume meets the statements behind it again."""
+    run(server, database, "CREATE TABLE other (id INT PRIMARY KEY, price INT, note VARCHAR(20), secret INT)")
+    start = position(server)
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        for statement in ("XA START 'x'", "INSERT INTO other VALUES (1, 1, 'xa', 1)", "XA END 'x'", "XA PREPARE 'x'"):
+            cursor.execute(statement)
+    run(server, database, "ALTER TABLE orders ADD COLUMN extra INT")
+    run(server, database, "INSERT INTO orders VALUES (2, 2, 'behind', 2, 7)")
+    run(server, database, "TRUNCATE TABLE orders")
+    run(server, database, "INSERT INTO orders VALUES (3, 3, 'last', 3, 8)")
+    run(server, database, "XA COMMIT 'x'")
+    passed = {}
+    for past_ddl in (False, True):
+        receiver = receiver_of(server, Mapped(database), resumption=Resumption(behind_ddl=True, passed=passed))
+        receiver.open(start, (), 0)
+        error, taken = pause(receiver)
+        receiver.close()
+        assert not any(batch.ends_transaction and batch.rows for batch in taken.batches)
+        assert not (taken.batches and taken.batches[-1].last.reached(error.where["position"]))
+        passed = {**passed, error.where["position"]: past_ddl}
+    refused = receiver_of(
+        server, Mapped(database), resumption=Resumption(passed={**passed, error.where["position"]: False})
+    )
+    refused.open(start, (), 0)
+    assert "--past-ddl" in pause(refused)[0].mend
+    refused.close()
+    resumed = receiver_of(server, Mapped(database), resumption=Resumption(passed=passed))
+    resumed.open(start, (), 0)
+    rows = Taker(resumed).take_rows(3).rows
+    resumed.close()
+    assert [(row["id"], row.get("extra")) for row in rows] == [(2, 7), (3, 8), (1, None)]
+
+
 @pytest.mark.parametrize("server", ["mariadb", "mariadb-nolog"], indirect=True)
 def test_a_transaction_that_is_rolled_back_in_part_can_be_gone_past(server, database):
     start = position(server)

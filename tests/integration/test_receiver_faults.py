@@ -453,6 +453,32 @@ def test_an_xa_transaction_left_open_pauses_by_name(mysql, database):
         receiver.close()
 
 
+def test_xa_transactions_that_overlap_without_a_gap_are_told(mysql, database, monkeypatch):
+    monkeypatch.setattr("cdc.receiver.binlog.HELD_S", 0.5)
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY, note VARCHAR(1000))")
+    receiver = receiver_of(mysql, Mapped(database))
+    receiver.open(position(mysql), (), 0)
+
+    def prepare(number):
+        xid = f"'{database}{number}'"
+        values = f"INSERT INTO {database}.orders VALUES ({number}, 'xa')"
+        mysql.execute(f"XA START {xid}", values, f"XA END {xid}", f"XA PREPARE {xid}")
+
+    def told():
+        receiver.get(0.05)
+        return receiver.trouble()
+
+    prepare(1)
+    for number in range(2, 6):
+        prepare(number)
+        mysql.execute(f"XA COMMIT '{database}{number - 1}'")
+        receiver.get(0.3)
+    assert "always been an undecided XA transaction" in until(told, 30).message
+    mysql.execute(f"XA COMMIT '{database}5'")
+    until(lambda: told() is None, 30)
+    receiver.close()
+
+
 def test_an_old_log_is_not_asked_how_long_its_xa_transactions_were_open(own):
     server = own("mysql")
     start = position(server)

@@ -78,7 +78,7 @@ class Bench:
         self.source = Source.random(1, transactions=20)
         self.endless = True
         self.wrap_sink = lambda sink: sink
-        self.agreed = []
+        self.agreed, self.passed = [], {}
         self.write()
 
     def write(self, port=3306, target="ods.orders", more=""):
@@ -88,8 +88,9 @@ class Bench:
         routes = Routes(MAPPINGS)
         sink = self.wrap_sink(FileSink(self.folder / "sink.db"))
 
-        def receiver(run, resume):
+        def receiver(run, resume, passed):
             self.agreed.append(resume)
+            self.passed = dict(passed)
             return SourceReceiver(self.source, routes, endless=self.endless)
 
         return Assembly(routes, sink, ThreadRunner(sink), receiver, lambda run: place(0))
@@ -276,6 +277,27 @@ def test_what_a_resume_agreed_to_is_used_up_once_the_position_moved(bench):
     assert bench.agreed[:2] == [None, Resume(past_ddl=True)]
     assert bench.agreed[3] is None
     job.stop()
+
+
+def test_statements_that_a_resume_went_behind_are_passed_by_the_runs_that_follow(bench):
+    """Also where the position stays far before them, and where the pause has outlived its process."""
+    bench.source.stops[12] = SchemaChanged("DDL.", mend="cdc resume shop", position=place(14))
+    first = bench.job()
+    first.until("PAUSED", resume="manual")
+    assert kill_like(first) == 143
+    again = bench.job()
+    again.until("PAUSED", resume="manual")
+    bench.source.stops = {13: SchemaChanged("DDL.", mend="cdc resume shop", position=place(16))}
+    again.job.request_resume(Resume(past_ddl=True))
+    again.until("PAUSED", resume="manual", resumes=1)
+    assert bench.passed == {place(14): True}
+    bench.source.stops = {15: OSError("something else")}
+    again.job.request_resume(Resume())
+    again.until("PAUSED", resume="automatic")
+    bench.source.stops.clear()
+    again.until_caught_up(bench.source)
+    assert bench.passed == {place(14): True, place(16): False}
+    again.stop()
 
 
 def test_ddl_inside_the_last_batch_leaves_a_transaction_that_is_not_whole(bench):
