@@ -58,6 +58,9 @@ soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: a
 bench: setup ## Every benchmark (ONLY="name ...", RUNS=n), checked, with baselines; one table, JSON and charts in benchmarks/results/
 	$(BIN)/python -m benchmarks $(ONLY) $(if $(RUNS),--runs $(RUNS))
 
+profile: setup ## Where the CPU goes while a backlog is taken, function by function (py-spy, JFR)
+	$(BIN)/python -m benchmarks.profiles
+
 bench-canal: setup ## The Canal client alone, and jobs on a real Canal server end to end
 	$(BIN)/python -m benchmarks.bench_canal
 	$(BIN)/python -m benchmarks.bench_canal_e2e
@@ -86,4 +89,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration canal recovery kills stress stress-long soak bench bench-canal bench-decode fuzz golden protocol lock clean
+.PHONY: help setup demo check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz golden protocol lock clean
