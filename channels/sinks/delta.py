@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, TableFeatures, Transaction
+from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -35,6 +35,7 @@ from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable,
 from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
+from channels.sinks.delta_log import LOG, DurableLogs, mend, sum_up, summed_up
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
 from spark.writers import write_parts
 
@@ -48,8 +49,6 @@ _METADATA = "cdc"
 _ABORTED_KEPT_S = 3600.0  # an executor that outlives its driver gives up long before
 _MAINTAIN_EVERY_S = 5.0  # looking costs as well
 _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
-# by default every commit would list the whole log several times to see what has expired: `maintain` looks after that
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class DeltaSink:
@@ -81,6 +80,7 @@ class DeltaSink:
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
         self._claim = Claim(self._root / STAGING)
+        self._logs = DurableLogs()
         self._tables: dict[str, DeltaTable] = {}
         self._met: dict[str, TargetTable] = {}  # what rows of a table were last found to fit
         self._maintained: dict[str, float] = {}
@@ -110,9 +110,9 @@ class DeltaSink:
         """Name a feature that NOT NULL is, and deltalake does not name: Spark refuses to read a table without it."""
         try:
             found.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
-            sync_folder(folder / "_delta_log")
+            self._logs.sync(folder, found.version())
         except OSError as error:
-            raise unavailable(error, folder / "_delta_log") from error
+            raise unavailable(error, folder / LOG) from error
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:
@@ -125,10 +125,11 @@ class DeltaSink:
                 configuration=delta_tables.properties(table, self._retention_s),
                 raise_if_key_not_exists=False,
             )
-            sync_folder(folder / "_delta_log")
-            sync_folder(folder.parent)
+            self._logs.sync(folder, 0)
+            for parent in (folder, folder.parent, self._root, self._root.parent):
+                sync_folder(parent)
         except OSError as error:
-            raise unavailable(error, folder / "_delta_log") from error
+            raise unavailable(error, folder / LOG) from error
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -338,25 +339,13 @@ class DeltaSink:
         logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
 
     def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: CheckpointMark) -> None:
-        folder = self._folder(table)
         application = _application(mark.job, mark.incarnation)
         properties = CommitProperties(
             custom_metadata={_METADATA: json.dumps(_mark_to_json(mark))},
             max_commit_retries=0,  # the merge is right for the snapshot it was made on, and for no other
             app_transactions=[Transaction(application, mark.checkpoint)],
         )
-        sync_folder(folder)  # adopted files are there for good before the log names them
-        _append(found, actions, properties)
-        # without retries a commit is the version behind its snapshot, or fails
-        self._sync_log(folder / "_delta_log", found.version() + 1)
-
-    def _sync_log(self, log: Path, version: int) -> None:
-        handle = os.open(log / f"{version:020}.json", os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        sync_folder(log)
+        self._logs.append(found, self._folder(table), actions, properties)
 
     def _refuse_foreign(self, found: DeltaTable, table: str, mark: CheckpointMark) -> None:
         """A job of the same name and another life must have been adopted, and then goes on above the old one."""
@@ -377,8 +366,7 @@ class DeltaSink:
                 return
             newest = found.history(1)[0].get(_METADATA)
             properties = CommitProperties(custom_metadata={_METADATA: newest} if newest else None, max_commit_retries=0)
-            sync_folder(folder)
-            _append(found, actions, properties)
+            self._logs.append(found, folder, actions, properties)
             found.update_incremental()
         except CommitFailedError:
             logger.warning("table %s was changed by another writer while its small files were put together", table.name)
@@ -394,14 +382,13 @@ class DeltaSink:
         A commit takes time by the length of the log: 50,000 entries, half a day's, are 0.8 s. Where another writer's
         entry is the newest, the one with our mark may be old, and stays.
         """
-        newest = self._folder(table.name) / "_delta_log" / "_last_checkpoint"
+        folder = self._folder(table.name)
         try:
-            summed_up = json.loads(newest.read_text(encoding="utf-8"))["version"] if newest.exists() else 0
-            if found.version() - summed_up >= delta_tables.CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
-                found.create_checkpoint()
-                found.cleanup_metadata()
+            unsummed = found.version() - summed_up(folder / LOG)
+            if unsummed >= delta_tables.CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
+                sum_up(found, folder)
         except OSError as error:
-            raise unavailable(error, newest) from error
+            raise unavailable(error, folder / LOG) from error
 
     def _vacuum(self, found: DeltaTable, table: TargetTable) -> None:
         now = time.monotonic()
@@ -420,7 +407,7 @@ class DeltaSink:
         ``anew``: for a thread beside a commit, whose own must not move on under its merge.
         """
         folder = self._folder(table)
-        if not (folder / "_delta_log").is_dir():
+        if not (folder / LOG).is_dir():
             self._tables.pop(table, None)
             return None
         try:
@@ -429,6 +416,7 @@ class DeltaSink:
             if table in self._tables:
                 self._tables[table].update_incremental()
             else:
+                mend(folder / LOG)
                 self._tables[table] = DeltaTable(str(folder))
             return self._tables[table]
         except TableNotFoundError:
@@ -437,7 +425,7 @@ class DeltaSink:
             self._tables.pop(table, None)
             raise SinkUnavailable(
                 f"The log of the Delta table cannot be read: {error}.",
-                mend=f"Look after {folder / '_delta_log'}; the job goes on by itself.",
+                mend=f"Look after {folder / LOG}; the job goes on by itself.",
                 table=table,
             ) from error
 
@@ -488,17 +476,6 @@ class DeltaSink:
                     path.unlink(missing_ok=True)
             elif parts[0] != mark.incarnation or int(parts[2]) <= mark.checkpoint:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _append(found: DeltaTable, actions: list[Action], properties: CommitProperties) -> None:
-    """Raises: CommitFailedError - another writer came between."""
-    found.create_write_transaction(
-        actions,
-        "append",
-        found.schema(),
-        commit_properties=properties,
-        post_commithook_properties=_NO_HOOKS,
-    )
 
 
 def _application(job: str, incarnation: str) -> str:

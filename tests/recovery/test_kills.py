@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -11,6 +12,4 @@ from tests.recovery import kills
 def test_five_kills_at_random_moments_leave_source_and_target_equal(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")
-    kills.run(tmp_path, kills=5, seed=seed, patience_s=30)
-    left = list((tmp_path / "state" / "jobs").glob("*/tmp/*"))
-    assert 0 < len(left) < 20, left  # of the last driver alone: each empties the folder
+    kills.run(tmp_path, kills=5, seed=seed, patience_s=30, power=os.geteuid() == 0)

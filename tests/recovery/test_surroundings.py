@@ -21,7 +21,7 @@ import pytest
 from cdc.demo import proof
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
-from tests.conftest import unavailable
+from tests.mounting import mounted
 from tests.receiving import Line
 
 JOB = """\
@@ -93,17 +93,6 @@ class Shop:
         status = self.job.status()
         assert status is not None
         return status["position"]["file"], status["position"]["offset"]
-
-
-@contextmanager
-def mounted(*words: str, at: Path) -> Iterator[None]:
-    done = subprocess.run(["mount", *words, str(at)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        unavailable(f"this user may not mount: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(at)], check=True)
 
 
 @contextmanager

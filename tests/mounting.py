@@ -1,0 +1,72 @@
+"""File systems for tests: small ones, read-only ones, and one whose power can be cut. They want root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.conftest import unavailable
+
+_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS_IOC_GOINGDOWN
+_NO_LOG_FLUSH = 2
+
+
+@contextmanager
+def mounted(*words: str, at: Path) -> Iterator[None]:
+    """``mount WORDS AT``. Skips the test where this user may not."""
+    _mount(*words, at=at)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+def _mount(*words: str, at: Path) -> None:
+    done = subprocess.run(["mount", *words, at], capture_output=True, text=True, check=False)
+    if done.returncode:
+        unavailable(f"this user may not mount: {done.stderr.strip()}")
+
+
+class Disk:
+    """A file system of its own, mounted at ``at`` while it is entered: what was not synced is gone with its power.
+
+    An ext4 in a file. Its shutdown (what the file system tests of Linux call "godown") drops all that is not on the
+    device yet, the journal too; the next mount plays back the journal. A file that was written and not synced may be
+    there then with its name and no bytes.
+    """
+
+    def __init__(self, image: Path, at: Path, size_mib: int = 4096) -> None:
+        self.at, self._image = at, image
+        at.mkdir()
+        with image.open("wb") as file:
+            file.truncate(size_mib << 20)  # sparse
+        subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+
+    def __enter__(self) -> Disk:
+        _mount("-o", "loop", str(self._image), at=self.at)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "-l", self.at], check=True)
+
+    def cut(self) -> None:
+        """Cut the power. Reads and writes of who is still there fail from now on."""
+        folder = os.open(self.at, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+        finally:
+            os.close(folder)
+
+    def start_again(self) -> None:
+        """Mount what the device has. Calls: once nobody has a file of it open."""
+        deadline = time.monotonic() + 60
+        while subprocess.run(["umount", self.at], capture_output=True, check=False).returncode:
+            assert time.monotonic() < deadline, "somebody has a file of it open"
+            time.sleep(0.05)
+        self.__enter__()
