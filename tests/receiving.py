@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -139,7 +140,7 @@ class Taker:
 
 
 class Line:
-    """A TCP proxy before a server whose lines can be cut, damaged or made silent."""
+    """A TCP proxy before a server whose lines can be cut, damaged, slowed down or made silent."""
 
     def __init__(self, port):
         self._target = ("127.0.0.1", port)
@@ -151,6 +152,8 @@ class Line:
         self._flip_at: list[int] = []
         self._silent = threading.Event()
         self.refusing = False
+        self.bytes_per_s = math.inf  # from the server, of each line
+        self.delay_s = 0.0  # of all that comes together from it
         self.cuts = self.flips = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -216,6 +219,7 @@ class Line:
                         self.cuts += 1
                         target.sendall(data[: len(data) // 2])
                         break
+                    time.sleep(self.delay_s + len(data) / self.bytes_per_s)
                 else:
                     self.heard(data)
                 target.sendall(data)

@@ -29,7 +29,7 @@ class JobProcess:
         self._program = program
         self.log = home / "driver.log"
         self._url = f"http://127.0.0.1:{port}/status"
-        self._environment = {**os.environ, "CDC_HOME": str(home)}
+        self.environment = {**os.environ, "CDC_HOME": str(home)}  # of the next start
         self._process: subprocess.Popen[bytes] | None = None
         self._session = requests.Session()
 
@@ -52,7 +52,7 @@ class JobProcess:
         command = [*self._program, "start", str(self.job_file), "--foreground", *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self) -> None:

@@ -62,7 +62,7 @@ def run(folder: Path, source: str, target: str, *, kills: int, seed: int, kind: 
 def _run(folder: Path, server: LocalServer, job: JobProcess, sink: Target, kills: int, draw: random.Random) -> int:
     writer = Writer(server, draw.randrange(10**6))
     job.start()
-    job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
+    job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 600)
     writer.start()
     try:
         _until_loaded(job, folder / "state", kills, draw)
@@ -164,7 +164,7 @@ def _until_loaded(job: JobProcess, home: Path, kills: int, draw: random.Random) 
     read = 0
     for _ in range(kills):
         status = job.wait_for(
-            "more rows are committed", lambda status, read=read: _rows(status) > read or _is_consistent(status), 240
+            "more rows are committed", lambda status, read=read: _rows(status) > read or _is_consistent(status), 600
         )
         time.sleep(draw.uniform(0.0, 3.0))
         job.kill()
@@ -173,8 +173,8 @@ def _until_loaded(job: JobProcess, home: Path, kills: int, draw: random.Random) 
         assert all(done.get(name, 0) >= count for name, count in before.items()), "a finished chunk is forgotten"
         before = done
         job.start()
-        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
-    job.wait_for("all tables are consistent", _is_consistent, 480)
+        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 600)
+    job.wait_for("all tables are consistent", _is_consistent, 900)
 
 
 def _done(home: Path) -> dict[str, int]:

@@ -5,13 +5,16 @@ Each test makes something fail while rows are written, looks at what the job say
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import pytest
 from cdc.demo import proof
 from cdc.demo.process import JobProcess
 from cdc.local_servers import LocalServer, free_port, obtain
+from tests.conftest import unavailable
 from tests.mounting import mounted
 from tests.receiving import Line
 
@@ -170,6 +174,20 @@ def test_lines_that_are_cut_and_bits_that_turn(shop: Shop) -> None:
     assert (shop.line.cuts, shop.line.flips) == (1, 1)
 
 
+def test_a_slow_line(shop: Shop) -> None:
+    shop.line.bytes_per_s, shop.line.delay_s = 400_000, 0.05
+    began = time.monotonic()
+    try:
+        shop.write(1000, size=900)
+        shop.write()
+        status = shop.job.status()
+        assert status is not None and status["state"] == "RUNNING"
+        shop.agrees()
+    finally:
+        shop.line.bytes_per_s, shop.line.delay_s = math.inf, 0.0
+    assert time.monotonic() - began > 4, "1.8 MB came too fast"
+
+
 def test_mysql_restarts(shop: Shop) -> None:
     shop.write()
     shop.server.kill()
@@ -243,6 +261,34 @@ def test_a_kill_while_the_disk_is_full(shop: Shop) -> None:
         shop.write(200, size=900)
         shop.says("PAUSED", "is full", resume="automatic")
         shop.job.kill()
+    shop.job.start()
+    shop.agrees()
+
+
+def test_the_clock_steps_back_and_ahead(shop: Shop) -> None:
+    """Of driver, JVM and workers; the server's stays right. Neither order nor positions may hang on it."""
+    library, clock = shop.folder / "clock.so", shop.folder / "clock"
+    compiler = shutil.which("cc") or unavailable("there is no C compiler")
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run([str(compiler), "-shared", "-fPIC", "-O2", "-Wall", "-o", library, source], check=True)
+    clock.write_bytes(struct.pack("q", 0))
+    before = shop.job.environment
+    shop.job.stop()
+    shop.job.environment = {**before, "LD_PRELOAD": str(library), "CDC_TEST_CLOCK": str(clock)}
+    shop.job.start()
+    shop.agrees()
+    for days in (-2, 3, -1):
+        with clock.open("r+b") as file:
+            file.write(struct.pack("q", days * 86400))
+        for _ in range(3):
+            shop.write()
+        shop.agrees()
+        status = shop.job.status()
+        assert status is not None and status["lag_seconds"] >= 0
+        ahead = datetime.fromisoformat(status["checkpoint"]["committed_at"]) - datetime.now(UTC)
+        assert abs(ahead - timedelta(days=days)) < timedelta(hours=1), "the clock was not stepped"
+    shop.job.kill()
+    shop.job.environment = before
     shop.job.start()
     shop.agrees()
 
