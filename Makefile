@@ -43,8 +43,8 @@ canal: setup ## Everything about Canal, against a real Canal server (Maven fetch
 recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats it
 	$(if $(SEED),CDC_MATRIX_SEED=$(SEED)) $(PYTEST) tests/recovery -m "not stress"
 
-kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth
-	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power
+	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(POWER),--power)
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
 	$(BIN)/python -m tests.stress $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
