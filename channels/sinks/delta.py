@@ -35,7 +35,7 @@ from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable,
 from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
-from channels.sinks.delta_log import LOG, DurableLogs, mend, sum_up, summed_up
+from channels.sinks.delta_log import LOG, MARK, DurableLogs, mend, sum_up, summed_up
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
 from spark.writers import write_parts
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COMMIT_TRIES = 5  # somebody else may write the table's log between our snapshot and our commit, rarely
-_METADATA = "cdc"
 _ABORTED_KEPT_S = 3600.0  # an executor that outlives its driver gives up long before
 _MAINTAIN_EVERY_S = 5.0  # looking costs as well
 _VACUUM_EVERY_S = 300.0  # listing a table's folder costs; deleted files may lie a little longer
@@ -341,7 +340,7 @@ class DeltaSink:
     def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: CheckpointMark) -> None:
         application = _application(mark.job, mark.incarnation)
         properties = CommitProperties(
-            custom_metadata={_METADATA: json.dumps(_mark_to_json(mark))},
+            custom_metadata={MARK: json.dumps(_mark_to_json(mark))},
             max_commit_retries=0,  # the merge is right for the snapshot it was made on, and for no other
             app_transactions=[Transaction(application, mark.checkpoint)],
         )
@@ -364,8 +363,8 @@ class DeltaSink:
             actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
             if not actions:
                 return
-            newest = found.history(1)[0].get(_METADATA)
-            properties = CommitProperties(custom_metadata={_METADATA: newest} if newest else None, max_commit_retries=0)
+            newest = found.history(1)[0].get(MARK)
+            properties = CommitProperties(custom_metadata={MARK: newest} if newest else None, max_commit_retries=0)
             self._logs.append(found, folder, actions, properties)
             found.update_incremental()
         except CommitFailedError:
@@ -385,7 +384,7 @@ class DeltaSink:
         folder = self._folder(table.name)
         try:
             unsummed = found.version() - summed_up(folder / LOG)
-            if unsummed >= delta_tables.CHECKPOINT_EVERY and _METADATA in found.history(1)[0]:
+            if unsummed >= delta_tables.CHECKPOINT_EVERY and MARK in found.history(1)[0]:
                 sum_up(found, folder)
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
@@ -485,8 +484,8 @@ def _application(job: str, incarnation: str) -> str:
 def _newest_mark(table: DeltaTable, job: str) -> CheckpointMark | None:
     for limit in (5, 100, None):
         for entry in table.history(limit):
-            if _METADATA in entry:
-                data = json.loads(entry[_METADATA])
+            if MARK in entry:
+                data = json.loads(entry[MARK])
                 if data["job"] == job:
                     return _mark_from_json(data)
     return None

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
@@ -24,6 +23,7 @@ from channels.sinks.delta_merge import Action
 logger = logging.getLogger(__name__)
 
 LOG = "_delta_log"
+MARK = "cdc"  # in the commit metadata of what we wrote: the checkpoint
 _HINT = "_last_checkpoint"
 _PARQUET_END = b"PAR1"
 # by default every commit would list the whole log several times to see what has expired: `maintain` looks after that
@@ -54,16 +54,25 @@ class DurableLogs:
         known = self._upto.get(folder)
         if known == version:
             return
-        log = folder / LOG
         if known is None or known > version:  # of a process before us, or of a table that was made anew
-            known = summed_up(log)
-            _sync_summary(log, known)
-        for number in range(known, version):
-            with suppress(FileNotFoundError):  # a checkpoint of another writer sums it up
-                _sync(log / f"{number:020}.json")
-        _sync(log / f"{version:020}.json")
+            known = -1
+        log, first = folder / LOG, version
+        # what we wrote lies on something durable; others do not see to it
+        while first > known + 1 and not _is_ours(_entry(log, first)) and _entry(log, first - 1).exists():
+            first -= 1
+        for number in range(first, version + 1):
+            _sync(_entry(log, number))
         sync_folder(log)
         self._upto[folder] = version
+
+
+def _entry(log: Path, version: int) -> Path:
+    return log / f"{version:020}.json"
+
+
+def _is_ours(entry: Path) -> bool:
+    with entry.open(encoding="utf-8") as lines:
+        return any(MARK in json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo"'))
 
 
 def summed_up(log: Path) -> int:
@@ -77,15 +86,11 @@ def summed_up(log: Path) -> int:
 def sum_up(found: DeltaTable, folder: Path) -> None:
     """Write a checkpoint of the log, then delete the entries that have expired. Raises: OSError."""
     found.create_checkpoint()
-    _sync_summary(folder / LOG, found.version())
-    found.cleanup_metadata()
-
-
-def _sync_summary(log: Path, version: int) -> None:
-    for path in (*log.glob(f"{version:020}.checkpoint*.parquet"), log / _HINT):
-        with suppress(FileNotFoundError):
-            _sync(path)
+    log = folder / LOG
+    for path in (*log.glob(f"{found.version():020}.checkpoint*.parquet"), log / _HINT):
+        _sync(path)
     sync_folder(log)
+    found.cleanup_metadata()
 
 
 def mend(log: Path) -> None:

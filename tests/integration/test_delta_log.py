@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from channels.sinks import delta, delta_tables
+from channels.sinks import delta, delta_files, delta_tables
 from channels.sinks.delta import DeltaSink
 from channels.sinks.delta_log import LOG, summed_up
 from tests.integration.test_delta_tables import TABLE, commit, sums
@@ -60,6 +60,21 @@ def test_a_compaction_that_a_commit_builds_on_is_on_the_disk_before_it(
     commit(sink, 10, range(10, 15), value=1)
     power_failure(disk)
     assert sums(disk.at) == (90, 5)
+
+
+def test_entries_of_another_writer_are_on_the_disk_before_what_builds_on_them(disk: Disk) -> None:
+    sink = DeltaSink(disk.at)
+    sink.ensure_table(TABLE)
+    for checkpoint in range(1, 4):
+        commit(sink, checkpoint, range(checkpoint * 10, checkpoint * 10 + 10))
+    uri = str(disk.at / "ods/orders")
+    DeltaTable(uri).optimize.compact()
+    for path in Path(uri).glob("*.parquet"):  # a writer that syncs its files, and not its log
+        delta_files.sync_folder(path)
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    commit(sink, 4, range(10, 15), value=1)
+    power_failure(disk)
+    assert sums(disk.at) == (30, 5)
 
 
 def test_a_summary_of_the_log_is_on_the_disk_before_what_it_sums_up_goes(
