@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from benchmarks import orders, rig
@@ -80,7 +81,7 @@ def big_transaction() -> None:
 def _rows(folder: Path, table: str, version: int) -> int:
     delta = DeltaTable(str(folder / "warehouse" / "ods" / table), version=version)
     actions = delta.get_add_actions(flatten=True)
-    return sum(value.as_py() for value in actions.column("num_records"))
+    return sum(pa.table(actions).column("num_records").to_pylist())
 
 
 def cycle_100_channels() -> None:
@@ -196,7 +197,7 @@ def _visible(path: Path, seen: list[tuple[float, float]], stop: threading.Event)
         if table.version() != version:
             now = time.time()
             actions = table.get_add_actions(flatten=True)
-            newest = max(value.as_py() for value in actions.column("max.changed_at") if value.as_py())
+            newest = max(filter(None, pa.table(actions).column("max.changed_at").to_pylist()))
             seen.append((now, newest.timestamp()))
         stop.wait(0.02)
 

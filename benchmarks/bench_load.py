@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,8 @@ class Bench:
         runner = SparkTaskRunner(self.sessions, sink)
         batches = [orders(np.arange(first, first + 35_000), first) for first in range(0, rows, 35_000)]
         before, peak = Usage.now(), 0
-        futures, seconds = [], {"prepare": 0.0, "commit": 0.0}
+        futures: list[Future[Any]] = []
+        seconds = {"prepare": 0.0, "commit": 0.0}
         self.checkpoint += 1
         for batch in batches:
             channel.add(Changes(order_schema(), batch))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -132,7 +133,7 @@ def _visible(folder: Path) -> int:
         actions = DeltaTable(str(folder / "warehouse/ods/orders")).get_add_actions(flatten=True)
     except TableNotFoundError:
         return 0
-    return sum(value.as_py() for value in actions.column("num_records"))
+    return sum(pa.table(actions).column("num_records").to_pylist())
 
 
 def _prove(server: LocalServer, folder: Path) -> None:

@@ -52,12 +52,12 @@ def main() -> None:
                 seconds, after = time.monotonic() - began, _cpu_s(job.pid)
             python, java = _folded(stacks), _java_stacks(recording)
         rows = rig.prove(server, folder, "orders")
-    after.subtract(before)
     RESULTS.mkdir(exist_ok=True)
     written = RESULTS / "profile.folded"
     everything = [*(f"{kind};{stack}" for kind, found in python.items() for stack in found.elements()), *java]
     written.write_text("".join(f"{stack} {count}\n" for stack, count in Counter(everything).items()))
-    _show(after, {**python, "jvm": Counter(stack.partition(";")[2] for stack in java)}, rows, seconds)
+    spent = {kind: used - before.get(kind, 0.0) for kind, used in after.items()}
+    _show(spent, {**python, "jvm": Counter(stack.partition(";")[2] for stack in java)}, rows, seconds)
     Console().print(f"Stacks: {written}")
 
 
@@ -68,12 +68,12 @@ def _processes(driver: int) -> Iterator[tuple[str, psutil.Process]]:
         yield "jvm" if child.name() == "java" else "workers", child
 
 
-def _cpu_s(driver: int) -> Counter[str]:
+def _cpu_s(driver: int) -> dict[str, float]:
     """CPU seconds so far, by kind of process."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = {}
     for kind, process in _processes(driver):
         times = process.cpu_times()
-        found[kind] += times.user + times.system
+        found[kind] = found.get(kind, 0.0) + times.user + times.system
     return found
 
 
@@ -81,8 +81,8 @@ def _cpu_s(driver: int) -> Counter[str]:
 def _python(driver: int, folder: Path) -> Iterator[Path]:
     out = folder / "stacks"
     spy = Path(sysconfig.get_path("scripts")) / "py-spy"
-    command = [spy, "record", "--pid", str(driver), "--subprocesses", "--format", "raw", "--rate", "100"]
-    recorder = subprocess.Popen([*command, "--duration", "3600", "--output", out], stdout=subprocess.DEVNULL)
+    what = ["record", "--pid", str(driver), "--subprocesses", "--format", "raw", "--rate", "100", "--duration", "3600"]
+    recorder = subprocess.Popen([spy, *what, "--output", out], stdout=subprocess.DEVNULL)
     try:
         yield out
     finally:
@@ -129,11 +129,11 @@ def _java_stacks(recording: Path | None) -> list[str]:
     ]
 
 
-def _show(spent: Counter[str], stacks: dict[str, Counter[str]], rows: int, seconds: float) -> None:
+def _show(spent: dict[str, float], stacks: dict[str, Counter[str]], rows: int, seconds: float) -> None:
     console = Console(width=150)
     console.print(f"{rows:,} rows in {seconds:.1f} s, {sum(spent.values()) / rows * 1e6:.1f} CPU s a million")
     for kind, found in stacks.items():
-        table = Table(title=f"{kind}: {spent[kind]:.1f} CPU s, {100 * spent[kind] / spent.total():.0f} % of all")
+        table = Table(title=f"{kind}: {spent[kind]:.1f} CPU s, {100 * spent[kind] / sum(spent.values()):.0f} % of all")
         table.add_column("%", justify="right")
         table.add_column("innermost function")
         inner: Counter[str] = Counter()

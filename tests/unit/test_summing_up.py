@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from benchmarks import suite
+from benchmarks import suite, summary
 from tests.stress.sampling import Sample, grown
 
 SAMPLE = Sample(
@@ -44,6 +45,15 @@ def test_the_decoders_figures_are_taken_one_by_one():
     found: dict[str, suite.Figure] = {}
     suite.take(found, {"figures": figures, "flat": []})
     assert found["a"].baselines() == {"mysql-replication": 5} and found["b"].baselines() == {}
+
+
+def test_the_table_tells_every_figure_and_every_run_that_failed(tmp_path: Path):
+    figure = suite.Figure("e2e.a", "rows/s", ">= 5", [10.0, 30.0], [{"peak_gib": 1.5, "baselines": {"b": 3}}, {}])
+    outcome = suite.Outcome(suite.Benchmark("e2e", "-"), 1.0, ["run 2 ended with exit code 1"], [figure])
+    told = summary.write([outcome], tmp_path, "python -m benchmarks e2e").read_text()
+    assert told.startswith("`python -m benchmarks e2e`, 20")
+    assert "| e2e.a | 20 | 10 - 30 | rows/s | 2 |  | 1.5 |  | b: 3 | >= 5 |" in told
+    assert "| e2e | FAILED | run 2 ended with exit code 1 |" in told
 
 
 @pytest.mark.parametrize(
