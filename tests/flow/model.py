@@ -1,44 +1,49 @@
 """A run of the Consumer on one thread, with durable things in memory and a fault at any step.
 
-A step is a call of receiver, sink or store that a crash can come before or behind. What runs on threads in a real job
-(Tasks, the commit, housekeeping) is lazy work here: it makes its steps after a drawn number of looks at it, so that Tasks,
-the commit of cycle N and the gathering of N+1 mix in every order, and the same draws give the same run.
+A step is a call of receiver, sink, store or server that a crash can come before or behind. What runs on threads in a
+real job (Tasks, chunks, the commit, housekeeping) is lazy work here: it makes its steps after a drawn number of looks at
+it, so that Tasks, the commit of cycle N and the gathering of N+1 mix in every order, and the same draws give the same
+run. Two processes have a thread each, of which one goes on at a time, until a drawn step.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
-from cdc.batch import FENCE_STEP, PreparedLoad
+from cdc.batch import FENCE_STEP, LoadName
 from cdc.checkpoint import CheckpointState, JobRecord, JobState
 from cdc.consumer import Consumer
 from cdc.errors import (
+    Answer,
     CheckpointError,
-    CommitUnknown,
     LeaseLost,
-    LoadLost,
     LoadRejected,
     SinkUnavailable,
     SourceRewound,
-    SourceUnavailable,
+    decide,
 )
-from cdc.parts import Limits, Parts
+from cdc.parts import Limits, Parts, SnapshotSettings
 from cdc.recovery import adopt, compare
-from cdc.schema import DELETED
-from channels.label import label_for, label_prefix
+from cdc.snapshot.chunks import SnapshotState
+from cdc.turns import Request
 from channels.mapping import Routes
-from channels.sinks.base import CheckpointMark, LoadState
 from channels.task import RunIdentity
+from spark.chunks import TurnOutcome
 from tests.flow.harness import JOB, MAPPINGS
+from tests.flow.model_server import AWAY, Endpoint, Tables, now, served
+from tests.flow.model_sinks import KINDS_OF_SINK, SteppedSink
 from tests.flow.source import Source, SourceReceiver, place
 
+TABLES = ("shop.orders", "shop.items")
 LIMITS = Limits(interval_s=0.02, min_rows=2, min_bytes=1, max_bytes=80, max_rows=8, task_bytes=1)
-KINDS = ("crash", "crash behind", "reject", "fail behind", "stop", "lose", "rewind")
+KINDS = ("crash", "crash behind", "reject", "fail behind", "stop", "lose", "rewind", "request")
+MOST_STEPS = 20_000  # a run that makes more has no end
 
 
 class Crash(BaseException):
@@ -48,40 +53,92 @@ class Crash(BaseException):
 class Steps:
     """Counts steps of one process and does what its schedule says."""
 
-    def __init__(self, schedule, draw):
+    def __init__(self, schedule, world, beside=None):
         self.schedule = dict(schedule)
-        self.draw = draw
+        self.world = world
+        self.draw = world.draw
+        self.beside = beside  # where a second process comes in
         self.count = 0
-        self.dead = False
-        self.stop = lambda: None
+        self.is_alive, self.is_dead, self.is_stopped = True, False, False
+        self.is_committing = False
+        self.loses = False  # the sink loses loads before the next commit
+        self.stop = self.request = lambda: None
         self.told = []  # what was done, for the reader of a failure
 
-    def step(self, name, work, reject=None, behind=None, lose=None, rewind=None):
+    def step(self, name, work, reject=None, behind=None, rewind=None):
         """One step: ``reject`` is raised before the work, ``behind`` behind it."""
-        if self.dead:
+        if self.is_dead:
             raise Crash
         self.count += 1
+        if self.count > MOST_STEPS:
+            self.world.blame("a run makes no progress")
+            self.is_dead = True
+            raise Crash
+        if self.beside is not None:
+            self.beside.step(self)
+        self.world.somebody_writes()
         kind = self.schedule.get(self.count)
         if kind is not None:
             self.told.append((self.count, name, kind))
         if kind == "crash":
-            self.dead = True
+            self.is_dead = True
             raise Crash
         if kind == "reject" and reject is not None:
             raise reject
-        if kind == "lose" and lose is not None:
-            lose()
+        if kind == "lose":
+            self.loses = True
         if kind == "rewind" and rewind is not None:
             raise rewind
         if kind == "stop":
+            self.is_stopped = True
             self.stop()
+        if kind == "request":
+            self.request()
         result = work()
         if kind == "crash behind":
-            self.dead = True
+            self.is_dead = True
             raise Crash
         if kind == "fail behind" and (behind or reject) is not None:
             raise behind or reject
         return result
+
+
+class Beside:
+    """Two processes of a job: the second begins at a step of the first, and each goes on while the other stands."""
+
+    def __init__(self, draw, at, second, beside_commits):
+        self.draw, self.at, self.beside_commits = draw, at, beside_commits
+        self.second = second  # runs the second one
+        self.rate = draw.choice([0.01, 0.1, 0.5])
+        self.outcome = None
+        self._go = {True: threading.Semaphore(0), False: threading.Semaphore(0)}
+        self._thread = None
+        self._is_over = False  # one of the two has ended
+        self._first = threading.current_thread()
+
+    def step(self, steps):
+        if steps.is_committing and not self.beside_commits:
+            return
+        is_first = threading.current_thread() is self._first
+        if is_first and self._thread is None and steps.count >= self.at:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+            self._go[True].acquire()
+        elif self._thread is not None and not self._is_over and self.draw.random() < self.rate:
+            self._go[not is_first].release()
+            self._go[is_first].acquire()
+
+    def _run(self):
+        self.outcome = self.second(self)
+        self._is_over = True
+        self._go[True].release()
+
+    def end(self):
+        """The first one has ended; the second goes on to its end."""
+        if self._thread is not None:
+            self._is_over = True
+            self._go[False].release()
+            self._thread.join()
 
 
 class Lazy(Future):
@@ -134,10 +191,10 @@ class Lazy(Future):
 
 
 def wait(futures, timeout=None, return_when=None):
-    futures = sorted(futures, key=lambda future: future.number)
-    for future in futures:
+    lazy = sorted((future for future in futures if isinstance(future, Lazy)), key=lambda future: future.number)
+    for future in lazy:
         future.look()
-    done = {future for future in futures if future.is_settled}
+    done = {future for future in futures if future not in lazy or future.is_settled}
     return done, set(futures) - done
 
 
@@ -158,146 +215,86 @@ class LazyExecutor:
             self.queue.clear()
 
 
+class Write(NamedTuple):
+    """A load that an executor makes."""
+
+    name: LoadName
+    rows: list
+
+
 class LazyRunner:
-    """Implements TaskRunner. Cancelled and orphaned Tasks may still write, later: executors outlive their driver."""
+    """Implements TaskRunner. What was cancelled or orphaned may still write, later: executors outlive their driver."""
 
     is_warming = False
 
     def __init__(self, sink, steps, late):
         self.sink, self.steps, self.late = sink, steps, late
-        self.open = []
+        self.open = []  # futures, and what is left to be written for each
+        self.queues = {}  # by channel and checkpoint, for a sink that wants Tasks in order
 
     def warm_up(self):
         pass
 
     def submit(self, tasks):
-        futures = [Lazy(lambda task=task: self.prepare(task), self.steps.draw.randrange(6)) for task in tasks]
-        self.open += zip(futures, tasks, strict=True)
-        return futures
+        return [self._begin(self._write_task, [_write_of(task)]) for task in tasks]
 
-    def prepare(self, task):
-        load = self.steps.step(
-            "prepare",
-            lambda: self.sink.write(task.name, task.rows),
-            reject=SinkUnavailable("prepare failed.", mend="It passes."),
-        )
-        return (load,)
+    def submit_reading(self, reading):
+        return self._begin(lambda left: self._read(reading, left), [])
+
+    def _begin(self, work, left):
+        before = ()
+        if self.sink.tasks_in_order and left:
+            name = left[0].name
+            before = self.queues.setdefault((name.channel, name.checkpoint, name.attempt), [])
+        future = Lazy(lambda: work(left), self.steps.draw.randrange(6), before)
+        if before != ():
+            before.append(future)
+        self.open.append((future, left))
+        return future
+
+    def _write_task(self, left):
+        return (self._write(left),)
+
+    def _read(self, reading, left):
+        loads, chunks = [], []
+        for outcome, parts in reading.endpoint.read_chunks(reading):
+            chunks.append(outcome)
+            left += [Write(*part) for part in parts]
+            while left:
+                loads.append(self._write(left))
+        return TurnOutcome(tuple(loads), tuple(chunks))
+
+    def _write(self, left):
+        name, rows = left[0]
+        gone = SinkUnavailable("prepare failed.", mend="It passes.")
+        load = self.steps.step("prepare", lambda: self.sink.write(name, rows), reject=gone)
+        left.pop(0)
+        return load
 
     def cancel(self, patience_s):
-        for future, task in self.open:
+        for future, left in self.open:
             if not future.is_settled:
                 future.set_exception(CancelledError())
-                self.late.append(task)
-        self.open = []
+                self.late += left
+        self.open, self.queues = [], {}
 
     def orphan(self):
-        self.late += [task for future, task in self.open if not future.is_settled]
+        self.late += [write for future, left in self.open if not future.is_settled for write in left]
+        self.open = []
 
     def close(self):
         pass
 
 
-class Seen(NamedTuple):
-    target: str
-    key: int
-    op: int
-    checkpoint: int
-    attempt: int
-
-
-class ModelSink:
-    """Durable, as a sink with two phases that commits load by load."""
-
-    def __init__(self):
-        self.loads = {}  # label -> [state, target, rows]
-        self.aborted = set()  # prefixes
-        self.rows = {}  # target -> key -> op
-        self.log = []  # Seen, in the order in which rows became visible
-        self.mark = None
-        self.claimed = None
-
-    def write(self, name, batches):
-        label = label_for(name)
-        if any(label.startswith(prefix) for prefix in self.aborted):
-            raise LoadRejected("The label was aborted.", mend="Use a new one.", label=label)
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        known = self.loads.get(label)
-        if known is not None and known[0] is not LoadState.PREPARED:
-            raise LoadRejected("The label is used up.", mend="Use a new one.", label=label)
-        self.loads[label] = [LoadState.PREPARED, name.channel, rows]
-        return PreparedLoad(name, name.channel, len(rows), 10 * len(rows), {})
-
-    def state(self, load):
-        found = self.loads.get(label_for(load.name))
-        return found[0] if found else LoadState.UNKNOWN
-
-    def apply(self, load):
-        found = self.loads[label_for(load.name)]
-        if found[0] is LoadState.COMMITTED:
-            return
-        target = self.rows.setdefault(load.table, {})
-        for row in found[2]:
-            if row[DELETED]:
-                target.pop(row["id"], None)
-            else:
-                target[row["id"]] = row["op"]
-            self.log.append(Seen(load.table, row["id"], row["op"], load.name.checkpoint, load.name.attempt))
-        self.loads[label_for(load.name)] = [LoadState.COMMITTED, load.table, []]
-
-    def abort(self, job, incarnation, fence, checkpoint):
-        prefix = label_prefix(job, incarnation, fence, checkpoint)
-        self.aborted.add(prefix)
-        for label, found in self.loads.items():
-            if label.startswith(prefix) and found[0] is LoadState.PREPARED:
-                self.loads[label] = [LoadState.ABORTED, found[1], []]
-
-    def lose(self, draw):
-        """As a sink does whose prepared loads expire."""
-        for label in sorted(self.loads):
-            if self.loads[label][0] is LoadState.PREPARED and draw.random() < 0.5:
-                del self.loads[label]
-
-
-class SteppedSink:
-    """One process' view of the ModelSink. Implements Sink."""
-
-    def __init__(self, model, steps):
-        self.model, self.steps = model, steps
-
-    def ensure_table(self, table):
-        self.steps.step("ensure", lambda: None, reject=_away("sink"))
-
-    def claim(self, mark, targets):
-        self.steps.step("claim", lambda: setattr(self.model, "claimed", mark.incarnation), reject=_away("sink"))
-
-    def commit(self, loads, checkpoint: CheckpointMark):
-        model = self.model
-        self.steps.step("commit", lambda: None, reject=_away("sink"), lose=lambda: model.lose(self.steps.draw))
-        lost = [label_for(one.name) for one in loads if model.state(one) in (LoadState.UNKNOWN, LoadState.ABORTED)]
-        if lost:
-            raise LoadLost("Loads are gone.", mend="They are loaded again.", labels=lost)
-        unknown = CommitUnknown("No answer.", mend="It is asked for.")
-        for load in loads:
-            self.steps.step("apply", lambda load=load: model.apply(load), reject=_away("sink"), behind=unknown)
-        self.steps.step("mark", lambda: setattr(model, "mark", checkpoint), behind=unknown)
-
-    def abort(self, *name):
-        self.steps.step("abort", lambda: self.model.abort(*name), reject=_away("sink"))
-
-    def state(self, load):
-        return self.steps.step("state", lambda: self.model.state(load), reject=_away("sink"))
-
-    def last_checkpoint(self, job):
-        return self.steps.step("last_checkpoint", lambda: self.model.mark, reject=_away("sink"))
-
-    def maintain(self, tables):
-        self.steps.step("maintain", lambda: None, reject=_away("sink"))
+def _write_of(task):
+    return Write(task.name, [row for batch in task.rows for row in batch.to_pylist()])
 
 
 class ModelStore:
     """What is in the state file."""
 
-    def __init__(self, draw):
+    def __init__(self, draw, blame):
+        self.blame = blame
         self.record = JobRecord(JOB, f"{draw.randrange(1 << 32):08x}", 0, JobState.PENDING, "shop.yaml")
         self.checkpoints = {}
         self.highest = -1
@@ -330,21 +327,29 @@ class SteppedStore:
         self.steps.step(f"save {checkpoint.state.value}", lambda: self._put(kept), reject=_full())
 
     def _put(self, checkpoint):
-        known = self.model.checkpoints.get(checkpoint.id)
-        order = list(CheckpointState)
-        assert known is None or order.index(known.state) <= order.index(checkpoint.state), "a state went back"
-        if checkpoint.state is not CheckpointState.OPEN:
-            done = [one for one in self.model.checkpoints.values() if one.state is CheckpointState.COMMITTED]
-            assert all(one.id <= checkpoint.id for one in done), "an older checkpoint came after a newer one"
-        if checkpoint.state is CheckpointState.COMMITTED:
-            older = [one for one in self.model.checkpoints.values() if one.id < checkpoint.id]
-            assert all(one.state is not CheckpointState.PREPARED for one in older), "N+1 was committed before N"
-        self.model.checkpoints[checkpoint.id] = checkpoint
-        self.model.highest = max(self.model.highest, checkpoint.id)
+        self.check_fence()
+        model, order = self.model, list(CheckpointState)
+        known, others = model.checkpoints.get(checkpoint.id), model.checkpoints.values()
+        if known is not None and order.index(known.state) > order.index(checkpoint.state):
+            model.blame("a state went back")
+        if checkpoint.state is not CheckpointState.OPEN and any(
+            one.state is CheckpointState.COMMITTED and one.id > checkpoint.id for one in others
+        ):
+            model.blame("an older checkpoint came after a newer one")
+        if checkpoint.state is CheckpointState.COMMITTED and any(
+            one.state is CheckpointState.PREPARED and one.id < checkpoint.id for one in others
+        ):
+            model.blame("N+1 was committed before N")
+        model.checkpoints[checkpoint.id] = checkpoint
+        model.highest = max(model.highest, checkpoint.id)
 
     def discard(self, number):
         self.check_fence()
-        self.steps.step("discard", lambda: self.model.checkpoints.pop(number, None), reject=_full())
+        self.steps.step("discard", lambda: self._drop(number), reject=_full())
+
+    def _drop(self, number):
+        self.check_fence()
+        self.model.checkpoints.pop(number, None)
 
     def unfinished(self):
         found = [one for one in self.model.checkpoints.values() if one.state is not CheckpointState.COMMITTED]
@@ -356,94 +361,171 @@ class SteppedStore:
 
 
 class SteppedReceiver(SourceReceiver):
-    """The receiver of lists, with steps."""
+    """The receiver of lists, with steps. It does not hear of what was not logged."""
 
-    def __init__(self, steps, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.steps = steps
+    def __init__(self, steps, world, **options):
+        super().__init__(world.source, world.routes, **options)
+        self.steps, self.unlogged = steps, world.unlogged
+        self.is_loaded = lambda: True
 
     def open(self, start, schemas, sequence):
-        self.steps.step("open", lambda: SourceReceiver.open(self, start, schemas, sequence), reject=_away("source"))
+        self.steps.step("open", lambda: SourceReceiver.open(self, start, schemas, sequence), reject=AWAY)
 
     def get(self, timeout_s):
         rewound = SourceRewound("The line was cut.", mend="It is read again.")
-        return self.steps.step(
-            "get", lambda: SourceReceiver.get(self, timeout_s), reject=_away("source"), rewind=rewound
-        )
+        return self.steps.step("get", lambda: SourceReceiver.get(self, timeout_s), reject=AWAY, rewind=rewound)
+
+    def _batch(self, rows, *places):
+        return super()._batch([row for row in rows if row.op not in self.unlogged], *places)
 
     def ack(self, position):
-        self.steps.step("ack", lambda: SourceReceiver.ack(self, position), reject=_away("source"))
+        self.steps.step("ack", lambda: SourceReceiver.ack(self, position), reject=AWAY)
 
     def rollback(self, position):
-        self.steps.step("rollback", lambda: SourceReceiver.rollback(self, position), reject=_away("source"))
+        self.steps.step("rollback", lambda: SourceReceiver.rollback(self, position), reject=AWAY)
+
+    def finished(self):
+        return super().finished() and self.is_loaded()
 
 
 class World:
     """What outlives processes: source, sink, state file. Runs are started on it."""
 
+    running = None  # the one whose processes run
+
     def __init__(self, seed):
         self.draw = random.Random(seed)
         self.source = Source()
-        self.sink = ModelSink()
-        self.store = ModelStore(self.draw)
+        self.tables = Tables(self.source, self.draw)
+        self.unlogged = set()  # ops that the stream does not tell of
+        self.untold = set()  # tables with such ops that were not loaded again since
+        self.coming = []  # transactions that somebody writes while a process runs
+        self.sink = self.draw.choice(KINDS_OF_SINK)(self.draw)
+        self.store = ModelStore(self.draw, self.blame)
         self.routes = Routes(MAPPINGS)
-        self.late = []  # Tasks of runs that are gone, whose executors may still write
+        self.is_initial = self.draw.random() < 0.5  # all rows, then the stream; else the stream from its beginning
+        self.start = 0  # transactions that come through a snapshot alone
+        self.late = []  # loads of processes that are gone, whose executors may still write
         self.steps = 0
-        self.exact = True  # until a state was lost: repeated rows do no harm, and are repeated rows
+        self.exact = self.sink.is_hidden  # until a state was lost: repeated rows do no harm, and are repeated rows
+        self.is_tidy = True  # until a process went on that had been replaced: its loads may stay, and expire
+        self.wrong = []
         self.history = []
 
-    def run(self, schedule=(), *, endless=False, adopting=False):
-        """One process from start to its end; what it returned, raised, or the Crash."""
-        steps = Steps(schedule, self.draw)
-        sink, store = SteppedSink(self.sink, steps), SteppedStore(self.store, steps)
+    def blame(self, told):
+        """What is found inside a process, which would take it for an error of its surroundings."""
+        self.wrong.append(told)
+
+    def somebody_writes(self):
+        while self.coming and self.draw.random() < 0.05:
+            self.source.write(*self.coming.pop(0))
+
+    def write_rest(self):
+        while self.coming:
+            self.source.write(*self.coming.pop(0))
+
+    def write_unlogged(self, table, key, deleted):
+        """As with ``SET sql_log_bin = 0``: the next load of the table mends it."""
+        self.source.write((table, key, deleted))
+        self.unlogged.add(self.source.operations)
+        self.untold.add(table)
+
+    def run(self, schedule=(), *, endless=False, adopting=False, wanted=(), beside=None, store=None):
+        """One process from start to its end; what it returned, raised, or the Crash.
+
+        ``wanted``: tables that are loaded again. What passes by itself it may try anew, as a Job does.
+        """
+        World.running = self
+        steps = Steps(schedule, self, beside)
+        sink, store = SteppedSink(self.sink, steps), SteppedStore(store or self.store, steps)
         runner = LazyRunner(self.sink, steps, self.late)
-        options = {"per_batch": self.draw.randrange(1, 4), "piece_rows": 2, "endless": endless, "idle_s": 0.0}
-        receiver = SteppedReceiver(steps, self.source, self.routes, **options)
         try:
-            return self._run(steps, sink, store, runner, receiver, adopting)
+            return self._run(steps, sink, store, runner, endless, adopting, wanted)
         except (Crash, Exception) as error:
             return error
         finally:
+            steps.is_alive, steps.is_dead = False, True
             runner.orphan()
             self.steps += steps.count
             self.history.append((steps.count, steps.told))
+            if beside is None:
+                self.write_rest()
 
-    def _run(self, steps, sink, store, runner, receiver, adopting):
-        record = store.acquire()
+    def _run(self, steps, sink, store, runner, endless, adopting, wanted):
+        record, last = store.acquire(), 0
         if adopting:
             record = adopt(record, store, sink)
         compare(record, store, sink)
         run = RunIdentity(JOB, record.incarnation, record.fence)
-        clock = _Clock()
-        with (
-            mock.patch("cdc.consumer.ThreadPoolExecutor", lambda **_: LazyExecutor(self.draw)),
-            mock.patch("cdc.consumer.wait", wait),
-            mock.patch("cdc.cycle.wait", wait),
-            mock.patch("cdc.reload.wait", wait),
-            mock.patch("cdc.consumer._BUSY_POLL_S", 0.0),
-            mock.patch("cdc.consumer.WIND_UP_S", 0.05),
-            mock.patch("cdc.commit.FIRST_DELAY_S", 0.0),
-        ):
-            parts = Parts(run, receiver, self.routes, runner, sink, store)
-            consumer = Consumer(parts, LIMITS, sequence=record.fence * FENCE_STEP, now=clock)
+        settings = SnapshotSettings(
+            Endpoint(self.tables, steps), now, initial=self.is_initial, turn_s=self.draw.choice([0.0, 0.02, 0.2])
+        )
+        for tries_left in (2, 1, 0):
+            options = {"per_batch": self.draw.randrange(1, 4), "piece_rows": 2, "endless": endless, "idle_s": 0.0}
+            receiver = SteppedReceiver(steps, self, **options)
+            parts = Parts(run, receiver, self.routes, runner, sink, store, snapshot=settings)
+            consumer = Consumer(parts, LIMITS, sequence=max(record.fence * FENCE_STEP, last), now=_Clock())
             steps.stop = consumer.stop
-            return consumer.run(lambda: place(0))
+            steps.request = lambda consumer=consumer: self._request(consumer, self.draw.choice(TABLES))
+            receiver.is_loaded = lambda consumer=consumer: _is_loaded(consumer, store)
+            try:
+                return consumer.run(
+                    self._first_place, lambda consumer=consumer: [self._request(consumer, one) for one in wanted]
+                )
+            except Exception as error:
+                ends = decide(error) in (Answer.PAUSE, Answer.EXIT) or steps.is_stopped or not tries_left
+                if ends or self.draw.random() < 0.5:
+                    raise
+                store.check_fence()  # a Job saves that it is PAUSED meanwhile
+                last = consumer.sequence
+        raise AssertionError
+
+    def _first_place(self):
+        self.start = len(self.source.transactions) if self.is_initial else 0
+        return place(self.start)
+
+    def _request(self, consumer, table):
+        if table in self.tables.names():
+            consumer.request_snapshot(Request(table, None if self.sink.tells_keys else "1 = 1"))
+
+    def run_two(self, first, second, at, *, adopting=False):
+        """Two processes, of which the second begins at a step of the first; the outcomes of both.
+
+        It has taken over the state file; or it has none, and adopts what the sink holds.
+        """
+        self.is_tidy = False
+        store = self.store
+        if adopting:
+            store, self.exact = ModelStore(self.draw, self.blame), False
+
+        def begin(beside):
+            return self.run(second, beside=beside, adopting=adopting, store=store)
+
+        # a commit that has looked at its claim cannot be stopped any more: of two states the sink keeps either, whole
+        beside = Beside(self.draw, at, begin, beside_commits=not adopting)
+        outcome = self.run(first, beside=beside)
+        beside.end()
+        self.write_rest()
+        if self.sink.owner == store.record.incarnation:
+            self.store = store
+        return outcome, beside.outcome
 
     def lose_state(self):
         """The state file is gone; the next run adopts what the sink holds."""
-        self.store = ModelStore(self.draw)
-        self.exact = False
+        self.store = ModelStore(self.draw, self.blame)
+        self.exact = self.is_tidy = False
 
     def write_late(self):
         """Some of what executors of dead runs had under way arrives now."""
         while self.late and self.draw.random() < 0.7:
-            task = self.late.pop(self.draw.randrange(len(self.late)))
+            write = self.late.pop(self.draw.randrange(len(self.late)))
             with suppress(LoadRejected):
-                self.sink.write(task.name, task.rows)
+                self.sink.write(*write)
 
     # what must hold whenever nothing runs
 
     def check(self):
+        assert not self.wrong, self.wrong
         if self.exact:
             self._check_order()
         found = sorted(self.store.checkpoints.values(), key=lambda one: one.id)
@@ -451,20 +533,32 @@ class World:
         if not committed:
             return
         done = committed[-1].last.offset
-        visible = {seen.op for seen in self.sink.log}
-        before = {row.op for transaction in self.source.transactions[:done] for row in transaction}
-        assert before <= visible, "what is COMMITTED is not visible"
+        visible = {seen.op for seen in self.sink.log if not seen.is_turn}
+        assert self._told(self.start, done) <= visible, "what is COMMITTED is not visible"
         prepared = [one for one in found if one.state is CheckpointState.PREPARED]
         assert len(prepared) <= 1, "two checkpoints are PREPARED"
         end = prepared[-1].last.offset if prepared else done
         if self.exact:
-            behind = {row.op for transaction in self.source.transactions[end:] for row in transaction}
-            assert not behind & visible, "something is visible that was never PREPARED"
+            assert not self._told(end) & visible, "something is visible that was never PREPARED"
+            if not prepared:
+                self._check_consistent(committed[-1])
+
+    def _told(self, first, last=None):
+        """Ops of these transactions that the stream tells of."""
+        return {row.op for rows in self.source.transactions[first:last] for row in rows} - self.unlogged
+
+    def _check_consistent(self, committed):
+        state = self.source.state(committed.last.offset)
+        for table, snapshot in committed.snapshots.items():
+            if snapshot.state is SnapshotState.CONSISTENT and table not in self.untold:
+                assert self.sink.rows.get(_target(table), {}) == state.get(table, {}), f"{table} is called consistent"
 
     def _check_order(self):
         """Each change is seen once, in order; but a channel with a lost load is loaded whole again, in its checkpoint."""
         newest, checkpoints = {}, {}
         for seen in self.sink.log:
+            if seen.is_turn:
+                continue
             assert checkpoints.setdefault(seen.op, seen.checkpoint) == seen.checkpoint, f"{seen} became visible twice"
             before = newest.get((seen.target, seen.key))
             if before is not None:
@@ -475,18 +569,47 @@ class World:
     def check_whole(self):
         """Source equals sink, and nothing is left over."""
         self.check()
-        expected = {f"ods.{name.split('.')[1]}": rows for name, rows in self.source.state().items()}
+        expected = {_target(name): rows for name, rows in self.source.state().items()}
         assert {name: rows for name, rows in self.sink.rows.items() if rows} == expected
         assert all(one.state is CheckpointState.COMMITTED for one in self.store.checkpoints.values())
+        if self.is_tidy and self.sink.refuses_aborted:
+            assert not self.sink.prepared(), "loads are left at the sink"
         if self.exact and self.store.checkpoints:
             counts = max(self.store.checkpoints.values(), key=lambda one: one.id).counts
             upserts = sum(one.upserts for one in counts.values())
             deletes = sum(one.deletes for one in counts.values())
-            rows = [row for transaction in self.source.transactions for row in transaction]
+            rows = [row for rows in self.source.transactions[self.start :] for row in rows]
+            rows = [row for row in rows if row.op not in self.unlogged]
             assert (upserts, deletes) == (
                 sum(not row.deleted for row in rows),
                 sum(row.deleted for row in rows),
             ), "the counts in the checkpoint are wrong"
+
+
+@contextmanager
+def surroundings():
+    """Threads, time and the server of tables as they are here, for all runs inside."""
+    with (
+        served(),
+        mock.patch("cdc.consumer.ThreadPoolExecutor", lambda **_: LazyExecutor(World.running.draw)),
+        mock.patch("cdc.consumer.wait", wait),
+        mock.patch("cdc.cycle.wait", wait),
+        mock.patch("cdc.reload.wait", wait),
+        mock.patch("cdc.consumer._BUSY_POLL_S", 0.0),
+        mock.patch("cdc.consumer.WIND_UP_S", 0.05),
+        mock.patch("cdc.commit.FIRST_DELAY_S", 0.0),
+    ):
+        yield
+
+
+def _target(table):
+    return f"ods.{table.split('.')[1]}"
+
+
+def _is_loaded(consumer, store):
+    """Whether all tables are, and the state says so."""
+    snapshots = store.last_committed(JOB).snapshots.values()
+    return not consumer._turns.is_due and all(one.state is SnapshotState.CONSISTENT for one in snapshots)
 
 
 class _Clock:
@@ -498,11 +621,6 @@ class _Clock:
     def __call__(self):
         self.now += 0.001
         return self.now
-
-
-def _away(what):
-    kind = SourceUnavailable if what == "source" else SinkUnavailable
-    return kind(f"The {what} is away.", mend="It passes.")
 
 
 def _full():
