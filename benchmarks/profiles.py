@@ -121,7 +121,7 @@ def _java_stacks(recording: Path | None) -> list[str]:
     """A folded stack for each sample of a thread that ran."""
     if recording is None:
         return []
-    command = ["jfr", "print", "--stack-depth", "64", "--events", "jdk.ExecutionSample,jdk.NativeMethodSample"]
+    command = ["jfr", "print", "--stack-depth", "64", "--events", "jdk.ExecutionSample"]
     told = subprocess.run([*command, recording], check=True, capture_output=True, text=True).stdout
     samples = [_FRAME.findall(event) for event in told.split("jdk.ExecutionSample")[1:]]
     return [
@@ -133,7 +133,8 @@ def _show(spent: dict[str, float], stacks: dict[str, Counter[str]], rows: int, s
     console = Console(width=150)
     console.print(f"{rows:,} rows in {seconds:.1f} s, {sum(spent.values()) / rows * 1e6:.1f} CPU s a million")
     for kind, found in stacks.items():
-        table = Table(title=f"{kind}: {spent[kind]:.1f} CPU s, {100 * spent[kind] / sum(spent.values()):.0f} % of all")
+        took = spent.get(kind, 0.0)
+        table = Table(title=f"{kind}: {took:.1f} CPU s, {100 * took / sum(spent.values()):.0f} % of all")
         table.add_column("%", justify="right")
         table.add_column("innermost function")
         inner: Counter[str] = Counter()
