@@ -38,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=5_000_000)
     given = parser.parse_args()
-    measure(WARM_UP, 1, quick=False)
+    RESULTS.mkdir(exist_ok=True)
+    measure(WARM_UP, 1, RESULTS)
     with rig.source() as (server, folder):
         server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
         start = rig.position(server)
@@ -52,7 +53,6 @@ def main() -> None:
                 seconds, after = time.monotonic() - began, _cpu_s(job.pid)
             python, java = _folded(stacks), _java_stacks(recording)
         rows = rig.prove(server, folder, "orders")
-    RESULTS.mkdir(exist_ok=True)
     written = RESULTS / "profile.folded"
     everything = [*(f"{kind};{stack}" for kind, found in python.items() for stack in found.elements()), *java]
     written.write_text("".join(f"{stack} {count}\n" for stack, count in Counter(everything).items()))

@@ -39,20 +39,23 @@ def test_a_figure_is_the_median_of_its_runs_beside_that_of_its_baselines():
 def test_the_decoders_figures_are_taken_one_by_one():
     common = {"must": "-", "mysql_replication": {"rows_per_s": 5}}
     figures = [
-        {"name": "a", "unit": "rows/s", "value": 1, **common},
+        {"name": "a", "unit": "rows/s", "value": 1, "values": [1, 3, 2], **common},
         {"name": "b", "unit": "MB/s", "value": 2, **common},
     ]
     found: dict[str, suite.Figure] = {}
     suite.take(found, {"figures": figures, "flat": []})
+    assert (found["a"].median, found["b"].values) == (2, [2])
     assert found["a"].baselines() == {"mysql-replication": 5} and found["b"].baselines() == {}
 
 
 def test_the_table_tells_every_figure_and_every_run_that_failed(tmp_path: Path):
-    figure = suite.Figure("e2e.a", "rows/s", ">= 5", [10.0, 30.0], [{"peak_gib": 1.5, "baselines": {"b": 3}}, {}])
+    figure = suite.Figure(
+        "e2e.a", "rows/s", ">= 5", [10.0, 30.0], [{"peak_gib": 1.5, "checked": "row by row", "baselines": {"b": 3}}, {}]
+    )
     outcome = suite.Outcome(suite.Benchmark("e2e", "-"), 1.0, ["run 2 ended with exit code 1"], [figure])
     told = summary.write([outcome], tmp_path, "python -m benchmarks e2e").read_text()
     assert told.startswith("`python -m benchmarks e2e`, 20")
-    assert "| e2e.a | 20 | 10 - 30 | rows/s | 2 |  | 1.5 |  | b: 3 | >= 5 |" in told
+    assert "| e2e.a | 20 | 10 - 30 | rows/s | 2 |  | 1.5 |  | b: 3 | row by row | >= 5 |" in told
     assert "| e2e | FAILED | run 2 ended with exit code 1 |" in told
 
 
