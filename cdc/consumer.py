@@ -119,7 +119,7 @@ class Consumer:
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
         self._committing: Future[Checkpoint] | None = None
         self._committed: Checkpoint | None = None
-        # a merge longer than the interval keeps the next cycle open by what it took beyond; not where acks are waited for
+        # a merge that outlasts the interval keeps the next cycle open by as long; not where acks are waited for
         self._close_not_before = 0.0
         self._is_at_end = False
         self._turns: Turns | None = None  # once recovered, where there is something to read
