@@ -17,7 +17,7 @@ from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.recovery.kills import COMPARE_EVERY, shopper
 from tests.servers.olap_cases import USER
-from tests.servers.olap_faults import Fault
+from tests.servers.olap_faults import Fault, Faults
 
 SINK = """\
   fe: ["{fe}"]
@@ -45,6 +45,7 @@ def run(folder: Path, cluster: Any, sink: str, *, kills: int, seed: int, longest
         (folder / "job.yaml").write_text(
             job_text(cluster, sink, port=server.port, password=PASSWORD, file=file, offset=offset, status=port)
         )
+        cluster.faults = Faults(seed)
         for place, fault in FAULTS:
             cluster.faults.order(place, fault, times=10**6, chance=0.03)
         with JobProcess(folder / "job.yaml", home=folder / "state", port=port) as job:

@@ -1,12 +1,10 @@
 """Every seam x every fault x every receiver x every sink; start again; both sides agree, and nothing came twice.
 
 `make recovery` runs all cells; else it is a sample in which every pair of seam, fault and way (receiver to sink) is
-met. CDC_MATRIX_SEED repeats a sample, and the histories and calls that its cells had.
+met. CDC_TEST_SEED repeats a sample, and the histories and calls that its cells had.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -16,8 +14,9 @@ from tests.recovery.matrix import SUMMARY, report
 from tests.recovery.matrix.axes import all_cells, pairs, possible_cells, sample
 from tests.recovery.matrix.lanes import Lanes
 from tests.recovery.matrix.sources import Servers, write_binlogs
+from tests.seeds import again, seed_of
 
-SEED = int(os.environ["CDC_MATRIX_SEED"])  # drawn in conftest.py where nobody sets it
+SEED = seed_of()
 SAMPLE = frozenset(sample(SEED))
 
 
@@ -64,7 +63,7 @@ def test_a_cell(lanes, cell):
         unavailable("there is no Canal server")
     outcome = lanes[cell].result()
     if outcome.failure is not None:
-        pytest.fail(f"{cell}, CDC_MATRIX_SEED={SEED}\n{outcome.failure}", pytrace=False)
+        pytest.fail(f"{cell}, {again()}\n{outcome.failure}", pytrace=False)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.flow.faults import SEAMS
 from tests.recovery.matrix.axes import FAULTS, RECEIVERS, SINKS, Cell, all_cells
 from tests.recovery.matrix.cell import Outcome
+from tests.seeds import VARIABLE
 
 FOLDER = Path(__file__).parents[2] / "results"
 
@@ -28,7 +29,7 @@ def write(outcomes: Sequence[Outcome], seed: int, name: str) -> str:
     (FOLDER / f"{name}.md").write_text(_markdown(outcomes, seed))
     failed = [outcome for outcome in outcomes if outcome.failure]
     lines = [
-        f"{len(outcomes)} cells, {len(failed)} failed, seed {seed} (again: CDC_MATRIX_SEED={seed})",
+        f"{len(outcomes)} cells, {len(failed)} failed, seed {seed} (again: {VARIABLE}={seed})",
         *_grid("seam", SEAMS, "seam", tuple(FAULTS), "kind", outcomes),
         "",
         *_grid("receiver", RECEIVERS, "receiver", SINKS, "sink", outcomes),
