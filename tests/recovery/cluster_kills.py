@@ -31,7 +31,7 @@ FAULTS = (("load", Fault.DROP_ANSWER), ("load", Fault.ERROR_DONE), ("commit", Fa
 def run(folder: Path, cluster: Any, sink: str, *, kills: int, seed: int, longest_s: float = 2.5) -> int:
     """Kill ``kills`` times; how many rows were compared at the end. ``sink``: its type and what only it has, in YAML.
 
-    Raises: AssertionError - source and target differ, or a label was committed twice.
+    Raises: AssertionError - source and target differ.
     """
     draw = random.Random(seed)
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=4M")
@@ -65,8 +65,6 @@ def run(folder: Path, cluster: Any, sink: str, *, kills: int, seed: int, longest
                 assert job.stop() in (0, 130, 143)
                 rows = compare(server, cluster)
                 print(f"kill {min(first + COMPARE_EVERY, kills)}: {rows} rows agree", flush=True)
-    visible = [load["label"] for load in cluster.loads() if load["status"] == "VISIBLE"]
-    assert len(visible) == len(set(visible)), "a label was committed twice"
     return rows
 
 
