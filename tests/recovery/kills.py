@@ -68,11 +68,13 @@ def run(folder: Path, *, kills: int, seed: int, patience_s: float = math.inf, po
                 if not first:
                     until_commit(job)  # the snapshot; a cold start
                     longest_s = min(patience_s, max(LONGEST_S, 1.5 * until_commit(job)))
-                for _ in range(min(COMPARE_EVERY, kills - first)):
+                count = min(COMPARE_EVERY, kills - first)
+                cuts = draw.sample(range(count), (count + 1) // 2)
+                for number in range(count):
                     job.start()
                     # from before the driver has read its job file to well into several cycles
                     time.sleep(draw.uniform(0.5, longest_s))
-                    cut_power(job, disk) if disk and draw.random() < 0.5 else job.kill()
+                    cut_power(job, disk) if disk and number in cuts else job.kill()
                     progress.advance(bar)
                 for writer in writers:
                     writer.stop()
