@@ -87,7 +87,8 @@ def test_a_seed_always_gives_the_same_sample():
 
 
 def test_a_cell_that_cannot_be_says_why():
-    impossible = [cell for cell in all_cells() if cell not in set(possible_cells())]
+    possible = set(possible_cells())
+    impossible = [cell for cell in all_cells() if cell not in possible]
     assert impossible and all(cell.impossible for cell in impossible)
 
 
