@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -31,6 +32,7 @@ from channels.sinks.nulls import check_nulls
 STAGING = "_cdc_staging"
 _GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20  # of a row group at most: what a merge holds of a file at a time
 _LONGEST_BOUND = 256  # characters of text in the log's statistics
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # deltalake's errors have none elsewhere
 
 
 def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
@@ -94,10 +96,12 @@ def sync_path(path: Path) -> None:
 
 def unavailable(error: OSError, path: Path) -> CdcError:
     """What an error of the file system means to the job."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    told = _NUMBER.search(str(error))
+    number = int(told[1]) if error.errno is None and told else error.errno
+    if number in (errno.ENOSPC, errno.EDQUOT):
         mend = f"Free space on the file system of {path.parent}; the job goes on by itself."
         return SinkUnavailable("The disk of the Delta tables is full.", mend=mend, path=path)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         mend = f"Give this user write permission to {path.parent}; the job goes on by itself."
         return SinkUnavailable("The folder of the Delta tables cannot be written.", mend=mend, path=path)
     mend = f"Look after the file system of {path.parent}; the job goes on by itself."
