@@ -5,6 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
+# SEED=n with any command of tests: what a failed run drew is drawn again
+ifdef SEED
+export CDC_TEST_SEED := $(SEED)
+endif
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +35,7 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(PYTEST) tests/unit -n $(WORKERS)
 
 # not reordered by number of tests: the longest files have few, and would come last, with one worker left
-test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs
+test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs; SEED=n repeats its draws
 	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 integration: setup ## Tests against real servers alone
@@ -40,20 +44,20 @@ integration: setup ## Tests against real servers alone
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
 	$(PYTEST) tests -m "canal and not stress and not matrix"
 
-recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats it
-	$(if $(SEED),CDC_MATRIX_SEED=$(SEED)) $(PYTEST) tests/recovery -m "not stress"
+recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats its draws
+	$(PYTEST) tests/recovery -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power
-	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(POWER),--power)
+	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power)
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
-	$(BIN)/python -m tests.stress $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.stress $(if $(SECONDS),--seconds $(SECONDS))
 
 stress-long: setup ## Hours: the state machine for millions of steps, a hundred kills of jobs into each cluster sink
 	$(PYTEST) tests -m stress
 
 soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: any difference, any leak; writes a plot
-	$(BIN)/python -m tests.stress.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.stress.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: setup ## Every benchmark (ONLY="name ...", RUNS=n), checked, with baselines; one table, JSON and charts in benchmarks/results/
 	$(BIN)/python -m benchmarks $(ONLY) $(if $(RUNS),--runs $(RUNS))

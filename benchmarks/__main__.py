@@ -11,7 +11,7 @@ import sys
 
 from benchmarks import chart, summary
 from benchmarks.harness import RESULTS
-from benchmarks.suite import WARM_UP, Outcome, chosen, measure, write
+from benchmarks.suite import WARM_UPS, Outcome, chosen, measure, write
 
 
 def main() -> None:
@@ -27,18 +27,22 @@ def main() -> None:
     )
     given = parser.parse_args()
     benchmarks = chosen(given.names)
+    results = RESULTS / "quick" if given.quick else RESULTS  # no figures, and not to be mixed with such
+    results.mkdir(parents=True, exist_ok=True)
     if not given.no_warm_up:
-        measure(WARM_UP, 1, quick=False)
+        for name, warm_up in WARM_UPS.items():
+            if any(each.name.startswith(name) for each in benchmarks):
+                measure(warm_up, 1, results)
     command = " ".join(["python -m benchmarks", *sys.argv[1:]])
     outcomes: list[Outcome] = []
     for benchmark in benchmarks:
-        outcomes.append(measure(benchmark, given.runs or benchmark.runs, quick=given.quick))
+        outcomes.append(measure(benchmark, given.runs or benchmark.runs, results, quick=given.quick))
         # after each one, so that an interrupted evening still leaves what it has measured
-        write(outcomes, RESULTS, command)
-        summary.write(outcomes, RESULTS, command)
-        chart.draw(outcomes[-1], RESULTS)
+        write(outcomes, results, command)
+        summary.write(outcomes, results, command)
+        chart.draw(outcomes[-1], results)
     summary.show(outcomes)
-    print(f"Written: {RESULTS}/bench.md, bench.json, and JSON and SVG for each")
+    print(f"Written: {results}/bench.md, bench.json, and JSON and SVG for each")
     sys.exit(any(outcome.failures for outcome in outcomes))
 
 

@@ -77,8 +77,9 @@ def _run(name: str, must: str, unit: str, transactions: str, fill: Callable[[Loc
         seconds=round(took, 1),
         checkpoints=status["checkpoint"]["id"],
         split_transactions=status["split_transactions"],
-        cpu_s=round(usage.cpu_s, 1),
-        peak_gib=round(usage.peak_bytes / 2**30, 2),
+        usage=usage,
+        rows=rows,
+        checked="row by row",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import struct
 import sys
 import time
@@ -105,15 +106,15 @@ def _decode(data: bytes, selection: _Columns, repeats: int = 1) -> int:
     return rows
 
 
-def _best(work: Callable[[], Any]) -> tuple[float, float]:
-    """Least wall and CPU seconds of several runs: other programs only ever add."""
+def _timed(work: Callable[[], Any]) -> tuple[list[float], float]:
+    """Wall seconds of several runs, and the median of their CPU seconds."""
     walls, cpus = [], []
     for _ in range(_REPEATS):
         wall, cpu = time.perf_counter(), time.process_time()
         work()
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
-    return min(walls), min(cpus)
+    return walls, statistics.median(cpus)
 
 
 def _read_raw(path: Any) -> int:
@@ -182,9 +183,10 @@ def _measure(server: LocalServer, figure: _Figure, recording: Recording, baselin
     if rows != recording.rows:
         sys.exit(f"{figure.name}: {rows} rows decoded, {recording.rows} recorded")
     rounds = max(1, round(_STREAM_BYTES / len(data)))
-    wall, cpu = (seconds / rounds for seconds in _best(lambda: _decode(data, selection, rounds)))
+    walls, cpu = _timed(lambda: _decode(data, selection, rounds))
+    wall, cpu = statistics.median(walls) / rounds, cpu / rounds
     if recording.name not in baselines:
-        raw, _ = _best(lambda: _read_raw(path))
+        raw = statistics.median(_timed(lambda: _read_raw(path))[0])
         baselines[recording.name] = {
             "mysql_replication": _mysql_replication(server, recording),
             "raw_reading_mb_per_s": round(len(data) / raw / 1e6),
@@ -201,6 +203,8 @@ def _measure(server: LocalServer, figure: _Figure, recording: Recording, baselin
     return {
         "name": figure.name,
         "value": rates[key],
+        "values": [round(rates[key] * wall * rounds / each) for each in walls],
+        "checked": "count of rows",
         "unit": figure.unit,
         "must": figure.must,
         **rates,
@@ -241,7 +245,7 @@ def main(arguments: list[str] | None = None) -> None:
         baselines: dict[str, Any] = {}
         figures = [_measure(server, figure, found[figure.recording], baselines) for figure in _FIGURES]
         payloads = path_of(server, found["compressed"]).read_bytes()
-        _, unpacking = _best(lambda: _unpack_payloads(payloads))
+        _, unpacking = _timed(lambda: _unpack_payloads(payloads))
         flat = _flatness(path_of(server, found["plain"]).read_bytes(), chosen.largest_mb)
     by_name = {figure["name"]: figure for figure in figures}
     packed = by_name["decode.compressed"]

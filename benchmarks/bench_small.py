@@ -22,7 +22,6 @@ from deltalake.exceptions import TableNotFoundError
 from benchmarks import orders, rig
 from benchmarks.baselines import rows_of_mysql_replication
 from benchmarks.harness import Watch, report, wait_until
-from cdc.demo import proof
 from cdc.local_servers import LocalServer
 
 ROWS, ROUNDS = 10, 5
@@ -47,7 +46,7 @@ def start() -> None:
         server.execute(orders.CREATE.format(name=f"{rig.DATABASE}.orders"))
         before = rig.position(server)
         orders.fill(server, rig.DATABASE, "orders", ROWS)
-        with rig.job(server, folder, before, _SINK, interval="1s") as job:
+        with rig.job(server, folder, before, _SINK, settings=rig.EVERY_SECOND) as job:
             began = time.monotonic()
             job.start()
             with Watch(job.pid) as watch:
@@ -55,7 +54,7 @@ def start() -> None:
                 seconds = time.monotonic() - began
                 usage = watch.usage()
             rig.caught_up(job, server, 60)
-        _prove(server, folder)
+        rig.prove(server, folder, "orders")
         began = time.monotonic()
         command = [sys.executable, "-c", _LOOP, str(server.port), before[0], str(before[1]), str(ROWS)]
         loop = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -67,9 +66,9 @@ def start() -> None:
         must="reported: a plain loop is quicker",
         data={"rows": ROWS, "commit interval": "1s"},
         baselines={"mysql-replication into a list": round(loop_s, 2)},
-        cpu_s=round(usage.cpu_s, 1),
+        usage=usage,
+        checked=rig.BY_ROW,
         baseline_cpu_s=round(float(loop.stdout), 2),
-        peak_gib=round(usage.peak_bytes / 2**30, 2),
     )
 
 
@@ -78,7 +77,7 @@ def latency() -> None:
     with rig.source() as (server, folder):
         server.execute(orders.CREATE.format(name=f"{rig.DATABASE}.orders"))
         before = rig.position(server)
-        with rig.job(server, folder, before, _SINK, interval="1s") as job:
+        with rig.job(server, folder, before, _SINK, settings=rig.EVERY_SECOND) as job:
             job.start()
             orders.fill(server, rig.DATABASE, "orders", ROWS)
             wait_until(lambda: _visible(folder) >= ROWS, 300)
@@ -92,9 +91,9 @@ def latency() -> None:
                 wait_until(lambda rows=rows: _visible(folder) >= rows, 60, 0.005)
                 ours.append(time.monotonic() - committed)
                 theirs.append(max(0.0, loop.arrivals[number * ROWS - 1] - committed))
-            cpu_s = _idle_cpu(job.pid)
+            idle = _idle_cpu(job.pid)
             rig.caught_up(job, server, 60)
-        _prove(server, folder)
+        rig.prove(server, folder, "orders")
     report(
         "small.latency",
         statistics.median(ours),
@@ -103,7 +102,8 @@ def latency() -> None:
         data={"rows": ROWS, "commit interval": "1s", "rounds": ROUNDS},
         baselines={"mysql-replication into a list": round(statistics.median(theirs), 3)},
         each=[round(value, 2) for value in ours],
-        idle_cpu_percent=round(cpu_s * 100, 1),
+        idle_cpu_percent=round(idle * 100, 1),
+        checked=rig.BY_ROW,
     )
 
 
@@ -134,12 +134,6 @@ def _visible(folder: Path) -> int:
     except TableNotFoundError:
         return 0
     return sum(pa.table(actions).column("num_records").to_pylist())
-
-
-def _prove(server: LocalServer, folder: Path) -> None:
-    found = proof.compare(server, f"{rig.DATABASE}.orders", folder / "warehouse/ods/orders", ["id"])
-    if found.differences:
-        raise SystemExit(f"source and target differ: {found.differences}")
 
 
 BENCHMARKS: dict[str, Callable[[], None]] = {"start": start, "latency": latency}

@@ -9,15 +9,21 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from cdc.local_servers import obtain
 
 # `python -m benchmarks` gives each run a folder of its own
 RESULTS = Path(os.environ.get("CDC_BENCH_RESULTS", Path(__file__).parent / "results"))
@@ -31,7 +37,7 @@ def circumstances(**data: Any) -> dict[str, Any]:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         "",
     )
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)} | _programs()
     machine = {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(psutil.virtual_memory().total / 2**30, 1)}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return {
@@ -40,6 +46,22 @@ def circumstances(**data: Any) -> dict[str, Any]:
         "data": data,
         "date": date,
     }
+
+
+@cache
+def _programs() -> dict[str, str]:
+    """Versions of MySQL and Java, and the commit of this code, with a + where it was changed."""
+    found = {"mysql": _number(obtain("mysql").version)}
+    for name, *command in (("java", "java", "-version"), ("commit", "git", "describe", "--always", "--dirty=+")):
+        with suppress(OSError):
+            done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+            found[name] = _number(done.stderr) if name == "java" else done.stdout.strip()
+    return found
+
+
+def _number(text: str) -> str:
+    match = re.search(r"\d+\.\d+\.\d+", text)
+    return match.group() if match else "unknown"
 
 
 def stolen_percent() -> float:
@@ -58,11 +80,28 @@ def _installed(name: str) -> bool:
     return True
 
 
-def report(name: str, value: float, unit: str, *, must: str, data: Mapping[str, Any], **more: Any) -> None:
+def report(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    must: str,
+    data: Mapping[str, Any],
+    checked: str,
+    usage: Usage | None = None,
+    rows: int | None = None,
+    **more: Any,
+) -> None:
     """Print one figure and write it to ``results/NAME.json``.
 
-    ``more``: what else is known of it; ``baselines`` among it is what others reach in the same run, in the same unit.
+    ``checked``: how it was seen that the work was done right; "" where it was not. ``usage``: of the job, of ``rows``
+    if its CPU time is told by rows. ``more``: what else is known; ``baselines`` among it is what others reach in the
+    same run, in the same unit.
     """
+    more["checked"] = checked
+    if usage is not None:
+        more |= {"peak_gib": round(usage.peak_bytes / 2**30, 2), "cpu_s": round(usage.cpu_s, 1)}
+        more |= {"cpu_s_per_million": round(usage.cpu_s / rows * 1e6, 1)} if rows else {}
     more["stolen_percent"] = stolen_percent()
     result = {"name": name, "value": value, "unit": unit, "must": must, **more, **circumstances(**data)}
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -76,23 +115,25 @@ def report(name: str, value: float, unit: str, *, must: str, data: Mapping[str, 
 
 @dataclass
 class Usage:
-    """What a job's processes took together."""
+    """What a job's processes took together while they were watched."""
 
     cpu_s: float
     peak_bytes: int  # sum of proportional set sizes: pages that processes share count once
 
 
 class Watch:
-    """Samples a process and all its descendants (driver, JVM, Python workers) twice a second."""
+    """Samples a process and all its descendants (driver, JVM, Python workers) twice a second, from entering on."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self._cpu: dict[tuple[int, float], float] = {}
-        self._peak = 0
+        self._before = self._peak = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Watch:
+        self._look()
+        self._before = sum(self._cpu.values())
         self._thread.start()
         return self
 
@@ -102,20 +143,22 @@ class Watch:
 
     def usage(self) -> Usage:
         """CPU seconds so far, those of ended descendants included, and the peak of memory."""
-        return Usage(sum(self._cpu.values()), self._peak)
+        return Usage(sum(self._cpu.values()) - self._before, int(self._peak))
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            total = 0
-            for process in self._family():
-                try:
-                    times = process.cpu_times()
-                    self._cpu[(process.pid, process.create_time())] = times.user + times.system
-                    total += pss_bytes(process.pid)
-                except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-                    continue
-            self._peak = max(self._peak, total)
-            self._stop.wait(0.5)
+        while not self._stop.wait(0.5):
+            self._look()
+
+    def _look(self) -> None:
+        total = 0
+        for process in self._family():
+            try:
+                times = process.cpu_times()
+                self._cpu[(process.pid, process.create_time())] = times.user + times.system
+                total += pss_bytes(process.pid)
+            except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                continue
+        self._peak = max(self._peak, total)
 
     def _family(self) -> list[psutil.Process]:
         try:

@@ -38,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=5_000_000)
     given = parser.parse_args()
-    measure(WARM_UP, 1, quick=False)
+    RESULTS.mkdir(exist_ok=True)
+    measure(WARM_UP, 1, RESULTS)
     with rig.source() as (server, folder):
         server.execute(orders.CREATE.format(name=f"{DATABASE}.orders"))
         start = rig.position(server)
@@ -52,7 +53,6 @@ def main() -> None:
                 seconds, after = time.monotonic() - began, _cpu_s(job.pid)
             python, java = _folded(stacks), _java_stacks(recording)
         rows = rig.prove(server, folder, "orders")
-    RESULTS.mkdir(exist_ok=True)
     written = RESULTS / "profile.folded"
     everything = [*(f"{kind};{stack}" for kind, found in python.items() for stack in found.elements()), *java]
     written.write_text("".join(f"{stack} {count}\n" for stack, count in Counter(everything).items()))
@@ -121,7 +121,7 @@ def _java_stacks(recording: Path | None) -> list[str]:
     """A folded stack for each sample of a thread that ran."""
     if recording is None:
         return []
-    command = ["jfr", "print", "--stack-depth", "64", "--events", "jdk.ExecutionSample,jdk.NativeMethodSample"]
+    command = ["jfr", "print", "--stack-depth", "64", "--events", "jdk.ExecutionSample"]
     told = subprocess.run([*command, recording], check=True, capture_output=True, text=True).stdout
     samples = [_FRAME.findall(event) for event in told.split("jdk.ExecutionSample")[1:]]
     return [
@@ -133,7 +133,8 @@ def _show(spent: dict[str, float], stacks: dict[str, Counter[str]], rows: int, s
     console = Console(width=150)
     console.print(f"{rows:,} rows in {seconds:.1f} s, {sum(spent.values()) / rows * 1e6:.1f} CPU s a million")
     for kind, found in stacks.items():
-        table = Table(title=f"{kind}: {spent[kind]:.1f} CPU s, {100 * spent[kind] / sum(spent.values()):.0f} % of all")
+        took = spent.get(kind, 0.0)
+        table = Table(title=f"{kind}: {took:.1f} CPU s, {100 * took / sum(spent.values()):.0f} % of all")
         table.add_column("%", justify="right")
         table.add_column("innermost function")
         inner: Counter[str] = Counter()

@@ -27,9 +27,11 @@ source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: 
 sink: {{{sink}}}
 channels:
   - {{source: bench.*, target: ods.*}}
-commit: {{interval: {interval}}}
 status: {{port: {status}}}
+{settings}
 """
+EVERY_SECOND = "commit: {interval: 1s}"
+BY_ROW = "row by row"  # how ``prove`` checks
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,15 @@ def job(
     start: tuple[str, int],
     sink: str,
     *,
-    interval: str = "5s",
+    settings: str = "",
     program: Sequence[str] = CDC,
 ) -> Iterator[JobProcess]:
-    """A job that reads from ``start`` on; not started yet, stopped at the end. ``sink``: its settings, in YAML."""
+    """A job that reads from ``start`` on; not started yet, stopped at the end.
+
+    ``sink``: its settings, in YAML; ``settings``: more of the job file.
+    """
     status = free_port()
-    text = _JOB.format(port=server.port, file=start[0], offset=start[1], sink=sink, interval=interval, status=status)
+    text = _JOB.format(port=server.port, file=start[0], offset=start[1], sink=sink, settings=settings, status=status)
     (folder / "job.yaml").write_text(text)
     with JobProcess(folder / "job.yaml", home=folder / "state", port=status, program=program) as found:
         yield found

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS, circumstances
+from benchmarks.harness import circumstances
 
 # numbers beside the figure itself that are summed up as well
-_ASIDE = ("cpu_s_per_million", "peak_gib", "with_start_of_the_job", "cpu_s", "p50", "worst", "stolen_percent")
+_ASIDE = (
+    "cpu_s_per_million", "peak_gib", "with_start_of_the_job", "cpu_s", "p50", "worst", "rows_per_s", "stolen_percent",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,17 @@ SUITE = (
     Benchmark("null.catch_up", _NULL, ("catch_up",), quick=("--rows", "500000")),
     Benchmark("null.wide", _NULL, ("wide",), quick=("--rows", "500000")),
     Benchmark("null.many_tables", _NULL, ("many_tables",), quick=("--rows", "500000")),
-    Benchmark("e2e.catch_up", _E2E, ("catch_up",)),
+    Benchmark("e2e.catch_up", _E2E, ("catch_up",), quick=("--rows", "500000")),
     Benchmark("e2e.freshness", _E2E, ("freshness",)),
+    Benchmark("e2e.throughput", _E2E, ("throughput",), runs=1, quick=("--rows", "500000")),
+    Benchmark("e2e.small_machine", _E2E, ("small_machine",), runs=1, quick=("--rows", "500000")),
+    Benchmark("e2e.low_latency", _E2E, ("low_latency",), runs=1),
     Benchmark("e2e.cycle_100_channels", _E2E, ("cycle_100_channels",)),
-    Benchmark("e2e.big_transaction", _E2E, ("big_transaction",), runs=1),
+    Benchmark("e2e.big_transaction", _E2E, ("big_transaction",), runs=1, quick=("--rows", "500000")),
     Benchmark("e2e.merge_growth", _E2E, ("merge_growth",), runs=1),
-    Benchmark("snapshot.delta", _SNAPSHOT, ("delta",), runs=1),
+    Benchmark("snapshot.delta", _SNAPSHOT, ("delta",), runs=1, quick=("--rows", "500000")),
     Benchmark("snapshot.wide", _SNAPSHOT, ("wide",), runs=1),
-    Benchmark("snapshot.lag", _SNAPSHOT, ("lag",), runs=1),
+    Benchmark("snapshot.lag", _SNAPSHOT, ("lag",), runs=1, quick=("--rows", "500000")),
     Benchmark("canal.client", "benchmarks.bench_canal"),
     Benchmark("canal.catch_up", _CANAL, ("catch_up",)),
     Benchmark("canal.catch_up_single_rows", _CANAL, ("catch_up_single_rows",), runs=1),
@@ -60,6 +65,11 @@ SUITE = (
 )
 # compiles the kernels, writes the archive of the JVM's classes, unpacks the servers: once a machine, and no run's cost
 WARM_UP = Benchmark("warm-up", _NULL, ("catch_up", "--rows", "20000"), runs=1)
+WARM_UPS = {  # for those whose names begin so
+    "": WARM_UP,
+    "snapshot": Benchmark("warm-up of snapshots", _SNAPSHOT, ("delta", "--rows", "20000"), runs=1),
+    "canal": Benchmark("warm-up of Canal", "benchmarks.bench_canal", runs=1),
+}
 
 
 @dataclass
@@ -97,6 +107,7 @@ class Figure:
             "value": self.median,
             "unit": self.unit,
             "must": self.must,
+            "checked": self.runs[0].get("checked", ""),
             "lowest": min(self.values),
             "highest": max(self.values),
             "values": self.values,
@@ -126,8 +137,11 @@ def chosen(names: Sequence[str]) -> list[Benchmark]:
     return [each for each in SUITE if not names or any(each.name.startswith(name) for name in names)]
 
 
-def measure(benchmark: Benchmark, runs: int, *, quick: bool) -> Outcome:
-    """Run it so often. Never: raises for a run that fails; a parity check that does not hold is such a one."""
+def measure(benchmark: Benchmark, runs: int, results: Path, *, quick: bool = False) -> Outcome:
+    """Run it so often; what is more than figures goes to ``results``, which is there.
+
+    Never: raises for a run that fails; a parity check that does not hold is such a one.
+    """
     began, failures, found = time.monotonic(), [], dict[str, Figure]()
     arguments = [*benchmark.arguments, *((benchmark.quick or ()) if quick else ())]
     for number in range(runs):
@@ -141,8 +155,7 @@ def measure(benchmark: Benchmark, runs: int, *, quick: bool) -> Outcome:
                 result = json.loads(path.read_text())
                 take(found, result)
                 if "figures" in result:  # more than figures
-                    RESULTS.mkdir(exist_ok=True)
-                    (RESULTS / path.name).write_text(path.read_text())
+                    (results / path.name).write_text(path.read_text())
     return Outcome(benchmark, time.monotonic() - began, failures, list(found.values()))
 
 
@@ -150,7 +163,7 @@ def take(found: dict[str, Figure], result: Mapping[str, Any]) -> None:
     """Add a run's result to the figures."""
     for each in _results(result):
         figure = found.setdefault(each["name"], Figure(each["name"], each["unit"], each["must"]))
-        figure.values.append(each["value"])
+        figure.values += each.get("values", [each["value"]])
         figure.runs.append(each)
 
 
@@ -165,13 +178,13 @@ def _results(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def write(outcomes: Iterable[Outcome], folder: Path, command: str) -> None:
-    """A JSON file for each figure, and one of all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """A JSON file for each figure, and one of all; ``folder`` is there."""
     everything = {"command": command, **circumstances(), "benchmarks": []}
     for outcome in outcomes:
         figures = [figure.to_json() for figure in outcome.figures]
         for figure in figures:
-            (folder / f"{figure['name']}.json").write_text(json.dumps(figure, indent=2) + "\n")
+            text = json.dumps({"command": command, **figure}, indent=2)
+            (folder / f"{figure['name']}.json").write_text(text + "\n")
         everything["benchmarks"].append({
             "name": outcome.benchmark.name, "seconds": round(outcome.seconds), "failures": outcome.failures,
             "figures": [{key: value for key, value in figure.items() if key != "runs"} for figure in figures],

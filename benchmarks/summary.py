@@ -21,6 +21,7 @@ _COLUMNS = {  # and whether it holds text
     "peak GiB": False,
     "stolen %": False,
     "others": True,
+    "checked": True,
     "goal": True,
 }
 
@@ -34,7 +35,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
         for row in _rows(outcome):
             table.add_row(*row)
         table.add_section()
-    Console(width=190).print(table)
+    Console(width=230).print(table)
 
 
 def write(outcomes: Sequence[Outcome], folder: Path, command: str) -> Path:
@@ -76,5 +77,6 @@ def _cells(figure: Figure) -> list[str]:
         aside.get("peak_gib", ""),
         aside.get("stolen_percent", ""),
         ", ".join(f"{name}: {number(value)}" for name, value in figure.baselines().items()),
+        figure.runs[0].get("checked", ""),
         figure.must,
     ]

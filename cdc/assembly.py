@@ -37,7 +37,7 @@ from channels.sinks.base import Sink
 from channels.task import RunIdentity, SparkTaskRunner, TaskRunner
 from spark.session import SessionHolder
 
-Passed = dict[Position, bool]  # statements that resumes of this driver went behind, with --past-ddl or without
+Passed = dict[Position, bool]  # statements that resumes went behind, with --past-ddl or without
 ReceiverFactory = Callable[[RunIdentity, Resume | None, Passed], Receiver]  # Resume: what was agreed to just now
 
 

@@ -6,7 +6,7 @@ States of a checkpoint: OPEN -> PREPARED -> COMMITTED. Every save is durable bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -138,6 +138,7 @@ class JobRecord:
     status_url: str | None = None  # "http://127.0.0.1:8470"
     identity: Mapping[str, str] = field(default_factory=dict)  # source server, keys, targets: what may not change
     statement_at: Mapping[str, Any] | None = None  # Position (JSON) of the statement that it is PAUSED before
+    passed: tuple[Mapping[str, Any], ...] = ()  # such that were resumed behind and may come again: "at", "past_ddl"
     adopted: str | None = None  # "incarnation:checkpoint" that the sink held when --adopt took it over
 
     def to_json(self) -> dict[str, Any]:
@@ -146,8 +147,9 @@ class JobRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JobRecord:
-        """The record that ``to_json`` wrote."""
-        return cls(**{**data, "state": JobState(data["state"])})
+        """The record that ``to_json`` wrote, of this version or another."""
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        return cls(**{**known, "state": JobState(data["state"]), "passed": tuple(data.get("passed", ()))})
 
 
 class CheckpointStore(Protocol):

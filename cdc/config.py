@@ -215,7 +215,7 @@ class DeltaSink(Model):
 
     @property
     def location(self) -> str:
-        """``path`` made absolute, or the address it is."""
+        """``path`` made absolute."""
         return self.located(self.path)
 
 

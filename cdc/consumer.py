@@ -119,7 +119,7 @@ class Consumer:
         self._closed: Closed | None = None  # the cycle before, while it is with the Committer
         self._committing: Future[Checkpoint] | None = None
         self._committed: Checkpoint | None = None
-        # merges longer than the interval take half of the time at most, unless the source waits for an ack
+        # a merge that outlasts the interval keeps the next cycle open by as long; not where acks are waited for
         self._close_not_before = 0.0
         self._is_at_end = False
         self._turns: Turns | None = None  # once recovered, where there is something to read

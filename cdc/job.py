@@ -12,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from cdc.assembly import Assembly, Passed, assemble
 from cdc.batch import FENCE_STEP
@@ -89,7 +90,6 @@ class Job:
         self._wishes = Wishes()
         self._resume = resume
         self._resumed_at: Position | None = None  # what was agreed to holds for what lies right behind it
-        self._passed: Passed = {}
         self._assembly: Assembly | None = None
         self._consumer: Consumer | None = None
         self._last: Progress | None = None  # of the newest run
@@ -245,7 +245,7 @@ class Job:
             raise ConfigError(f"Job {record.name} is {record.state.value}.", mend=forgetting(record.name))
         check_identity(record, self._config, accept_server=self._accepts_server)
         self._resumed_at = self._last_position()
-        self._note_passed()
+        record = self._with_passed(record)
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
         state = JobState.PAUSED if stays_paused else JobState.PENDING
         self._save(
@@ -347,7 +347,7 @@ class Job:
         return Consumer(
             Parts(
                 run,
-                parts.receiver(run, self._resume, self._passed),
+                parts.receiver(run, self._resume, _passed(record)),
                 parts.routes,
                 parts.runner,
                 parts.sink,
@@ -399,24 +399,33 @@ class Job:
     def _take_up_again(self) -> None:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
-        self._note_passed()
         try:
             config = self._read()
             check_identity(self._record, config, accept_server=self._accepts_server)
         except ConfigError as error:
-            self._save(_paused(self._record, error, "manual"))
+            self._save(replace(_paused(self._record, error, "manual"), statement_at=self._record.statement_at))
             return
         if config != self._config and self._assembly is not None:
             self._assembly.close()
             self._assembly = None
         self._config = config
-        self._save(replace(self._record, identity=identity_of(config)))
+        self._save(replace(self._with_passed(self._record), identity=identity_of(config)))
         self._settle(JobState.PENDING)
 
-    def _note_passed(self) -> None:
-        """The position may stay far before the statement (an XA transaction is open): it will be met again."""
-        if self._resume is not None and self._record.statement_at is not None:
-            self._passed[position_from_json(self._record.statement_at)] = self._resume.past_ddl
+    def _with_passed(self, record: JobRecord) -> JobRecord:
+        """With the statement that is resumed behind.
+
+        The position may stay far before it (an XA transaction is open): it will be met again, by drivers to come too.
+        """
+        resume, position = self._resume, self._last_position()
+        if resume is None:
+            return record
+        # another log may have something else at those places
+        is_same_log = not (resume.accept_gap or resume.accept_server)
+        passed = [each for each in record.passed if is_same_log and not _is_behind(position, each["at"])]
+        if record.statement_at is not None:
+            passed.append({"at": record.statement_at, "past_ddl": resume.past_ddl})
+        return replace(record, passed=tuple(passed))
 
     # states
 
@@ -485,6 +494,19 @@ def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
     return replace(
         record, state=JobState.PAUSED, reason=_reason(error), mend=mend, resume=resume, statement_at=statement_at
     )
+
+
+def _passed(record: JobRecord) -> Passed:
+    return {position_from_json(each["at"]): each["past_ddl"] for each in record.passed}
+
+
+def _is_behind(position: Position | None, at: Mapping[str, Any]) -> bool:
+    """Whether what lies ``at`` a place will not be read again."""
+    place = position_from_json(at)
+    try:
+        return position is not None and position.reached(place) and not place.reached(position)
+    except ValueError:  # nothing in common that tells
+        return False
 
 
 def _channel_statuses(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

@@ -66,6 +66,8 @@ def _path(value: str) -> str:
         Path(value).expanduser()
     except RuntimeError:
         raise ValueError(NO_HOME) from None
+    if "://" in value:
+        raise ValueError("must be a path that this machine sees, on a disk or mounted: addresses are not supported")
     return value
 
 
@@ -90,5 +92,5 @@ class Model(BaseModel):
             self._folder = context["file"].parent
 
     def located(self, path: str) -> str:
-        """``path`` made absolute from the job file's folder; an address stays as it is."""
-        return path if "://" in path else str(self._folder / Path(path).expanduser())
+        """``path`` made absolute from the job file's folder."""
+        return str(self._folder / Path(path).expanduser())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +13,15 @@ import pytest
 from cdc.errors import SurroundingsError
 from cdc.local_servers import Kind, LocalServer, obtain
 from tests.recovery.matrix import SUMMARY
+from tests.seeds import again, seed_of
 
 if TYPE_CHECKING:
     from tests.servers.canal import CanalServer
 
 
-_SEED = "CDC_MATRIX_SEED"
-
-
 def pytest_configure() -> None:
-    """All workers collect the same sample of the fault matrix: they take over what the first process says here."""
-    os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(10**6)))
+    """All workers draw alike, the sample of the fault matrix too: they take over what the first process says here."""
+    seed_of()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,11 +33,13 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The matrix has its summary at the end of everything."""
+    """The matrix has its summary at the end of everything, and failures say how to have their draws again."""
     summary = config.stash.get(SUMMARY, None)
     if summary is not None:
         terminalreporter.section("fault matrix")
         terminalreporter.write_line(summary)
+    if terminalreporter.stats.keys() & {"failed", "error"}:
+        terminalreporter.write_line(again())
 
 
 def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 import time
@@ -18,19 +19,33 @@ _NO_LOG_FLUSH = 2
 
 
 @contextmanager
-def mounted(*words: str, at: Path) -> Iterator[None]:
-    """``mount WORDS AT``. Skips the test where this user may not."""
-    _mount(*words, at=at)
+def mounted(*words: str, at: Path, required: bool = True) -> Iterator[None]:
+    """``mount WORDS AT``. Where this user may not: skips the test, or goes on without if it is not ``required``."""
+    refused = _mount(*words, at=at)
+    if refused and required:
+        unavailable(refused)
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", at], check=True)
+        if not refused:
+            subprocess.run(["umount", "-l", at], check=True)
 
 
-def _mount(*words: str, at: Path) -> None:
+def _mount(*words: str, at: Path) -> str | None:
+    """Why it was refused."""
     done = subprocess.run(["mount", *words, at], capture_output=True, text=True, check=False)
-    if done.returncode:
-        unavailable(f"this user may not mount: {done.stderr.strip()}")
+    return f"this user may not mount: {done.stderr.strip()}" if done.returncode else None
+
+
+def no_disk(folder: Path) -> str | None:
+    """Why this user has no ``Disk`` in ``folder``; None where there can be one."""
+    if shutil.which("mkfs.ext4") is None:
+        return "there is no mkfs.ext4"
+    trial = Disk(folder / "trial.ext4", folder / "trial", size_mib=16)
+    refused = trial.mount()
+    if not refused:
+        trial.__exit__()
+    return refused
 
 
 class Disk:
@@ -49,11 +64,16 @@ class Disk:
         subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
 
     def __enter__(self) -> Disk:
-        _mount("-o", "loop", str(self._image), at=self.at)
+        if refused := self.mount():
+            unavailable(refused)
         return self
 
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "-l", self.at], check=True)
+
+    def mount(self) -> str | None:
+        """Mount it; why that was refused."""
+        return _mount("-o", "loop", str(self._image), at=self.at)
 
     def cut(self) -> None:
         """Cut the power. Reads and writes of who is still there fail from now on."""

@@ -177,6 +177,11 @@ class Line:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
+    def lead_to(self, port):
+        """To another server from now on; lines that are open are cut."""
+        self._target = ("127.0.0.1", port)
+        self.cut_all()
+
     def fall_silent(self):
         """Lines that are open now carry nothing any more, and nobody closes them."""
         silenced, self._silent = self._silent, threading.Event()

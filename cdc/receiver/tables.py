@@ -70,11 +70,11 @@ class Resumption:
     past_gap: bool = False  # leave out changes that cannot be read, as far as the source has come by then
     passed: Mapping[Position, bool] = field(default_factory=dict)  # statements gone behind before -> past_ddl
 
-    def of(self, place: BinlogPosition) -> Resumption | None:
-        """What was said of the statement at ``place`` in resumes of this driver, if anything."""
+    def of(self, place: BinlogPosition, *, at_start: bool) -> Resumption | None:
+        """What was said of the statement at ``place`` in resumes before, and now where it lies ``at_start``."""
         for other, past_ddl in self.passed.items():
             if isinstance(other, BinlogPosition) and _same_place(other, place):
-                return replace(self, behind_ddl=True, past_ddl=past_ddl)
+                return replace(self, behind_ddl=True, past_ddl=past_ddl or (at_start and self.past_ddl))
         return None
 
     def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
@@ -406,7 +406,7 @@ class KnownTables:
 
     def _touched(self, statement: Statement, effect: Effect) -> None:
         at_start = self._start is not None and _same_place(self._start, statement.before)
-        said = self._resumption.of(statement.before)
+        said = self._resumption.of(statement.before, at_start=at_start)
         (said or self._resumption).check(effect, statement.sql, statement.before, at_start=at_start or bool(said))
         self._renew(statement, effect)
         log.warning("going on behind %s on %s", effect.reason, ", ".join(effect.tables))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from channels.sinks import delta, delta_files, delta_tables
+from cdc.batch import LoadName
+from cdc.schema import DELETED, SEQUENCE
+from channels.sinks import delta, delta_files, delta_log, delta_tables
+from channels.sinks.base import TargetColumn, TargetTable
 from channels.sinks.delta import DeltaSink
-from channels.sinks.delta_log import LOG, summed_up
-from tests.integration.test_delta_tables import TABLE, commit, sums
+from channels.sinks.delta_log import LOG, damaged, summed_up
+from tests.integration.test_delta_tables import TABLE, commit, mark, stage, sums
 from tests.mounting import Disk
 
 
@@ -39,9 +44,9 @@ def test_what_was_committed_is_there_behind_a_power_failure(disk: Disk) -> None:
         assert found is not None and found.checkpoint == checkpoint
 
 
-@pytest.mark.parametrize("is_another_process", [False, True])
+@pytest.mark.parametrize("dead_with", [None, "the compaction", "a commit behind it"])
 def test_a_compaction_that_a_commit_builds_on_is_on_the_disk_before_it(
-    disk: Disk, is_another_process: bool, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, dead_with: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its removals lost and the commit kept, all rows that it put together would be there twice."""
     monkeypatch.setattr(delta, "_MAINTAIN_EVERY_S", 0.0)
@@ -51,15 +56,45 @@ def test_a_compaction_that_a_commit_builds_on_is_on_the_disk_before_it(
         commit(sink, checkpoint, range(checkpoint * 10, checkpoint * 10 + 10))
     before = len(DeltaTable(str(disk.at / "ods/orders")).file_uris())
     with monkeypatch.context() as patched:
-        if is_another_process:  # it died before it could see to it
-            patched.setattr("channels.sinks.delta_log.os.fsync", lambda handle: None)
+        if dead_with is not None:  # the process died before it could see to it
+            patched.setattr(delta_log, "sync_path", lambda path: None)
         sink.maintain([TABLE])
-    assert len(DeltaTable(str(disk.at / "ods/orders")).file_uris()) < before
-    if is_another_process:
+        assert len(DeltaTable(str(disk.at / "ods/orders")).file_uris()) < before
+        if dead_with == "a commit behind it":
+            commit(sink, 10, range(20, 25), value=1)
+    if dead_with is not None:
         sink = DeltaSink(disk.at)
-    commit(sink, 10, range(10, 15), value=1)
+    commit(sink, 11, range(10, 15), value=1)
     power_failure(disk)
-    assert sums(disk.at) == (90, 5)
+    assert sums(disk.at) == (90, 10 if dead_with == "a commit behind it" else 5)
+
+
+def test_what_a_process_committed_that_was_killed_is_durable_once_it_is_found_committed(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(disk.at)
+    sink.ensure_table(TABLE)
+    commit(sink, 1, range(10))
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_log, "sync_path", lambda path: None)
+        commit(sink, 2, range(10), value=1)
+    DeltaSink(disk.at).commit([stage(sink, 2, range(10), value=1)], mark(2))  # from here on it is acknowledged
+    power_failure(disk)
+    assert sums(disk.at) == (10, 10)
+
+
+def test_a_staged_file_that_cannot_be_linked_is_durable_in_the_table(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr("channels.sinks.delta_merge.os.link", refuse)
+    sink = DeltaSink(disk.at)
+    sink.ensure_table(TABLE)
+    commit(sink, 1, range(10), value=1)
+    power_failure(disk)
+    assert sums(disk.at) == (10, 10)
 
 
 def test_entries_of_another_writer_are_on_the_disk_before_what_builds_on_them(disk: Disk) -> None:
@@ -70,7 +105,7 @@ def test_entries_of_another_writer_are_on_the_disk_before_what_builds_on_them(di
     uri = str(disk.at / "ods/orders")
     DeltaTable(uri).optimize.compact()
     for path in Path(uri).glob("*.parquet"):  # a writer that syncs its files, and not its log
-        delta_files.sync_folder(path)
+        delta_files.sync_path(path)
     DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
     commit(sink, 4, range(10, 15), value=1)
     power_failure(disk)
@@ -113,11 +148,16 @@ def left_of(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
-@pytest.mark.parametrize("left", [0, 100])
-def test_an_entry_that_a_power_failure_cut_is_put_aside_and_made_again(table: Path, left: int) -> None:
+@pytest.mark.parametrize("left", [0, 100, "a line"])
+def test_an_entry_that_a_power_failure_cut_is_put_aside_and_made_again(table: Path, left: int | str) -> None:
     newest = DeltaTable(str(table)).version()
-    left_of(table / LOG / f"{newest:020}.json", left)
+    entry = table / LOG / f"{newest:020}.json"
+    if isinstance(left, str):
+        left = entry.read_bytes().index(b"\n", entry.read_bytes().index(b'"remove"'))
+    left_of(entry, left)
     sink = DeltaSink(table.parent.parent)
+    assert [(finding.fatal, entry.name in finding.problem) for finding in sink.check([TABLE])] == [(False, True)]
+    assert entry.exists(), "a check changes nothing"
     found = sink.last_checkpoint("shop")
     assert found is not None and found.checkpoint == 11
     assert sums(table.parent.parent) == (10, 110)
@@ -151,6 +191,53 @@ def test_a_whole_log_stays_as_it_is(table: Path) -> None:
     before = {path.name: path.read_bytes() for path in log.iterdir()}
     DeltaSink(table.parent.parent).last_checkpoint("shop")
     assert {path.name: path.read_bytes() for path in log.iterdir()} == before
+
+
+@pytest.mark.parametrize("text", ["\u2028", "\u2029", "\x85", "\x0b", "\x1e"])
+def test_what_python_takes_for_the_end_of_a_line_does_not_cut_an_entry(tmp_path: Path, text: str) -> None:
+    """In keys, whose bounds are in the log, and in comments."""
+    columns = (TargetColumn("id", pa.string(), False, comment=f"a{text}b"),)
+    table = TargetTable("ods.texts", columns, ("id",), f"c{text}d")
+    sink = DeltaSink(tmp_path)
+    sink.ensure_table(table)
+    for checkpoint in (1, 2):
+        rows = {"id": [f"{text}{checkpoint}"], DELETED: [False], SEQUENCE: pa.array([1], pa.int64())}
+        name = LoadName("shop", "0badcafe", 1, checkpoint, table.name, 0)
+        load = sink.part_writer(table)(name, iter([pa.RecordBatch.from_pydict(rows)]))
+        assert load is not None
+        sink.commit([load], mark(checkpoint))
+    assert not list(damaged(tmp_path / "ods/texts" / LOG))
+    found = DeltaSink(tmp_path).last_checkpoint("shop")
+    assert found is not None and found.checkpoint == 2
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_table_of_which_only_the_summary_is_left_is_gone_on_with(table: Path, left: int) -> None:
+    """A checkpoint may be on the disk, and the newest entry that it sums up not."""
+    root, log = table.parent.parent, table / LOG
+    newest = DeltaTable(str(table)).version()
+    DeltaTable(str(table)).create_checkpoint()
+    left_of(log / f"{newest:020}.json", left)
+    sink = DeltaSink(root)
+    found = sink.last_checkpoint("shop")
+    assert found is not None and found.checkpoint == 11, "behind what it holds"
+    commit(sink, 12, range(10), value=99)  # it knows that it has that one
+    assert sums(root) == (10, 120)
+    commit(sink, 13, range(10), value=13)
+    assert sums(root) == (10, 130) and DeltaTable(str(table)).version() == newest + 1
+
+
+def test_a_folder_is_made_where_the_one_above_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+
+    def sync(path: Path) -> None:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "no")
+        synced.append(path)
+
+    monkeypatch.setattr(delta_files, "sync_path", sync)
+    delta_files.make_folder(tmp_path / "a/b/c")
+    assert (tmp_path / "a/b/c").is_dir() and synced == [tmp_path / "a", tmp_path / "a/b"]
 
 
 def test_a_table_that_was_made_anew_is_durable_too(disk: Disk) -> None:

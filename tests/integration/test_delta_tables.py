@@ -324,6 +324,13 @@ def test_a_fault_of_the_file_system_names_path_and_mend(number: int, said: str, 
     assert isinstance(error, SinkUnavailable) and said in str(error) and str(tmp_path / "a") in error.mend
 
 
+def test_a_fault_that_deltalake_tells_of_is_known_by_its_number(tmp_path: Path) -> None:
+    """It makes the tables, and its errors have no errno."""
+    told = "Generic LocalFileSystem error\n Unable to copy data to file\n No space left on device (os error 28)\n"
+    error = unavailable(OSError(told), tmp_path / "a/_delta_log")
+    assert "disk of the Delta tables is full" in error.message and "Free space" in error.mend
+
+
 def test_a_staging_folder_that_cannot_be_made_is_unavailable(tmp_path: Path, sink: DeltaSink) -> None:
     (tmp_path / "_cdc_staging").write_text("in the way")
     with pytest.raises(SinkUnavailable):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import struct
 
@@ -21,8 +20,9 @@ from tests.answers import (
     schema_now,
     upserts,
 )
+from tests.seeds import seed_of
 
-SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
+SEED = seed_of()
 
 
 def _check_documents(server, database, expressions, arguments=None):
@@ -59,7 +59,6 @@ def _random_double(dice: random.Random) -> float:
 def test_random_doubles_are_printed_as_the_server_prints_them(mysql, database):
     # given
     dice = random.Random(SEED)
-    print(f"SEED={SEED}")
     doubles = [_random_double(dice) for _ in range(20_000)]
     doubles += [dice.uniform(-(2**53), 2**53) for _ in range(2_000)]  # a fraction behind 16 digits
     edges = [0.0, -0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1e23, 9007199254740993.0]
@@ -74,7 +73,6 @@ def test_random_doubles_are_printed_as_the_server_prints_them(mysql, database):
 def test_random_documents_are_printed_as_the_server_prints_them(mysql, database, part):
     # given
     dice = random.Random(SEED + part)
-    print(f"SEED={SEED}")
 
     def text() -> str:
         alphabet = ['"', "\\", "/", "\n", "\t", "\0", "\x1f", "\x7f", "é", "漢", "😀", "a", "b", "Z", " "]

@@ -397,6 +397,10 @@ def test_ddl_beside_an_undecided_xa_transaction_can_be_resumed_past(server, data
     refused.open(start, (), 0)
     assert "--past-ddl" in pause(refused)[0].mend
     refused.close()
+    # said now, of what lies at the start, outweighs what was said before; of what lies behind it says nothing
+    place = error.where["position"]
+    said = Resumption(behind_ddl=True, past_ddl=True, passed={place: False})
+    assert said.of(place, at_start=True).past_ddl and not said.of(place, at_start=False).past_ddl
     resumed = receiver_of(server, Mapped(database), resumption=Resumption(passed=passed))
     resumed.open(start, (), 0)
     rows = Taker(resumed).take_rows(3).rows

@@ -25,6 +25,7 @@ from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import JOB, PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
 from tests.mounting import Disk
+from tests.seeds import seed_of
 from tests.stress.sampling import left_behind
 
 COMPARE_EVERY = 10
@@ -67,11 +68,13 @@ def run(folder: Path, *, kills: int, seed: int, patience_s: float = math.inf, po
                 if not first:
                     until_commit(job)  # the snapshot; a cold start
                     longest_s = min(patience_s, max(LONGEST_S, 1.5 * until_commit(job)))
-                for _ in range(min(COMPARE_EVERY, kills - first)):
+                count = min(COMPARE_EVERY, kills - first)
+                cuts = draw.sample(range(count), (count + 1) // 2)
+                for number in range(count):
                     job.start()
                     # from before the driver has read its job file to well into several cycles
                     time.sleep(draw.uniform(0.5, longest_s))
-                    cut_power(job, disk) if disk and draw.random() < 0.5 else job.kill()
+                    cut_power(job, disk) if disk and number in cuts else job.kill()
                     progress.advance(bar)
                 for writer in writers:
                     writer.stop()
@@ -136,14 +139,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--power", action="store_true", help="half of them cut the power of a disk, as root")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int)
     arguments = parser.parse_args()
+    seed = seed_of(arguments.seed)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cdc-kills-") as folder:
-        rows = run(Path(folder), kills=arguments.kills, seed=arguments.seed, power=arguments.power)
+        rows = run(Path(folder), kills=arguments.kills, seed=seed, power=arguments.power)
     minutes = (time.monotonic() - begin) / 60
     print(
-        f"{arguments.kills} kills{', half of them power cuts,' if arguments.power else ''} in {minutes:.0f} minutes, seed {arguments.seed}: {rows} rows, source and target agree"
+        f"{arguments.kills} kills{', half of them power cuts,' if arguments.power else ''} in {minutes:.0f} minutes, seed {seed}: {rows} rows, source and target agree"
     )
 
 

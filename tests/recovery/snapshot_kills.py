@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.demo.process import JobProcess
 from cdc.local_servers import Kind, LocalServer, free_port, obtain
+from tests.seeds import seed_of
 from tests.stress.pairs import PASSWORD, SOURCES, TARGETS, Target
 from tests.stress.run import end_of
 
@@ -47,7 +48,10 @@ def run(folder: Path, source: str, target: str, *, kills: int, seed: int, kind: 
     Raises: AssertionError - source and target differ, or a finished chunk was read again.
     """
     options = ("--binlog-row-metadata=FULL",)
-    with LocalServer.start(obtain(kind), folder / kind, options=options) as server, TARGETS[target](folder) as sink:
+    with (
+        LocalServer.start(obtain(kind), folder / kind, options=options) as server,
+        TARGETS[target](folder, seed) as sink,
+    ):
         server.create_user("cdc", PASSWORD)
         server.execute(f"CREATE DATABASE {DATABASE}")
         _fill(server, kind)
@@ -202,15 +206,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help=", ".join(pairs))
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--kind", choices=get_args(Kind), default="mysql", help="of the server; Canal pairs want MySQL")
     arguments = parser.parse_args()
+    seed = seed_of(arguments.seed)
     for pair in arguments.pairs or pairs:
         source, target = pair.split(":")
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cdc-snapshot-kills-") as folder:
-            rows = run(Path(folder), source, target, kills=arguments.kills, seed=arguments.seed)
+            rows = run(Path(folder), source, target, kills=arguments.kills, seed=seed, kind=arguments.kind)
         print(
-            f"{pair}: {arguments.kills} kills in {time.monotonic() - begin:.0f} s, seed {arguments.seed}: {rows} rows, "
+            f"{pair}: {arguments.kills} kills in {time.monotonic() - begin:.0f} s, seed {seed}: {rows} rows, "
             "source and target agree",
             flush=True,
         )

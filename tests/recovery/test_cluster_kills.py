@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.recovery import cluster_kills
+from tests.seeds import seed_of
 from tests.servers.doris import cases as doris
 from tests.servers.starrocks import cases as starrocks
 
@@ -23,8 +23,6 @@ SINKS = {
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_hundred_kills_with_faults_on_leave_source_and_target_equal(tmp_path: Path, sink: str) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
     make, text = SINKS[sink]
     with make(backends=2) as cluster:
-        cluster_kills.run(tmp_path, cluster, text, kills=100, seed=seed)
+        cluster_kills.run(tmp_path, cluster, text, kills=100, seed=seed_of())

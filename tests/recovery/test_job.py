@@ -294,10 +294,26 @@ def test_statements_that_a_resume_went_behind_are_passed_by_the_runs_that_follow
     bench.source.stops = {15: OSError("something else")}
     again.job.request_resume(Resume())
     again.until("PAUSED", resume="automatic")
+    kill_like(again)
     bench.source.stops.clear()
-    again.until_caught_up(bench.source)
+    another = bench.job()
+    another.until_caught_up(bench.source)
     assert bench.passed == {place(14): True, place(16): False}
-    again.stop()
+    another.stop()
+
+
+def test_what_lies_behind_or_in_another_log_is_no_longer_passed(bench):
+    stops = [(12, place(14)), (15, place(17)), (18, place(19))]
+    bench.source.stops = {at: SchemaChanged("DDL.", mend="cdc resume shop", position=where) for at, where in stops}
+    job = bench.job()
+    for number, expected in enumerate(({place(14): False}, {place(17): False}, {place(19): False})):
+        job.until("PAUSED", resume="manual", resumes=number)
+        del bench.source.stops[stops[number][0]]
+        job.job.request_resume(Resume(accept_gap=number == 2))
+        while bench.passed != expected:
+            time.sleep(0.005)
+    job.until_caught_up(bench.source)
+    job.stop()
 
 
 def test_ddl_inside_the_last_batch_leaves_a_transaction_that_is_not_whole(bench):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from cdc.local_servers import Kind
 from tests.recovery.snapshot_kills import run
+from tests.seeds import seed_of
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,4 @@ from tests.recovery.snapshot_kills import run
 def test_full_tables_are_loaded_whole_under_writes_and_kills(
     tmp_path: Path, source: str, target: str, kind: Kind, kills: int
 ) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
-    assert run(tmp_path, source, target, kills=kills, seed=seed, kind=kind) > 60_000
+    assert run(tmp_path, source, target, kills=kills, seed=seed_of(), kind=kind) > 60_000

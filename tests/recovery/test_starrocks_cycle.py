@@ -22,6 +22,7 @@ from tests.flow.faults import Fault as SeamFault
 from tests.flow.harness import JOB, Harness
 from tests.flow.process import killed
 from tests.flow.source import Source, schema_of
+from tests.seeds import seed_of
 from tests.servers.olap_cases import USER
 from tests.servers.olap_faults import Fault
 from tests.servers.starrocks.cases import MODES, sink_on, stand_in
@@ -210,18 +211,14 @@ def many_kills(folder: Path, mode: str, *, kills: int, seed: int) -> int:
 
 @both_modes
 def test_kills_in_a_row_with_faults_on(tmp_path: Path, mode: str) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
-    assert many_kills(tmp_path, mode, kills=5, seed=seed) == 5
+    assert many_kills(tmp_path, mode, kills=5, seed=seed_of()) == 5
 
 
 @pytest.mark.stress  # minutes: make stress-long
 @pytest.mark.timeout(3600)
 @both_modes
 def test_a_hundred_kills_with_faults_on(tmp_path: Path, mode: str) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
-    assert many_kills(tmp_path, mode, kills=100, seed=seed) == 100
+    assert many_kills(tmp_path, mode, kills=100, seed=seed_of()) == 100
 
 
 # whole transactions at one moment

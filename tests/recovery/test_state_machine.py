@@ -1,12 +1,10 @@
 """Consumer, checkpoint store and recovery as a state machine: crashes, refusals and losses at any step, in any order.
 
-``make stress-long`` makes millions of steps of it. Each round prints its seed; CDC_STATE_SEED=n begins with that one.
+``make stress-long`` makes millions of steps of it. Each round prints its seed; CDC_TEST_SEED=n begins with that one.
 """
 
 from __future__ import annotations
 
-import os
-import random
 from itertools import count
 
 import pytest
@@ -24,11 +22,12 @@ from hypothesis.stateful import (
 from cdc.consumer import Ended
 from cdc.errors import Answer, CdcError, LeaseLost, LoadRejected, SchemaChanged, SinkForeign, decide
 from tests.flow.model import KINDS, TABLES, Crash, World, surroundings
+from tests.seeds import VARIABLE, seed_of
 
 ROWS = st.lists(st.tuples(st.sampled_from(TABLES), st.integers(0, 5), st.booleans()), max_size=7)
 SCHEDULES = st.dictionaries(st.integers(1, 120), st.sampled_from(KINDS), max_size=6)
 
-SEED = int(os.environ.get("CDC_STATE_SEED") or random.SystemRandom().randrange(10**6))
+SEED = seed_of()
 
 steps_made = 0
 
@@ -135,7 +134,7 @@ class Flow(RuleBasedStateMachine):
 
 
 def machine(examples, steps, number):
-    print(f"CDC_STATE_SEED={number}")
+    print(f"{VARIABLE}={number}")
     checks = list(HealthCheck)
     bounds = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=checks, database=None

@@ -128,7 +128,7 @@ class ClusterStandIn:
 def serve(settings: Callable[..., Any], stand_in: Callable[..., ClusterStandIn]) -> None:
     """A process of its own until SIGTERM or SIGINT; prints its ports as one line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--null", action="store_true", help="read bodies and throw them away")
+    parser.add_argument("--null", action="store_true", help="count the rows of bodies and throw them away")
     parser.add_argument("--backends", type=int, default=1)
     parser.add_argument("--fe-port", type=int, default=0)
     parser.add_argument("--sql-port", type=int, default=0)

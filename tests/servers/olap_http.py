@@ -155,3 +155,8 @@ class Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
+
+
+def row_ends(piece: bytes, request: Handler) -> bytes:
+    """Of a body that is thrown away: a byte for each row that ends in ``piece``."""
+    return bytes(piece.count(b"\n" if request.headers.get("format", "csv").lower() == "json" else b"\x02"))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.seeds import seed_of
 from tests.stress.pairs import SOURCES, TARGETS
-from tests.stress.run import Outcome, run
+from tests.stress.run import Outcome, ended_early, run
 
 
 def main() -> None:
@@ -21,13 +22,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help=", ".join(pairs))
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int)
     arguments = parser.parse_args()
+    seed = seed_of(arguments.seed)
     outcomes = []
     for pair in arguments.pairs or pairs:
         source, target = pair.split(":")
         with tempfile.TemporaryDirectory(prefix="cdc-stress-") as folder:
-            outcomes.append(run(Path(folder), source, target, seconds=arguments.seconds, seed=arguments.seed))
+            try:
+                outcome = run(Path(folder), source, target, seconds=arguments.seconds, seed=seed)
+            except Exception as error:  # the other pairs are walked all the same
+                traceback.print_exc()
+                outcome = Outcome(source, target, seed, 0, 0, 0, 0, 0, (ended_early(error),))
+        outcomes.append(outcome)
         show(outcomes[-1:])
     show(outcomes)
     sys.exit(any(outcome.faults for outcome in outcomes))

@@ -25,7 +25,7 @@ from tests.servers.canal import USER as CANAL_USER
 from tests.servers.doris.cases import stand_in as doris_stand_in
 from tests.servers.doris.stand_in import DorisStandIn
 from tests.servers.olap_cases import USER
-from tests.servers.olap_faults import Fault
+from tests.servers.olap_faults import Fault, Faults
 from tests.servers.starrocks.cases import MODES
 from tests.servers.starrocks.cases import stand_in as starrocks_stand_in
 from tests.servers.starrocks.stand_in import StarrocksStandIn
@@ -98,7 +98,7 @@ def canal(server: LocalServer, start: Start, folder: Path) -> Iterator[Source]:
 
 
 @contextmanager
-def delta(folder: Path) -> Iterator[Target]:
+def delta(folder: Path, _: int) -> Iterator[Target]:
     """Delta tables in a folder."""
 
     def read() -> dict[Row, int]:
@@ -121,24 +121,25 @@ def delta(folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
-def doris(_: Path, *, two_phase: bool) -> Iterator[Target]:
+def doris(_: Path, seed: int, *, two_phase: bool) -> Iterator[Target]:
     """The stand-in for Doris, which loses answers and fails after the work now and then."""
     with doris_stand_in(backends=2) as server:
         # without two phases a repeated load shows older steps for a moment, until the newest is loaded again
         promise = Promise.IN_ORDER if two_phase else Promise.IN_THE_END
-        yield _cluster(server, f"type: doris, two_phase_commit: {str(two_phase).lower()}", promise)
+        yield _cluster(server, f"type: doris, two_phase_commit: {str(two_phase).lower()}", promise, seed)
 
 
 @contextmanager
-def starrocks(_: Path, *, mode: str) -> Iterator[Target]:
+def starrocks(_: Path, seed: int, *, mode: str) -> Iterator[Target]:
     """The stand-in for StarRocks, with the same faults."""
     with starrocks_stand_in(backends=2) as server:
         # the walk's cycles are small: a Task for each table, and so one load
         promise = Promise.ALL_AT_ONCE if mode == "multi" else Promise.TABLE_AT_ONCE
-        yield _cluster(server, f'type: starrocks, multi_table: "{MODES[mode]}"', promise)
+        yield _cluster(server, f'type: starrocks, multi_table: "{MODES[mode]}"', promise, seed)
 
 
-def _cluster(server: DorisStandIn | StarrocksStandIn, kind: str, promise: Promise) -> Target:
+def _cluster(server: DorisStandIn | StarrocksStandIn, kind: str, promise: Promise, seed: int) -> Target:
+    server.faults = Faults(seed)
     for place, fault in FAULTS:
         server.faults.order(place, fault, times=10**6, chance=CHANCE)
     query = " UNION ALL ".join(f"SELECT '{table}' AS place, id, step FROM ods.{table}" for table in TABLES)
@@ -165,7 +166,8 @@ SOURCES: dict[str, Callable[[LocalServer, Start, Path], AbstractContextManager[S
     "binlog": binlog,
     "canal": canal,
 }
-TARGETS: dict[str, Callable[[Path], AbstractContextManager[Target]]] = {
+# a folder, and the seed of their faults
+TARGETS: dict[str, Callable[[Path, int], AbstractContextManager[Target]]] = {
     "delta": delta,
     "doris": partial(doris, two_phase=True),
     "doris-plain": partial(doris, two_phase=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +52,7 @@ def run(folder: Path, source: str, target: str, *, seconds: float, seed: int) ->
     options = ("--binlog-row-metadata=FULL", "--max-binlog-size=1M")
     with (
         LocalServer.start(obtain("mysql"), folder / "mysql", options=options) as server,
-        TARGETS[target](folder) as sink,
+        TARGETS[target](folder, seed) as sink,
     ):
         server.create_user("cdc", PASSWORD)
         server.execute(f"CREATE DATABASE {DATABASE}")
@@ -82,38 +83,46 @@ def _walk(
     ]
     for thread in (*writers, *readers):
         thread.start()
+    done, early = Counter[str](), list[str]()
     try:
-        kills, disturbances = _kill(job, readers, (source, sink), draw, seconds)
+        _kill(job, readers, (source, sink), draw, seconds, done)
         for writer in writers:
             writer.finish()
         job.start()
         end = end_of(server)
         job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 300)
+    except Exception as error:  # what the readers have seen until then says more
+        early.append(ended_early(error))
     finally:
         arrived.set()
         for thread in (*writers, *readers):
             thread.give_up()
     for reader in readers:
-        if reader.failure is not None:
-            raise reader.failure
-        reader.checker.at_rest(sink.read())
+        if reader.failure is None:
+            reader.checker.at_rest(sink.read())
+        else:
+            early.append(ended_early(reader.failure))
     found = sorted({fault for reader in readers for fault in reader.checker.faults})
     polls = sum(reader.checker.polls for reader in readers)
     views = max(reader.checker.views for reader in readers)
-    return Outcome(*names, kills, disturbances, len(walk.groups), polls, views, tuple(found))
+    return Outcome(*names, done["kills"], done["disturbances"], len(walk.groups), polls, views, (*early, *found))
 
 
 def _kill(
-    job: JobProcess, readers: Sequence[Reader], ends: tuple[Source, Target], draw: random.Random, seconds: float
-) -> tuple[int, int]:
-    """Start and kill the job again and again; how often it was killed, and something else disturbed."""
+    job: JobProcess,
+    readers: Sequence[Reader],
+    ends: tuple[Source, Target],
+    draw: random.Random,
+    seconds: float,
+    done: Counter[str],
+) -> None:
+    """Start and kill the job again and again; ``done``: how often it was killed, and something else disturbed."""
     source, sink = ends
     faults = [None, source.disturb] if sink.disturb is None else [None, source.disturb, partial(sink.disturb, draw)]
-    kills = disturbances = 0
     deadline = time.monotonic() + seconds
-    while kills < LEAST_KILLS or time.monotonic() < deadline:
+    while done["kills"] < LEAST_KILLS or time.monotonic() < deadline:
         job.start()
-        if kills % WHILE_STARTING == 0:  # from before the driver has read its job file
+        if done["kills"] % WHILE_STARTING == 0:  # from before the driver has read its job file
             time.sleep(draw.uniform(0.5, 8))
         else:  # among its cycles, however slow the machine is
             _await_view(readers)
@@ -121,11 +130,15 @@ def _kill(
         disturb = draw.choice(faults)
         if disturb is not None:
             disturb()
-            disturbances += 1
+            done["disturbances"] += 1
         time.sleep(draw.uniform(0, 3))
         job.kill()
-        kills += 1
-    return kills, disturbances
+        done["kills"] += 1
+
+
+def ended_early(error: BaseException) -> str:
+    """A fault of the walk as a whole."""
+    return f"the walk ended early: {type(error).__name__}: {error}"
 
 
 def _await_view(readers: Sequence[Reader]) -> None:

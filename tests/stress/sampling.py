@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 import psutil
@@ -27,12 +28,15 @@ LIMITS = {
     "memory_mib": (1.25, 100.0),
     "handles": (1.1, 20.0),
     "threads": (1.1, 10.0),
+    "java_handles": (1.1, 60.0),  # files of jars and of shuffles come and go
+    "java_threads": (1.1, 60.0),  # pools that shrink when they rest
     "table_files": (1.5, 50.0),
     "log_files": (1.5, 50.0),
     "staging_files": (1.0, 10.0),
     "temporary_files": (1.5, 30.0),  # a JVM that is killed leaves some until its driver goes
     "state_kib": (1.5, 1024.0),
 }
+MIB_AN_HOUR = 120.0  # what driver, JVM and workers may each grow by, in a line through the last process' samples
 MOST_STRAYS = 0  # processes that outlive their driver
 
 
@@ -48,12 +52,14 @@ class Sample:
     processes: int
     handles: int  # open file descriptors of the driver
     threads: int  # of the driver
+    java_handles: int
+    java_threads: int
     strays: int  # processes of earlier drivers that should have ended
     table_files: int  # Parquet files in all tables' folders, those of older versions too
     log_files: int  # of the tables' logs
     staging_files: int
     aborted_marks: int  # in the staging folder too: each stays for an hour
-    temporary_files: int  # and folders, of the first level
+    temporary_files: int  # and folders
     state_kib: float
     lag_bytes: int | None  # of binlog behind the committed position; None: the job does not answer
     lag_s: float | None
@@ -94,19 +100,25 @@ class Sampler:
         self._job, self._folder, self._home, self._server = job, folder, folder / "state", server
         self._began = time.monotonic()
         self._stop = threading.Event()
+        self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        if self._fault is not None and kind is None:
+            raise self._fault  # nobody has looked since: the run proves nothing
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
-            self.samples.append(self._sample())
+        try:
+            while not self._stop.wait(EVERY_S):
+                self.samples.append(self._sample())
+        except Exception as error:
+            self._fault = error
 
     def at_rest(self) -> None:
         """Remember this moment as one of rest."""
@@ -119,14 +131,15 @@ class Sampler:
     def _sample(self) -> Sample:
         memory = {"driver": 0.0, "java": 0.0, "worker": 0.0}
         birth = self._driver_birth()  # first: a driver that is started meanwhile makes no strays of those seen before
-        ages, handles, threads, births = [], 0, 0, []
+        ages, births = [], []
+        open_files, threads = dict.fromkeys(memory, 0), dict.fromkeys(memory, 0)
         for process in processes_of(self._home):
             try:
                 kind = _kind(process)
                 memory[kind] += pss_bytes(process.pid) / 2**20
                 births.append(process.create_time())
-                if kind == "driver":
-                    handles, threads = process.num_fds(), process.num_threads()
+                open_files[kind] += process.num_fds()
+                threads[kind] += process.num_threads()
                 if kind != "worker":
                     ages.append(process.create_time())
             except (psutil.Error, OSError):
@@ -142,15 +155,17 @@ class Sampler:
             java_mib=round(memory["java"], 1),
             worker_mib=round(memory["worker"], 1),
             processes=len(births),
-            handles=handles,
-            threads=threads,
+            handles=open_files["driver"],
+            threads=threads["driver"],
+            java_handles=open_files["java"],
+            java_threads=threads["java"],
             strays=sum(each < birth - 0.1 for each in births) if age > GONE_S else 0,
             table_files=_count(warehouse, "ods/*/*.parquet*"),
             log_files=_count(warehouse, "ods/*/_delta_log/*"),
             staging_files=_count(warehouse, "_cdc_staging/**/*") - marks,
             aborted_marks=marks,
-            temporary_files=_count(self._home, "jobs/*/tmp/*"),
-            state_kib=sum(path.stat().st_size for path in self._home.glob("state.db*")) / 1024,
+            temporary_files=_count(self._home, "jobs/*/tmp/**/*"),
+            state_kib=sum(map(_size, self._home.glob("state.db*"))) / 1024,
             lag_bytes=lag_bytes,
             lag_s=lag_s,
         )
@@ -181,10 +196,13 @@ class Sampler:
         settled = [sample for sample in self.samples if sample.age > SETTLED_S]
         calm = [sample for sample in settled if sample.second > self.calm_from]
         found = []
-        for name in ("memory_mib", "handles", "threads"):
+        is_long = bool(calm) and calm[-1].second - calm[0].second > LONG_S
+        for name in ("memory_mib", "handles", "threads", "java_handles", "java_threads"):
             found.append(grown(f"{name}, first third of the run and last", settled, name))
-            if calm and calm[-1].second - calm[0].second > LONG_S:
+            if is_long:
                 found.append(grown(f"{name}, the last process alone", calm, name))
+        if is_long:
+            found += [growing(name, calm) for name in ("driver_mib", "java_mib", "worker_mib")]
         # of files the first third is still filling up: retention, the first vacuum
         later = self.samples[len(self.samples) // 3 :]
         found += [grown(name, later, name) for name in ("table_files", "log_files", "temporary_files", "state_kib")]
@@ -215,6 +233,12 @@ def grown(what: str, samples: Sequence[Sample], name: str) -> Verdict:
     before, after = statistics.median(values[:third]), statistics.median(values[-third:])
     factor, slack = LIMITS[name]
     return Verdict(what, before, after, before * factor + slack)
+
+
+def growing(name: str, samples: Sequence[Sample]) -> Verdict:
+    """How much of it comes in an hour, by a line through all samples."""
+    seconds, values = [sample.second for sample in samples], [float(getattr(sample, name)) for sample in samples]
+    return Verdict(f"{name} an hour, the last process", 0, linear_regression(seconds, values).slope * 3600, MIB_AN_HOUR)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
@@ -250,6 +274,13 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # the write-ahead log goes with its last user
+        return 0
+
+
 def _count(folder: Path, pattern: str) -> int:
     try:
         return sum(1 for _ in folder.glob(pattern))
@@ -268,7 +299,7 @@ def plot(
 
     panels = (
         ("memory, MiB", ("driver_mib", "java_mib", "worker_mib", "memory_mib")),
-        ("driver's file descriptors, threads", ("handles", "threads")),
+        ("file descriptors, threads", ("handles", "threads", "java_handles", "java_threads")),
         ("processes", ("processes", "strays")),
         ("files", ("table_files", "log_files", "staging_files", "temporary_files")),
         ("binlog lag, bytes", ("lag_bytes",)),

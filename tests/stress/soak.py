@@ -28,6 +28,7 @@ from cdc.demo import proof, shop
 from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import PASSWORD
 from cdc.local_servers import LocalServer, free_port, obtain
+from tests.seeds import seed_of
 from tests.stress import sampling
 from tests.stress.run import end_of
 from tests.stress.sampling import Sampler, Verdict
@@ -189,22 +190,23 @@ def main() -> None:
     """Run, write ``artifacts/soak.json`` and ``artifacts/soak.svg``, print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int)
     given = parser.parse_args()
+    seed = seed_of(given.seed)
     with tempfile.TemporaryDirectory(prefix="cdc-soak-") as folder:
-        run, sampler = soak(Path(folder), given.minutes, given.seed)
+        run, sampler = soak(Path(folder), given.minutes, seed)
     verdicts = sampler.verdicts(len(run.kills))
     ARTIFACTS.mkdir(exist_ok=True)
     result = {
         "minutes": given.minutes,
-        "seed": given.seed,
+        "seed": seed,
         "kills": run.kills,
         "transactions": run.transactions,
         "compared": run.compared,
         "differences": run.differences,
         "verdicts": [verdict.to_json() for verdict in verdicts],
         "samples": sampler.to_json(),
-        "command": f"python -m tests.stress.soak --minutes {given.minutes:g} --seed {given.seed}",
+        "command": f"python -m tests.stress.soak --minutes {given.minutes:g} --seed {seed}",
         **circumstances(),
     }
     (ARTIFACTS / "soak.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import SurroundingsError
+import tests.stress.__main__ as stress
+from cdc.errors import CdcError, SurroundingsError
 from tests.conftest import unavailable
+from tests.seeds import VARIABLE
 from tests.servers.canal import obtain_canal
 from tests.stress.checker import Checker, Promise
-from tests.stress.run import run
+from tests.stress.pairs import Source, Target
+from tests.stress.run import Outcome, _walk, run
 from tests.stress.walk import Group, Row, Walk
 
 A, B, C = ("left_feet", 1), ("left_feet", 2), ("right_feet", 1)
@@ -54,6 +57,41 @@ def test_the_checker_finds(reads: list[dict[Row, int]], promise: Promise, rows: 
 
 def test_the_checker_finds_rows_from_the_future() -> None:
     assert "the source has only begun 2" in faults([{A: 3}], Promise.IN_THE_END, begun=2)[0]
+
+
+def test_a_job_that_never_catches_up_is_a_fault_of_its_walk() -> None:
+    class Stuck:
+        def start(self) -> None:
+            raise CdcError("The job did not get there.", mend="See its log.")
+
+    class Server:
+        def connect(self, database: str) -> None:
+            raise ConnectionError
+
+    ends = (Source("", lambda: None), Target("", Promise.IN_ORDER, dict, lambda table: None))
+    outcome = _walk(Server(), Stuck(), ends, ("binlog", "delta", 7), seconds=1)  # type: ignore[arg-type]
+    assert outcome.kills == 0 and "The job did not get there." in outcome.faults[0]
+
+
+def test_pairs_that_end_early_are_rows_of_the_summary_and_the_others_are_walked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def walk(folder: Path, source: str, target: str, *, seconds: float, seed: int) -> Outcome:
+        if target == "delta":
+            raise TimeoutError("nothing became visible")
+        return Outcome(source, target, seed, 5, 1, 800, 2000, 900, ())
+
+    monkeypatch.setenv(VARIABLE, "0")  # put back afterwards
+    monkeypatch.setattr(stress, "run", walk)
+    monkeypatch.setattr("sys.argv", ["stress", "--seed", "7", "binlog:delta", "binlog:doris"])
+    with pytest.raises(SystemExit) as ended:
+        stress.main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().out
+    summary = told[told.rindex("Walks under kills") :]
+    assert "delta" in summary and "doris" in summary and "800" in summary
+    assert "binlog -> delta: the walk ended early: TimeoutError: nothing became visible" in summary
+    assert f"{VARIABLE}=7" in told
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from cdc.canal.layout import LayoutColumn, column_of, schema_of
 from cdc.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedImage
 from cdc.schema import DELETED, SEQUENCE, Kind
+from tests.seeds import seed_of
 
 GOLDEN = Path(__file__).parents[1] / "data/canal/golden.jsonl"
 SHANGHAI_US = 8 * 3600 * 1_000_000  # the zone of the server that they were recorded from
@@ -171,10 +172,9 @@ def test_a_text_that_is_no_value_of_its_type_is_an_error_with_its_place(kind, va
 
 
 def test_decimals_agree_with_python_for_random_numbers():
-    random.seed(seed := random.randrange(1 << 32))
-    print("seed", seed)
+    draw = random.Random(seed_of())
     numbers = [
-        Decimal(random.choice((-1, 1)) * random.randrange(10 ** random.randint(1, 38))).scaleb(-10) for _ in range(2000)
+        Decimal(draw.choice((-1, 1)) * draw.randrange(10 ** draw.randint(1, 38))).scaleb(-10) for _ in range(2000)
     ]
     texts = [format(number, "f").encode() for number in numbers]
     lengths = np.array([len(text) for text in texts], np.int32)
@@ -219,16 +219,15 @@ def test_an_unknown_type_is_refused_by_name(told):
 
 
 def test_damaged_bytes_are_an_error_or_a_value_and_never_a_crash():
-    random.seed(seed := random.randrange(1 << 32))
-    print("seed", seed)
+    draw = random.Random(seed_of())
     whole = batch(*golden())
     outcomes = set()
     for _ in range(100):
         data = bytearray(whole)
-        for _ in range(random.randint(1, 8)):
-            data[random.randrange(len(data))] = random.randrange(256)
-        if random.random() < 0.3:
-            data = data[: random.randrange(len(data))]
+        for _ in range(draw.randint(1, 8)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        if draw.random() < 0.3:
+            data = data[: draw.randrange(len(data))]
         try:
             decoded(bytes(data))
             outcomes.add("value")

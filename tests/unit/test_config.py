@@ -378,6 +378,13 @@ BROKEN = {
             "shop.yaml:3 sink.path: its ~ names no home folder of this machine (got '~no-such-user/x')",
         ],
     ),
+    "a target that is an address": (
+        changed("path: ./warehouse", "path: 's3://bucket/warehouse'"),
+        [
+            "shop.yaml:3 sink.path: must be a path that this machine sees, on a disk or mounted: addresses are not "
+            "supported (got 's3://bucket/warehouse')",
+        ],
+    ),
     "TLS with a file that is not there": (
         changed("start: latest", "tls: {mode: verify_ca, ca: /no/such.pem}"),
         ["shop.yaml:2 source.tls.ca: there is no file /no/such.pem"],

@@ -9,7 +9,7 @@ from itertools import combinations, product
 
 from tests.flow.faults import KINDS, SEAMS
 
-RECEIVERS = ("memory", "binlog", "canal")
+RECEIVERS = ("memory", "binlog", "binlog_files", "canal")
 SINKS = ("file", "delta", "doris", "doris-plain", "starrocks-single", "starrocks-multi")
 FAULTS = {  # as people call the kinds of tests/flow/faults.py
     "reject": "error",

@@ -78,6 +78,8 @@ def _given(cell: Cell, seed: int, servers: Servers, place: int):
         yield sources.in_memory(seed)
     elif cell.receiver == "binlog":
         yield sources.one_of(servers.binlogs, seed, str(cell))
+    elif cell.receiver == "binlog_files":
+        yield sources.in_files(servers, seed)
     else:
         given = sources.behind_canal(servers, seed, place)
         yield given
@@ -107,7 +109,7 @@ def compare(given: Given, target: Target, seen: Seen) -> None:
     ]
     place = {change: index for index, change in enumerate(changes)}
     assert not (strange := set(seen.shown) - set(changes)), f"the source never had what was seen: {strange}"
-    assert not seen.committed_twice, f"committed twice: {seen.committed_twice}"
+    assert not seen.committed_twice, f"committed twice into a Delta table: {seen.committed_twice}"
     assert not seen.left, f"still prepared: {seen.left}"
     if target.shows_once:
         repeated = [change for change, count in Counter(seen.shown).items() if count > 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -45,8 +46,9 @@ class Lanes:
                 place, cell = found
                 try:
                     self.outcomes[cell].set_result(process.submit(run, cell, seed, servers, folder, place).result())
-                except Exception as error:
-                    self.outcomes[cell].set_exception(error)
+                except Exception:
+                    broken = Outcome(cell, seed, 0, 0.0, f"its lane broke: {traceback.format_exc()}")
+                    self.outcomes[cell].set_result(broken)
                 self._done(cell)
 
     def _next(self) -> tuple[int, Cell] | None:

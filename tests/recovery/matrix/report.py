@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.flow.faults import SEAMS
 from tests.recovery.matrix.axes import FAULTS, RECEIVERS, SINKS, Cell, all_cells
 from tests.recovery.matrix.cell import Outcome
+from tests.seeds import VARIABLE
 
 FOLDER = Path(__file__).parents[2] / "results"
 
 
-def write(outcomes: Sequence[Outcome], seed: int, name: str) -> str:
-    """Write ``name``.json and .md; gives what a terminal shows."""
+def write(outcomes: Sequence[Outcome], seed: int, name: str, not_run: Mapping[Cell, str]) -> str:
+    """Write ``name``.json and .md; gives what a terminal shows. ``not_run``: why not, of cells that were chosen too."""
     FOLDER.mkdir(exist_ok=True)
     absent = {str(cell): cell.impossible for cell in all_cells() if cell.impossible}
     told = {
         "seed": seed,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "cells": [_told(outcome) for outcome in outcomes],
+        "not_run": {str(cell): why for cell, why in not_run.items()},
         "impossible": absent,
     }
     (FOLDER / f"{name}.json").write_text(json.dumps(told, indent=1))
-    (FOLDER / f"{name}.md").write_text(_markdown(outcomes, seed))
-    failed = [outcome for outcome in outcomes if outcome.failure]
+    (FOLDER / f"{name}.md").write_text(_markdown(outcomes, seed, not_run))
     lines = [
-        f"{len(outcomes)} cells, {len(failed)} failed, seed {seed} (again: CDC_MATRIX_SEED={seed})",
+        f"{_head(outcomes, not_run)} (again: {VARIABLE}={seed})",
+        *_holes(not_run),
         *_grid("seam", SEAMS, "seam", tuple(FAULTS), "kind", outcomes),
         "",
         *_grid("receiver", RECEIVERS, "receiver", SINKS, "sink", outcomes),
@@ -37,6 +40,16 @@ def write(outcomes: Sequence[Outcome], seed: int, name: str) -> str:
         f"{FOLDER / name}.md has every cell.",
     ]
     return "\n".join(lines)
+
+
+def _head(outcomes: Sequence[Outcome], not_run: Mapping[Cell, str]) -> str:
+    failed = sum(outcome.failure is not None for outcome in outcomes)
+    return f"{len(outcomes)} of {len(outcomes) + len(not_run)} cells run, {failed} failed"
+
+
+def _holes(not_run: Mapping[Cell, str]) -> Iterable[str]:
+    for (receiver, why), count in Counter((cell.receiver, why) for cell, why in not_run.items()).items():
+        yield f"NOT RUN: {count} cells of {receiver}, because {why}"
 
 
 def _told(outcome: Outcome) -> dict[str, object]:
@@ -68,14 +81,14 @@ def _grid(
         yield line
 
 
-def _markdown(outcomes: Sequence[Outcome], seed: int) -> str:
+def _markdown(outcomes: Sequence[Outcome], seed: int, not_run: Mapping[Cell, str]) -> str:
     found = {outcome.cell: "ok" if outcome.failure is None else "**failed**" for outcome in outcomes}
     ways = [(receiver, sink) for receiver in RECEIVERS for sink in SINKS]
     lines = [
         "# Fault matrix",
         "",
-        f"{len(outcomes)} cells, {sum(bool(each.failure) for each in outcomes)} failed, seed {seed}. "
-        "An empty one was not run; a dash cannot be.",
+        f"{_head(outcomes, not_run)}, seed {seed}. An empty one was not run; a dash cannot be.",
+        *(f"- {hole}" for hole in _holes(not_run)),
         "",
         "| Seam | Fault | " + " | ".join(f"{receiver} to {sink}" for receiver, sink in ways) + " |",
         "|---|---|" + "---|" * len(ways),

@@ -1,11 +1,13 @@
-"""Where rows come from: one short history, in memory, in the binlog of a real MySQL, and behind a real Canal server."""
+"""Where rows come from: one short history, in memory, in a real MySQL's binlog, in files of it, and behind a real Canal."""
 
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pymysql
 
@@ -14,9 +16,10 @@ import cdc.receiver.canal
 from cdc.binlog.connection import Endpoint, ReaderIdentity
 from cdc.position import CanalPosition, Position
 from cdc.receiver.binlog import BinlogReceiver
-from cdc.receiver.feeds import ServerFeed
+from cdc.receiver.feeds import FilesFeed, ServerFeed
 from tests.canal_sources import canal_receiver
 from tests.flow.canal import UntilEnd
+from tests.flow.faults import Faulty
 from tests.flow.source import Row, Source, SourceReceiver, place
 
 TABLES = ("orders", "items")
@@ -78,12 +81,27 @@ class InBinlog(Given):
         return UntilEnd(BinlogReceiver(feed, routes, endpoint=self.endpoint, identity=identity), self)
 
     def put_in(self, script) -> None:
-        class FaultyDecoder(cdc.receiver.binlog.BinlogDecoder):
-            def _decode(self, count, transactions):
-                work = super()._decode
-                return script.run("decode", lambda: work(count, transactions)) if count else work(count, transactions)
+        _break_decoder(script)
 
-        cdc.receiver.binlog.BinlogDecoder = FaultyDecoder
+
+@dataclass(frozen=True)
+class InFiles(Given):
+    pattern: str
+
+    def receiver(self, routes):
+        return BinlogReceiver(SipsOfFiles(self.pattern), routes)  # it ends behind the last file by itself
+
+    def put_in(self, script) -> None:
+        _break_decoder(script)
+
+
+def _break_decoder(script) -> None:
+    class FaultyDecoder(cdc.receiver.binlog.BinlogDecoder):
+        def _decode(self, count, transactions):
+            work = super()._decode
+            return script.run("decode", lambda: work(count, transactions)) if count else work(count, transactions)
+
+    cdc.receiver.binlog.BinlogDecoder = FaultyDecoder
 
 
 class Sips(ServerFeed):
@@ -95,6 +113,21 @@ class Sips(ServerFeed):
         if count:
             decoder.feed(count)
         return count
+
+
+class SipsOfFiles(FilesFeed):
+    """Binlog files in small pieces."""
+
+    def fill(self, decoder, wait_s):
+        time.sleep(_SIP_S)
+        return super().fill(Narrow(decoder, None), wait_s)
+
+
+class Narrow(Faulty):
+    """A decoder with little room."""
+
+    def room(self):
+        return self.inner.room()[:_SIP_BYTES]
 
 
 @dataclass(frozen=True)
@@ -120,6 +153,7 @@ class Servers:
 
     mysql: Endpoint | None
     binlogs: tuple[InBinlog, ...]
+    files: Path | None  # the same binlogs, copied
     canal: str | None
 
 
@@ -129,11 +163,25 @@ def in_memory(seed: object) -> InMemory:
 
 
 def write_binlogs(mysql: Endpoint, seed: object, resolve) -> tuple[InBinlog, ...]:
-    """Histories in the binlog, each in a database of its own. ``resolve`` tells the position at the moment."""
+    """Histories in the binlog, each in a database of its own and over two files. ``resolve``: the position now."""
     return tuple(
-        InBinlog(*_written(mysql, f"{seed}/{number}", f"matrix_{number}", resolve), mysql)
+        InBinlog(*_written(mysql, f"{seed}/{number}", f"matrix_{number}", resolve, rotate=True), mysql)
         for number in range(HISTORIES)
     )
+
+
+def copy_files(binlogs: tuple[InBinlog, ...], data: Path, folder: Path) -> Path:
+    """The files of ``binlogs`` in a folder, as somebody's archive has them. ``data``: the server's folder."""
+    first, last = (int(Path(place.file).suffix[1:]) for place in (binlogs[0].start, binlogs[-1].end))
+    for number in range(first, last + 1):
+        name = f"{Path(binlogs[0].start.file).stem}.{number:06}"
+        shutil.copy(data / name, folder / name)
+    return folder
+
+
+def in_files(servers: Servers, seed: int) -> InFiles:
+    one = one_of(servers.binlogs, seed, "")
+    return InFiles(one.model, one.database, one.start, one.end, str(servers.files / "*.*"))
 
 
 def one_of(binlogs: tuple[InBinlog, ...], seed: int, job: str) -> InBinlog:
@@ -151,7 +199,7 @@ def drop(servers: Servers, given: Given) -> None:
         cursor.execute(f"DROP DATABASE {given.database}")
 
 
-def _written(mysql: Endpoint, seed: object, database: str, where):
+def _written(mysql: Endpoint, seed: object, database: str, where, rotate: bool = False):
     model = history(seed, database)
     with _connected(mysql) as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {database}")
@@ -159,7 +207,9 @@ def _written(mysql: Endpoint, seed: object, database: str, where):
         for table in TABLES:
             cursor.execute(f"CREATE TABLE {database}.{table} (id INT PRIMARY KEY, op BIGINT NOT NULL)")
         start = where()
-        for transaction in model.transactions:
+        for number, transaction in enumerate(model.transactions):
+            if rotate and number == TRANSACTIONS // 3:
+                cursor.execute("FLUSH BINARY LOGS")
             cursor.execute("BEGIN")
             for row in transaction:
                 cursor.execute(

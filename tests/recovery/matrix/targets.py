@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +35,10 @@ class Seen:
 
     rows: dict[str, dict[int, int]]  # table to key to op
     shown: list[Change]  # what became visible, in that order; of Delta without deletes, whose rows are just gone
-    committed_twice: list[str]  # labels
     left: list[str]  # prepared, and neither committed nor aborted
+    committed_twice: Sequence[
+        str
+    ] = ()  # checkpoints, by the log of a Delta table; elsewhere it shows in the rows alone
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def file(folder: Path) -> Iterator[Target]:
         shown = [(_table(target), *rest) for target, *rest in sink.shown()]
         left = sink.prepared()
         sink.close()
-        return Seen(rows, shown, [], left)  # a label that is committed twice shows its rows twice
+        return Seen(rows, shown, left)
 
     yield Target(partial(FileSink, folder / "sink.db"), "_apply", look)
 
@@ -70,7 +72,7 @@ def delta(folder: Path) -> Iterator[Target]:
             rows[table] = _versions(root / "ods" / table, table, shown)
             twice += _committed_twice(root / "ods" / table)
         staged = (root / STAGING).glob("*/*.parquet")
-        return Seen(rows, shown, twice, [str(path.relative_to(root)) for path in staged])
+        return Seen(rows, shown, [str(path.relative_to(root)) for path in staged], twice)
 
     yield Target(partial(DeltaSink, root, parts=1), "_commit_table", look)
 
@@ -139,8 +141,7 @@ def _watched(server: Any, left: Callable[[], list[str]]) -> Callable[[], Seen]:
 
     def look() -> Seen:
         rows = {table: dict(server.execute(f"SELECT id, op FROM ods.{table}")[1]) for table in TABLES}
-        visible = Counter(load["label"] for load in server.loads() if load["status"] == "VISIBLE")
-        return Seen(rows, shown, [label for label, count in visible.items() if count > 1], left())
+        return Seen(rows, shown, left())
 
     return look
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.servers.olap_faults import Fault, Order
-from tests.servers.olap_http import BadBody, ConnectionCut, Handler, Server
+from tests.servers.olap_http import BadBody, ConnectionCut, Handler, Server, row_ends
 from tests.servers.starrocks.bodies import Plan, as_utf8, forwarded
 from tests.servers.starrocks.frontend import Answered, struck_before
 from tests.servers.starrocks.transactions import LabelUsed, Refused, Transaction
@@ -171,7 +171,7 @@ class Backend(Server):
             life_s = settings.prepared_timeout_s
             counts: dict[str, Any] = {}
             if settings.null and transaction.table != "_cdc_checkpoints":
-                self.cluster.transactions.prepare(transaction, [], 0, life_s)
+                self.cluster.transactions.prepare(transaction, [], sum(map(len, context.bodies)), life_s)
                 return counts, 0
             if context.rest:
                 context.bodies.append(context.rest)
@@ -289,8 +289,8 @@ def read(request: Handler, cluster: StarrocksStandIn, order: Order | None, into:
     into.rest = b""
     try:
         for piece in request.body():
-            if not cluster.settings.null or request.headers.get("table") == "_cdc_checkpoints":
-                pieces.append(piece)
+            is_null = cluster.settings.null and request.headers.get("table") != "_cdc_checkpoints"
+            pieces.append(row_ends(piece, request) if is_null else piece)
             if order is not None and order.fault is Fault.RESET:
                 into.rest = b"".join(pieces)[: max(1, len(piece) // 2)]
                 request.cut()

@@ -138,6 +138,7 @@ class MultiTasks:
             if cluster.backends[share.backend].generation != share.generation:
                 raise Refused(f"load of {table} was lost with its backend")
             if cluster.settings.null and table != "_cdc_checkpoints":
+                count += sum(map(len, share.bodies))
                 continue
             if not share.bodies:
                 raise Refused("No rows were imported from upstream")
@@ -154,7 +155,7 @@ class MultiTasks:
                 text = f"automatic create partition failed. error: txn {task.transaction.id} not exist"
                 raise _cancelled(task, text)
             rows.append((share.plan.table, self._in_order(checked.rows)))
-            count += checked.total - bad
+            count += 0 if cluster.settings.null else checked.total - bad
         cluster.transactions.prepare(task.transaction, rows, count, 60)
         cluster.transactions.commit(task.transaction)
 
