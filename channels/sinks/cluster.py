@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -188,6 +188,10 @@ def claim(
     for database in sorted(databases):
         known = next(iter(sql.marks({database} & recorded, mark.job)), None)
         if known is not None and known.incarnation == mark.incarnation:
+            if known.fence > mark.fence:
+                raise foreign(known)
+            if known.fence < mark.fence:  # who adopts goes on above its sequences, whether it has committed or not
+                record(database, replace(known, fence=mark.fence))
             continue
         if known is not None and known.sequence >= mark.sequence:
             raise foreign(known)
@@ -205,7 +209,7 @@ def claim(
 def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> None:
     """Raises: SinkForeign - another run has claimed one of ``databases`` since."""
     for known in sql.marks(databases, mark.job):
-        if known.incarnation != mark.incarnation:
+        if known.incarnation != mark.incarnation or known.fence > mark.fence:
             raise foreign(known)
 
 

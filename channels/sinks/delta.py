@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction
+from deltalake import DeltaTable, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -33,9 +33,9 @@ from channels.label import label_for, label_prefix
 from channels.sinks import delta_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
 from channels.sinks.delta_claim import Claim
-from channels.sinks.delta_files import STAGING, StagedFileWriter, sync_folder, unavailable
+from channels.sinks.delta_files import STAGING, StagedFileWriter, make_folder, sync_path, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
-from channels.sinks.delta_log import LOG, MARK, DurableLogs, mend, sum_up, summed_up
+from channels.sinks.delta_log import LOG, MARK, DurableLogs, damaged, mend, sum_up, summed_up
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
 from spark.writers import write_parts
 
@@ -115,7 +115,7 @@ class DeltaSink:
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             DeltaTable.create(
                 str(folder),
                 delta_tables.delta_schema(table),
@@ -125,8 +125,7 @@ class DeltaSink:
                 raise_if_key_not_exists=False,
             )
             self._logs.sync(folder, 0)
-            for parent in (folder, folder.parent, self._root, self._root.parent):
-                sync_folder(parent)
+            sync_path(folder)
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
@@ -147,7 +146,20 @@ class DeltaSink:
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        return (*self._writable(), *(finding for table in tables for finding in self.describe(table)))
+        return (*self._writable(), *(finding for table in tables for finding in self._check(table)))
+
+    def _check(self, table: TargetTable) -> Iterable[Finding]:
+        cut = list(damaged(self._folder(table.name) / LOG))
+        if not cut:
+            return self.describe(table)
+        names = ", ".join(path.name for path in cut)
+        return [
+            Finding(
+                f"The log of Delta table {table.name} has files that were not written to their end: {names}.",
+                "Nothing is to be done: a start puts them aside. They were not committed.",
+                fatal=False,
+            )
+        ]
 
     def _writable(self) -> Iterator[Finding]:
         """Whether files can be made in the folder, or where it would be made: tried, since rights alone do not tell."""
@@ -298,6 +310,7 @@ class DeltaSink:
                 )
             done = found.transaction_version(_application(mark.job, mark.incarnation))
             if done is not None and done >= mark.checkpoint:
+                self._make_durable(found, table)
                 return
             if done is None:
                 self._refuse_foreign(found, table, mark)
@@ -338,13 +351,18 @@ class DeltaSink:
         logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
 
     def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: CheckpointMark) -> None:
-        application = _application(mark.job, mark.incarnation)
-        properties = CommitProperties(
-            custom_metadata={MARK: json.dumps(_mark_to_json(mark))},
-            max_commit_retries=0,  # the merge is right for the snapshot it was made on, and for no other
-            app_transactions=[Transaction(application, mark.checkpoint)],
-        )
-        self._logs.append(found, self._folder(table), actions, properties)
+        transaction = Transaction(_application(mark.job, mark.incarnation), mark.checkpoint)
+        text = json.dumps(_mark_to_json(mark))
+        self._logs.append(found, self._folder(table), actions, text, [transaction])
+
+    def _make_durable(self, found: DeltaTable, table: str) -> None:
+        """What is committed may be so by a process that was killed before it could see to it."""
+        folder = self._folder(table)
+        try:
+            sync_path(folder)
+            self._logs.sync(folder, found.version())
+        except OSError as error:
+            raise unavailable(error, folder / LOG) from error
 
     def _refuse_foreign(self, found: DeltaTable, table: str, mark: CheckpointMark) -> None:
         """A job of the same name and another life must have been adopted, and then goes on above the old one."""
@@ -363,9 +381,7 @@ class DeltaSink:
             actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
             if not actions:
                 return
-            newest = found.history(1)[0].get(MARK)
-            properties = CommitProperties(custom_metadata={MARK: newest} if newest else None, max_commit_retries=0)
-            self._logs.append(found, folder, actions, properties)
+            self._logs.append(found, folder, actions, found.history(1)[0].get(MARK))
             found.update_incremental()
         except CommitFailedError:
             logger.warning("table %s was changed by another writer while its small files were put together", table.name)
@@ -385,6 +401,7 @@ class DeltaSink:
         try:
             unsummed = found.version() - summed_up(folder / LOG)
             if unsummed >= delta_tables.CHECKPOINT_EVERY and MARK in found.history(1)[0]:
+                self._logs.sync(folder, found.version())
                 sum_up(found, folder)
         except OSError as error:
             raise unavailable(error, folder / LOG) from error

@@ -6,9 +6,12 @@ import errno
 import json
 import math
 import os
+import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -29,6 +32,7 @@ from channels.sinks.nulls import check_nulls
 STAGING = "_cdc_staging"
 _GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20  # of a row group at most: what a merge holds of a file at a time
 _LONGEST_BOUND = 256  # characters of text in the log's statistics
+_NUMBER = re.compile(r"\(os error (\d+)\)")  # deltalake's errors have none elsewhere
 
 
 def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
@@ -40,7 +44,7 @@ def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> 
     # under another name first: a file that is there already may by now be part of a table, by a hard link
     growing = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             with growing.open("wb") as file:
                 # no dictionaries and a light codec: a file is often rewritten soon, and CPU is dearer than disk
@@ -56,15 +60,34 @@ def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> 
             growing.replace(path)
         finally:
             growing.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         raise unavailable(error, path) from error
     return found[0]
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in ``folder`` durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def copy(source: Path, path: Path) -> None:
+    """Copy a file, durable when this returns. Raises: SinkUnavailable."""
+    try:
+        shutil.copyfile(source, path)
+        sync_path(path)
+    except OSError as error:
+        raise unavailable(error, path) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and what is missing above it, with durable names. Raises: OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    with suppress(PermissionError):  # one that this user may write and not list
+        sync_path(folder.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Make what ``path`` holds durable: a file's bytes, a folder's names. Raises: OSError."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -73,10 +96,12 @@ def sync_folder(folder: Path) -> None:
 
 def unavailable(error: OSError, path: Path) -> CdcError:
     """What an error of the file system means to the job."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    told = _NUMBER.search(str(error))
+    number = int(told[1]) if error.errno is None and told else error.errno
+    if number in (errno.ENOSPC, errno.EDQUOT):
         mend = f"Free space on the file system of {path.parent}; the job goes on by itself."
         return SinkUnavailable("The disk of the Delta tables is full.", mend=mend, path=path)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         mend = f"Give this user write permission to {path.parent}; the job goes on by itself."
         return SinkUnavailable("The folder of the Delta tables cannot be written.", mend=mend, path=path)
     mend = f"Look after the file system of {path.parent}; the job goes on by itself."

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc.schema import DELETED
-from channels.sinks.delta_files import now_ms, statistics, unavailable, unpacked_bytes, write_parquet
+from channels.sinks.delta_files import copy, now_ms, statistics, unpacked_bytes, write_parquet
 from spark.newest import KeyIndex, strictly_rising
 
 LEAF_ROWS = 200_000
@@ -328,10 +327,7 @@ class Merge:
                 path.unlink(missing_ok=True)
                 os.link(file.path, path)
             except OSError:  # another file system, or one without links
-                try:
-                    shutil.copyfile(file.path, path)
-                except OSError as error:
-                    raise unavailable(error, path) from error
+                copy(file.path, path)
             return [addition(path, file.footer, self._load.key)]
 
         def tables() -> Iterator[pa.Table]:

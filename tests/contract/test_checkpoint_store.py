@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState, JobState
+from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState, JobRecord, JobState
 from cdc.checkpoint_sqlite import KEPT_COMMITTED, SqliteStore
 from cdc.errors import CheckpointError, LeaseLost
 from cdc.position import BinlogPosition
@@ -147,6 +147,13 @@ def test_jobs_are_listed_and_their_records_kept_without_a_lock(store, tmp_path):
     assert reader.job("shop") == saved
     assert reader.job("other") is None
     reader.close()
+
+
+def test_a_record_of_another_version_is_read(store):
+    record = store.acquire("shop", "/jobs/shop.yaml")
+    told = record.to_json()
+    assert JobRecord.from_json({**told, "of_a_later_version": 1}) == record
+    assert JobRecord.from_json({key: value for key, value in told.items() if key != "passed"}) == record
 
 
 def test_a_job_that_is_held_is_refused_with_the_pid_of_its_holder(store, tmp_path):

@@ -8,7 +8,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +343,24 @@ def test_a_later_run_of_the_same_job_claims_again_and_one_that_adopts_takes_over
     assert subject.texts() == {1: "one", 2: "two", 3: "three"}
     with pytest.raises(SinkForeign):
         subject.sink.commit([load], mark(3, fence=2))
+
+
+def test_who_adopts_goes_on_above_runs_that_have_committed_nothing(subject: Subject) -> None:
+    """Rows of theirs may be visible all the same, and their sequences would win over those of a lower fence."""
+    if not isinstance(subject.sink, DorisSink | StarrocksSink):
+        return  # their tables know no sequences
+    subject.sink.claim(mark(0), ["ods.orders"])
+    subject.sink.commit([subject.prepare(name(), (1, "one"))], mark())
+    newer = subject.restart()
+    newer.claim(mark(1, fence=7), ["ods.orders"])
+    found = newer.last_checkpoint("shop")
+    assert found == replace(mark(), fence=7)
+    with pytest.raises(SinkForeign):  # of the same life, in a copied folder for instance
+        subject.sink.commit([subject.prepare(name(2), (1, "older"))], mark(2))
+    with pytest.raises(SinkForeign):
+        subject.sink.claim(mark(1, fence=6), ["ods.orders"])
+    newer.claim(mark(1, fence=7), ["ods.orders"])
+    newer.close()
 
 
 def test_a_checkpoint_that_changes_no_row_is_recorded(subject: Subject) -> None:

@@ -5,6 +5,7 @@ Each change of one is a step that a crash can come before or behind; between two
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -50,6 +51,9 @@ class TwoPhases:
         """By the row that tells how far the job has come."""
         known = self.mark
         if known is not None and known.incarnation == mark.incarnation:
+            if known.fence > mark.fence:
+                raise foreign(known)
+            self.mark = replace(known, fence=mark.fence)
             return
         if known is not None and known.sequence >= mark.sequence:
             raise foreign(known)
@@ -61,8 +65,9 @@ class TwoPhases:
         return self.mark and self.mark.incarnation
 
     def check_claim(self, mark):
-        if self.mark is not None and self.mark.incarnation != mark.incarnation:
-            raise foreign(self.mark)
+        known = self.mark
+        if known is not None and (known.incarnation != mark.incarnation or known.fence > mark.fence):
+            raise foreign(known)
 
     # loads
 
