@@ -163,7 +163,7 @@ def in_memory(seed: object) -> InMemory:
 
 
 def write_binlogs(mysql: Endpoint, seed: object, resolve) -> tuple[InBinlog, ...]:
-    """Histories in the binlog, each in a database of its own and over two files. ``resolve``: the position now."""
+    """Histories in the binlog, each in a database of its own and over two files of its own. ``resolve``: the position now."""
     return tuple(
         InBinlog(*_written(mysql, f"{seed}/{number}", f"matrix_{number}", resolve, rotate=True), mysql)
         for number in range(HISTORIES)
@@ -206,6 +206,8 @@ def _written(mysql: Endpoint, seed: object, database: str, where, rotate: bool =
         cursor.execute(f"CREATE DATABASE {database}")
         for table in TABLES:
             cursor.execute(f"CREATE TABLE {database}.{table} (id INT PRIMARY KEY, op BIGINT NOT NULL)")
+        if rotate:
+            cursor.execute("FLUSH BINARY LOGS")  # who reads files begins at their heads
         start = where()
         for number, transaction in enumerate(model.transactions):
             if rotate and number == TRANSACTIONS // 3:
