@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -255,9 +254,7 @@ def test_the_null_mode_reads_bodies_and_keeps_nothing() -> None:
     with DorisStandIn(DorisSettings(users={"cdc": USER[1]}, null=True)) as doris:
         doris.execute("CREATE DATABASE ods")
         doris.execute(CREATE)
-        started = time.monotonic()
         piece = b"x" * ((1 << 20) - 2) + b"\x02\x02"
         answer = load(doris, (piece for _ in range(64)))
         assert (answer["NumberLoadedRows"], answer["LoadBytes"]) == (128, 64 << 20)
-        assert time.monotonic() - started < 5
         assert basic("a", "b") == "Basic YTpi"
