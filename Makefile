@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-WORKERS ?= 2
+# one more than two cores: tests wait for servers and for kills more than they compute
+WORKERS ?= 3
 # SEED=n with any command of tests: what a failed run drew is drawn again
 ifdef SEED
 export CDC_TEST_SEED := $(SEED)
