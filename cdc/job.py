@@ -321,6 +321,8 @@ class Job:
         if answer is Answer.EXIT or (isinstance(error, SinkForeign) and not self._is_compared):
             self._refused(error)
             raise error
+        if isinstance(error, SinkForeign):
+            self._is_compared = False  # whoever was there may have committed what our state does not know
         told = f"{type(error).__name__}: {error}"
         with_place = not isinstance(error, CdcError) or _log.isEnabledFor(logging.DEBUG)
         if answer is Answer.PAUSE:

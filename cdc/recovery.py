@@ -107,6 +107,7 @@ class Recovery:
             store.save(before)
         self._claim(before)
         unfinished = store.unfinished()
+        store.check_fence()  # behind the reading: what another process has opened by now is not ours to abort
         for checkpoint in unfinished:
             if checkpoint.state is CheckpointState.PREPARED:
                 before = self._roll_forward(checkpoint, before)

@@ -31,7 +31,7 @@ class Claim:
     def __init__(self, folder: Path) -> None:
         """``folder``: where the files lie. Nothing is claimed yet."""
         self._folder = folder
-        self._held: dict[str, tuple[IO[str], dict[str, Any]]] = {}
+        self._held: dict[str, tuple[IO[str], dict[str, Any]] | None] = {}  # None: another run has it
 
     def take(self, mark: CheckpointMark) -> None:
         """Claim the folder for ``mark``'s run. Harmless when repeated.
@@ -48,8 +48,9 @@ class Claim:
         }
         path = self._path(mark.job)
         try:
-            held = self._held.pop(mark.job, None)
-            file = held[0] if held and _is_at(held[0], path) else self._locked(path, mark.job)
+            if self._held.get(mark.job) is not None:
+                self._check_name(mark.job, path)
+            file = self._mine(mark.job, path) or self._locked(path, mark.job)
             file.seek(0)
             file.truncate()
             file.write(json.dumps(name))
@@ -60,30 +61,51 @@ class Claim:
 
     def check(self, mark: CheckpointMark) -> None:
         """Raises: SinkForeign - the folder was claimed here, and another run has claimed it since."""
-        held = self._held.get(mark.job)
-        if held is None:
+        if mark.job not in self._held:
             return
         path = self._path(mark.job)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self.take(mark)  # somebody tidied the folder
-            return
-        except ValueError:
-            return  # it is being written, by whoever holds the lock; the next commit sees it whole
+            if (found := self._check_name(mark.job, path)) is None and not path.exists():
+                self.take(mark)  # somebody tidied the folder
         except OSError as error:
             raise unavailable(error, path) from error
-        if found != held[1] or (found["incarnation"], found["fence"]) != (mark.incarnation, mark.fence):
+        if found is not None and (found["incarnation"], found["fence"]) != (mark.incarnation, mark.fence):
             raise _foreign(mark.job, found)
 
     def release(self) -> None:
         """Let everything go. Harmless when repeated."""
-        while self._held:
-            _, (file, _) = self._held.popitem()
-            file.close()
+        for held in self._held.values():
+            if held is not None:
+                held[0].close()
+        self._held.clear()
+
+    def _check_name(self, job: str, path: Path) -> dict[str, Any] | None:
+        """The name in the file; None where it is gone, or being written by whoever holds the lock.
+
+        Raises: SinkForeign - it is not ours. The claim is given up then: the next one that is taken is somebody's wish.
+        """
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        held = self._held[job]
+        if held is None or found != held[1]:
+            self._held[job] = None
+            if held is not None:
+                held[0].close()
+            raise _foreign(job, found)
+        return found
 
     def _path(self, job: str) -> Path:
         return self._folder / f"claim-{job}.json"
+
+    def _mine(self, job: str, path: Path) -> IO[str] | None:
+        """The file that is held, where it is still the one at ``path``."""
+        held = self._held.pop(job, None)
+        if held is None or _is_at(held[0], path):
+            return held and held[0]
+        held[0].close()
+        return None
 
     def _locked(self, path: Path, job: str) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)

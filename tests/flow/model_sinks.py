@@ -148,6 +148,7 @@ class TableTransactions(TwoPhases):
         self.done = {}  # incarnation and target -> checkpoint
         self.marks = {}  # by target
         self.holder, self.claimed = None, None
+        self.names = {}  # process -> the name under which it claimed
 
     @property
     def mark(self):
@@ -161,7 +162,10 @@ class TableTransactions(TwoPhases):
         """By a lock that goes with its process, where there are locks, and by the name in the file."""
         if self.has_locks and self.holder not in (None, process) and self.holder.is_alive:
             raise foreign(mark)
+        if self.names.get(process, self.claimed) != self.claimed:
+            raise foreign(mark)
         self.holder, self.claimed = process, (mark.incarnation, mark.fence)
+        self.names[process] = self.claimed
 
     @property
     def owner(self):

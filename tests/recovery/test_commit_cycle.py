@@ -8,7 +8,7 @@ import pytest
 
 import cdc.commit
 import cdc.consumer
-from cdc.checkpoint import CheckpointState
+from cdc.checkpoint import Checkpoint, CheckpointState
 from cdc.checkpoint_sqlite import SqliteStore
 from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, TargetMismatch
 from channels.mapping import Mapping
@@ -220,6 +220,30 @@ def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
         harness.once()
     assert harness.sink.commits == 0
     taken_over[0].close()
+
+
+def test_what_another_process_has_opened_is_not_aborted(make, tmp_path):
+    """It takes over while this one asks what is unfinished; its labels would be refused to it from then on."""
+    harness, aborted = make(Source.random(4, transactions=30)), []
+
+    class TakenOver(Faulty):
+        def unfinished(self):
+            (tmp_path / "home" / "locks" / f"{JOB}.lock").unlink()
+            newer = SqliteStore(tmp_path / "home")
+            fence = newer.acquire(JOB, "shop.yaml").fence
+            newer.save(Checkpoint(newer.next_id(), fence, CheckpointState.OPEN, place(0), None))
+            newer.close()
+            return self.inner.unfinished()
+
+    class Watch(Faulty):
+        def abort(self, *which):
+            aborted.append(which)
+
+    harness.wrap_store = lambda inner: TakenOver(inner, None)
+    harness.wrap_sink = lambda inner: Watch(inner, None)
+    with pytest.raises(LeaseLost):
+        harness.once()
+    assert not aborted
 
 
 def test_the_tasks_of_a_closed_cycle_are_gone_before_it_is_aborted(make):

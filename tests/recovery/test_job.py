@@ -35,6 +35,7 @@ from cdc.logs import LineFormatter
 from cdc.status import Resume
 from cdc.wishes import Wish
 from channels.mapping import Routes
+from channels.sinks.base import foreign
 from tests.flow.harness import MAPPINGS
 from tests.flow.runner import ThreadRunner
 from tests.flow.sink import FileSink
@@ -535,6 +536,34 @@ def test_a_job_that_was_stopped_and_forgotten_goes_on_from_its_targets(bench):
     adopted = bench.job(adopt=True)
     adopted.until_caught_up(bench.source)
     adopted.stop()
+    assert bench.rows() == bench.expected()
+
+
+def test_a_resume_behind_another_life_of_the_job_compares_with_the_sink_again(bench):
+    """What was there meanwhile may have committed more than this process knows."""
+
+    class Claimed(Around):
+        def commit(self, loads, mark):
+            known = self.inner.last_checkpoint("shop")
+            if known is not None and known.incarnation != mark.incarnation:
+                raise foreign(known)
+            self.inner.commit(loads, mark)
+
+    bench.wrap_sink = Claimed
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    bench.wrap_sink = lambda sink: sink
+    other = bench.job(home="new", adopt=True)
+    other.until_caught_up(bench.source)
+    bench.source.write(("shop.orders", 7))
+    other.until_caught_up(bench.source)
+    bench.source.write(("shop.orders", 8))
+    other.until_caught_up(bench.source)
+    job.until("PAUSED", resume="manual")
+    kill_like(other)
+    job.job.request_resume(Resume())
+    with pytest.raises(SinkForeign, match="--adopt"):
+        job.ended()
     assert bench.rows() == bench.expected()
 
 
