@@ -30,6 +30,11 @@ from benchmarks.suite import WARM_UP, measure
 
 _SHOWN = 12  # functions of each process
 _SINK = "type: delta, path: ./warehouse, create_tables: true"
+_PROCESS = re.compile(r'process \d+:".*?";')
+_WAITS = re.compile(
+    r"\((?:threading|selectors|socket|py4j/clientserver|concurrent/futures/thread|pyspark/accumulators|spark/session)\.py:\d+\)$"
+    r"|manager \(pyspark/daemon\.py:\d+\)$"
+)
 _FRAME = re.compile(r"^\s+([\w.$]+)\.([\w$<>]+)\(", re.M)
 
 
@@ -105,15 +110,16 @@ def _jvm(driver: int, folder: Path) -> Iterator[Path | None]:
 
 
 def _folded(path: Path) -> dict[str, Counter[str]]:
-    """Samples of each stack, from the outermost function inwards, for the driver and for the workers."""
+    """Samples of each stack, from the outermost function inwards, for the driver and for the workers.
+
+    py-spy counts some threads that wait as busy: stacks that end in a wait are left out.
+    """
     found: dict[str, Counter[str]] = {"driver": Counter(), "workers": Counter()}
     for line in path.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
-        process, _, rest = stack.partition(";")
-        if not process.startswith("process "):  # children alone are named
-            found["driver"][stack] += int(count)
-        elif "pyspark" in process and "java" not in process:
-            found["workers"][rest] += int(count)
+        *parents, own = _PROCESS.split(stack)  # a process begins with the names of those it comes from
+        if not _WAITS.search(own):
+            found["workers" if len(parents) > 1 else "driver"][own] += int(count)
     return found
 
 

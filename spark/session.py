@@ -124,6 +124,7 @@ def _static(master: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.executorEnv.PYTHONPATH": str(_ROOT),
+            "spark.python.daemon.module": "spark.daemon",  # a cluster's executors import PySpark as it is set up there
         }
     else:
         settings |= {

@@ -270,7 +270,7 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.parametrize("what", ["java", "pyspark.daemon"])
+@pytest.mark.parametrize("what", ["java", "spark.daemon"])
 def test_the_jvm_or_its_python_workers_die(shop: Shop, what: str) -> None:
     pid = shop.job.pid
     found = [child for child in psutil.Process(pid).children(recursive=True) if what in _command(child)]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
+import py4j
+import pyarrow as pa
+import pyspark
 import pytest
 
 import spark.session
@@ -43,6 +47,21 @@ def test_secrets_reach_the_jvm_and_are_not_on_its_command_line_but_options_are()
         "True True False",
         "True True False",
     ]
+
+
+def test_workers_import_pyspark_from_its_folder_not_from_the_zip_that_spark_names_first(
+    sessions: SessionHolder,
+) -> None:
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import py4j
+        import pyspark
+
+        zips = [place.endswith(".zip") for place in sys.path]
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"place": [pyspark.__file__, py4j.__file__, str(any(zips))]})
+
+    rows = sessions.get().range(1).mapInArrow(seen, "place string").collect()
+    assert [row.place for row in rows] == [pyspark.__file__, py4j.__file__, "True"]  # zips are there, behind
 
 
 class ConnectSession:

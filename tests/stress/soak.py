@@ -46,7 +46,7 @@ status: {{port: {status}}}
 SHOPPERS, TRANSACTIONS_PER_S = 2, 20.0  # of each: two cores also have MySQL and the comparison to carry
 KILL_EVERY_S = 60.0
 WHILE_STARTING = 0.2  # share of kills that come whatever the job is doing
-VICTIMS = ("driver", "driver", "driver", "java", "pyspark.daemon")
+VICTIMS = ("driver", "driver", "driver", "java", "spark.daemon")
 CALM = 1 / 6  # of the time, at its end, without kills
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 

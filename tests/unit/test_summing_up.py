@@ -75,7 +75,7 @@ def test_what_grows_by_the_hour_is_told_though_it_stays_below_the_limit_of_media
         assert grown("memory", samples, "memory_mib").holds
         return growing("driver_mib", samples).holds
 
-    assert growing_by(60) and growing_by(-60) and not growing_by(200)
+    assert growing_by(400) and growing_by(-400) and not growing_by(600)
 
 
 def test_a_sampler_that_fails_fails_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
