@@ -14,6 +14,7 @@ from tests.servers.doris.frontend import basic
 from tests.servers.doris.settings import DorisSettings
 from tests.servers.doris.stand_in import DorisStandIn
 from tests.servers.olap_faults import Fault
+from tests.servers.olap_storage import StoredColumn
 
 USER = ("cdc", "s:ec@ret")
 HEADERS = {
@@ -105,6 +106,24 @@ def test_two_phases_make_rows_visible_once(doris: DorisStandIn) -> None:
     assert "transaction [5] not found" in finish(doris, "commit", txn_id="5")["msg"]
     assert "transaction not found, label=zz" in finish(doris, "commit", label="zz")["msg"]
     assert "running transaction not found, label=l1" in finish(doris, "commit", label="l1")["msg"]
+
+
+def test_columns_that_change_between_the_phases_keep_what_was_loaded(doris: DorisStandIn) -> None:
+    storage, table = doris.storage, doris.storage.tables["ods", "t"]
+    for number in range(3):
+        load(doris, f"{number},ann,0,7\n", f"l{number}", two_phase_commit="true")
+    storage.rename_column(table, "name", "was")
+    finish(doris, "commit", label="l0")
+    assert doris.rows("SELECT id, was FROM ods.t") == [(0, "ann")]
+    storage.rename_column(table, "was", "name")
+    storage.add_column(table, StoredColumn("more", "INT", default="5"))
+    finish(doris, "commit", label="l1")
+    assert doris.rows("SELECT * FROM ods.t ORDER BY id") == [(0, "ann", 5), (1, "ann", 5)]
+    storage.drop_column(table, "name")
+    finish(doris, "commit", label="l2")
+    storage.add_column(table, StoredColumn("name", "VARCHAR(5)"))
+    load(doris, "3,bob,0,7\n", "l3")
+    assert doris.rows("SELECT id, name FROM ods.t ORDER BY id") == [(0, None), (1, None), (2, None), (3, "bob")]
 
 
 def test_a_label_is_taken_once_and_again_after_an_abort(doris: DorisStandIn) -> None:

@@ -86,6 +86,7 @@ class StoredTable:
     partition_column: str | None = None
     partitions: list[StoredPartition] = field(default_factory=list)
     version: int = 1
+    renamed: dict[str, str] = field(default_factory=dict)  # a name that a prepared load may know -> today's
 
     @property
     def base(self) -> str:
@@ -161,6 +162,7 @@ class Storage:
             self._duck.execute(f'DROP VIEW {table.view}; ALTER TABLE {table.base} ADD COLUMN "{column.name}" '
                                f"{column.stored}{default}")  # fmt: skip
             table.columns = (*table.columns, column)
+            table.renamed.pop(column.name, None)
             self._make_view(table)
 
     def drop_column(self, table: StoredTable, name: str) -> None:
@@ -175,6 +177,7 @@ class Storage:
             table.columns = tuple(
                 replace(column, name=new) if column.name == name else column for column in table.columns
             )
+            table.renamed = {old: new if now == name else now for old, now in table.renamed.items()} | {name: new}
             self._make_view(table)
 
     def modify_column(self, table: StoredTable, column: StoredColumn) -> None:
@@ -202,7 +205,8 @@ class Storage:
         if not fields.num_rows:
             return Checked(None, 0, ())
         given = set(fields.column_names)
-        columns = [column for column in table.columns if column.name in given]
+        now = table.columns  # another thread may rename one
+        columns = [column for column in now if column.name in given]
         values, refusals = [], []
         for column in columns:
             value = _cast(column, zone_hours)
@@ -214,10 +218,7 @@ class Storage:
                 f"({value} >= '{part.low or '0001-01-01'}' AND {value} < '{part.high}')" for part in table.partitions
             )
             refusals.append((f"NOT ({within or 'false'})", "'no partition for this tuple. tuple='"))
-        for column in table.columns:
-            if column.name not in given:
-                default = "NULL" if column.default is None else f"CAST('{column.default}' AS {column.stored})"
-                values.append(f'{default} AS "{column.name}"')
+        values += [f'{_default(column)} AS "{column.name}"' for column in now if column.name not in given]
         sign = f'COALESCE(TRY_CAST("{SIGN}" AS TINYINT), 0)' if SIGN in given else "0"
         order = table.sequence_column or (SEQUENCE if SEQUENCE in given else None)
         sequence = f'TRY_CAST("{order}" AS HUGEINT)' if order in given else "NULL"
@@ -236,7 +237,11 @@ class Storage:
         return Checked(typed.filter(typed["bad"].is_null()).drop_columns("bad"), typed.num_rows, lines)
 
     def apply(self, table: StoredTable, loads: Iterable[pa.Table]) -> None:
-        """Make rows visible as one version: the larger sequence wins, a tie goes to the later row."""
+        """Make rows visible as one version: the larger sequence wins, a tie goes to the later row.
+
+        Rows are of the table's columns when they were checked. The real servers know columns by number: a name may have
+        changed since, and a column that was added has its default.
+        """
         with self._lock:
             table.version += 1
             for rows in loads:
@@ -249,7 +254,11 @@ class Storage:
                 self.apply(table, rows)
 
     def _apply(self, table: StoredTable, rows: pa.Table) -> None:
-        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        rows = rows.rename_columns([table.renamed.get(name, name) for name in rows.column_names])
+        names = ", ".join(
+            f'"{column.name}"' if column.name in rows.column_names else f'{_default(column)} AS "{column.name}"'
+            for column in table.columns
+        )
         columns = f'{names}, "{SIGN}", "{SEQUENCE}", {table.version} AS "{VERSION}"'
         if table.model not in ("UNIQUE", "PRIMARY"):
             self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM rows")
@@ -271,6 +280,10 @@ class Storage:
         self._duck.execute(f"DELETE FROM {table.base} AS old USING new_rows AS new WHERE {same}")
         self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM new_rows")
         self._duck.execute("DROP TABLE new_rows; COMMIT")
+
+
+def _default(column: StoredColumn) -> str:
+    return "NULL" if column.default is None else f"CAST('{column.default}' AS {column.stored})"
 
 
 def _cast(column: StoredColumn, zone_hours: float) -> str:
