@@ -42,14 +42,14 @@ def doris(request: pytest.FixtureRequest) -> Iterator[DorisStandIn]:
 def load(doris: DorisStandIn, body: Any, label: str = "l1", **headers: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{doris.backends[0].port}/api/ods/t/_stream_load"
     given = {**HEADERS, "label": label, **headers}
-    with requests.put(url, data=body, headers=given, auth=USER, timeout=10) as answer:
+    with requests.put(url, data=body, headers=given, auth=USER, timeout=120) as answer:
         assert answer.status_code == 200
         return dict(answer.json())
 
 
 def finish(doris: DorisStandIn, operation: str, **headers: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{doris.backends[0].port}/api/ods/_stream_load_2pc"
-    with requests.put(url, headers={"txn_operation": operation, **headers}, auth=USER, timeout=10) as answer:
+    with requests.put(url, headers={"txn_operation": operation, **headers}, auth=USER, timeout=120) as answer:
         return dict(answer.json())
 
 
@@ -168,7 +168,7 @@ def test_rows_are_refused_for_the_reference_s_reasons(doris: DorisStandIn, body:
     answer = load(doris, body.encode())
     assert (answer["Status"], answer["NumberFilteredRows"]) == ("Fail", 1)
     assert "too many filtered rows" in answer["Message"]
-    assert reason in requests.get(answer["ErrorURL"], timeout=10).text
+    assert reason in requests.get(answer["ErrorURL"], timeout=120).text
     assert state(doris, "l1") == "ABORTED"
 
 

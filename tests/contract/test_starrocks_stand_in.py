@@ -41,10 +41,10 @@ def ask(
     given = {"db": "ods", "table": "t", "label": label, **{k.replace("__", "-"): v for k, v in headers.items()}}
     method = "PUT" if operation == "load" else "POST"
     url = f"http://{starrocks.fe[number]}/api/transaction/{operation}"
-    answer = requests.request(method, url, headers=given, auth=user, allow_redirects=False, timeout=10)
+    answer = requests.request(method, url, headers=given, auth=user, allow_redirects=False, timeout=120)
     while follow and answer.status_code == 307:
         answer = requests.request(
-            method, answer.headers["Location"], headers=given, auth=user, data=body, allow_redirects=False, timeout=10
+            method, answer.headers["Location"], headers=given, auth=user, data=body, allow_redirects=False, timeout=120
         )
     return answer
 
@@ -57,7 +57,7 @@ def said(starrocks: StarrocksStandIn, operation: str, label: str = "l1", body: b
 
 def state(starrocks: StarrocksStandIn, label: str = "l1") -> str:
     url = f"http://{starrocks.fe[0]}/api/ods/get_load_state?label={label}"
-    return str(requests.get(url, auth=USER, timeout=10).json()["state"])
+    return str(requests.get(url, auth=USER, timeout=120).json()["state"])
 
 
 def prepared(starrocks: StarrocksStandIn, label: str = "l1", body: bytes = ROW) -> None:
@@ -150,7 +150,7 @@ def test_a_load_says_ok_before_its_rows_are_looked_at(starrocks: StarrocksStandI
     assert said(starrocks, "load", body=b'{"id": "x", "name": "far too long"}', **JSON) == "OK: "
     answer = ask(starrocks, "prepare").json()
     assert (answer["Status"], answer["Message"]) == ("INTERNAL_ERROR", "too many filtered rows")
-    assert b"value is incorrect" in requests.get(answer["ErrorURL"], timeout=10).content
+    assert b"value is incorrect" in requests.get(answer["ErrorURL"], timeout=120).content
     assert state(starrocks) == "ABORTED"
 
 
@@ -223,7 +223,7 @@ def test_a_backend_s_restart_loses_its_contexts_alone(starrocks: StarrocksStandI
     assert (state(starrocks, "kept"), state(starrocks, "lost")) == ("PREPARED", "PREPARE")
     assert said(starrocks, "rollback", "lost").startswith("TXN_NOT_EXISTS")
     cancel = f"http://{starrocks.fe[0]}/api/ods/_/_cancel?label=lost"
-    assert requests.post(cancel, auth=USER, timeout=10).json()["status"] == "OK"
+    assert requests.post(cancel, auth=USER, timeout=120).json()["status"] == "OK"
     assert state(starrocks, "lost") == "ABORTED"
 
 
@@ -257,7 +257,7 @@ def test_a_multi_table_transaction_is_answered_by_the_frontend_alone(starrocks: 
     assert said(starrocks, "load", body=ROW, **MULTI) == "OK: "
     assert "Unsupported operation: TXN_PREPARE" in said(starrocks, "prepare", **MULTI)
     place = ask(starrocks, "load", follow=False, **MULTI).headers["Location"]
-    wrong = requests.post(place.replace("load", "commit"), headers={"label": "l1", **MULTI}, auth=USER, timeout=10)
+    wrong = requests.post(place.replace("load", "commit"), headers={"label": "l1", **MULTI}, auth=USER, timeout=120)
     assert wrong.json()["Status"] == "INVALID_ARGUMENT"
     assert ask(starrocks, "commit", **MULTI).json()["TxnId"] == 1001
     assert starrocks.rows("SELECT * FROM ods.t") == [(1, "a")]

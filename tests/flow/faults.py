@@ -68,12 +68,12 @@ class Script:
             return work()
         if kind == "hang":
             self.hanging.set()
-            assert self.released.wait(60)
+            assert self.released.wait(240)
             raise error_at(seam, "hung and failed")
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "kill_with_next_open":
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 240
             while len(self.store.unfinished()) < 2:
                 assert time.monotonic() < deadline, "N+1 was never saved as OPEN"
                 time.sleep(0.002)

@@ -135,7 +135,7 @@ class Background(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def ended(self, timeout_s=60):
+    def ended(self, timeout_s=240):
         self.join(timeout_s)
         assert not self.is_alive(), "the run did not end"
         if self.error:

@@ -12,7 +12,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults"])
 
 
-def run_in_process(folder: Path, source, faults=(), timeout_s=60, harness=Harness, **options):
+def run_in_process(folder: Path, source, faults=(), timeout_s=240, harness=Harness, **options):
     """Runs until the source is finished; the exit code, negative for a signal."""
     process = _CONTEXT.Process(target=_run, args=(harness, folder, source, faults, options))
     process.start()

@@ -70,7 +70,7 @@ def ack_all(taker):
 
 
 def all_acked(taker, but=0):
-    until(lambda: len(taker.receiver._unacked) <= but and not taker.receiver._fetcher._acks, 20, "the acks")
+    until(lambda: len(taker.receiver._unacked) <= but and not taker.receiver._fetcher._acks, what="the acks")
 
 
 def test_restarts_of_canal_lose_and_double_nothing(shop):

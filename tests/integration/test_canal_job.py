@@ -121,7 +121,7 @@ def desk(tmp_path, mysql, database, canal):
             os.kill(record.supervisor_pid, signal.SIGKILL)
         if driver_lives(record):
             os.kill(record.driver_pid, signal.SIGKILL)
-    until(lambda: not any(driver_lives(one) or supervisor_lives(one) for one in records), 30, "the end of all")
+    until(lambda: not any(driver_lives(one) or supervisor_lives(one) for one in records), what="the end of all")
 
 
 def write_all_kinds(shop):

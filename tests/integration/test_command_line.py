@@ -176,7 +176,7 @@ def test_a_driver_that_always_dies_is_started_with_growing_pauses(desk: Desk) ->
         assert "the supervisor starts it again" in str(desk.status()["reason"]) or desk.status()["state"] == "RUNNING"
         desk.run("stop", "shop")
         assert desk.record().state.value == "CANCELLED"
-        assert process.wait(timeout=60) != 0
+        assert process.wait(timeout=120) != 0
     finally:
         process.kill()
         process.wait()
@@ -362,7 +362,7 @@ def test_logs_show_the_end_and_follow(desk: Desk) -> None:
             )
         assert following.stdout.readline() == "a new line\n"
         following.send_signal(signal.SIGINT)
-        assert following.wait(timeout=10) == 130
+        assert following.wait(timeout=120) == 130
 
 
 @pytest.mark.parametrize(

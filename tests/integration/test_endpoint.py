@@ -104,7 +104,7 @@ def ask(
     url: str, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, Any] | str, http.client.HTTPResponse]:
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
@@ -120,7 +120,7 @@ def with_token(token: str = TOKEN) -> dict[str, str]:
 
 def raw(url: str, data: bytes) -> bytes:
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=120) as connection:
         connection.sendall(data)
         received = b""
         try:
@@ -283,7 +283,7 @@ def test_connections_without_a_token_shut_nobody_out(controls: Controls, said: b
     with served(controls, host="0.0.0.0") as url, ExitStack() as held:
         address = urlsplit(url)
         for _ in range(CONNECTIONS_MOST + 20):
-            idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+            idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=120))
             idle.sendall(said)
             if said.endswith(b"\r\n\r\n"):
                 assert idle.recv(1 << 16), "answered: from here on it asks nothing"

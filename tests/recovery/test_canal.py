@@ -56,7 +56,7 @@ class Held(Faulty):
                 if load not in mine:
                     self.inner._apply(load)
             self.waiting.set()
-            assert self.go.wait(60)
+            assert self.go.wait(240)
         return self.inner.commit(loads, checkpoint)
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_acked_before_every_channel_has_committed_it(canal, database,
         assert until(lambda: sinks and sinks[0].waiting.wait(0.1))
         receiver = harness.receiver.inner
         # everything has been fetched, and one channel's commit of the first cycle is held back
-        until(lambda: receiver._fetcher._empty, 30, "the end of what Canal has")
+        until(lambda: receiver._fetcher._empty, what="the end of what Canal has")
         assert harness.sink.rows()["ods.orders"], "the other channel has committed"
         time.sleep(0.5)
         assert line.acked == [], "no ack for the batch or a later one has reached the server"

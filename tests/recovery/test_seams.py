@@ -52,7 +52,7 @@ def test_a_pause_does_not_wait_for_a_prepare_that_hangs(make):
     harness = make(Source.random(3, transactions=20))
     script = put_in(harness, Script(Fault("prepare", "hang", 2)))
     run = harness.in_background()
-    assert script.hanging.wait(10)
+    assert script.hanging.wait(240)
     harness.consumer.stop()
     began = time.monotonic()
     run.ended()

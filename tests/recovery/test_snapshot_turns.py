@@ -161,7 +161,7 @@ class _OneTable(Turns):
 
 
 def _until(is_so):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)

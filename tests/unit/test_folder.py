@@ -66,7 +66,7 @@ def test_processes_of_a_killed_driver_are_ended(tmp_path: Path, monkeypatch: pyt
             for process in (of_job, of_other):
                 assert process.stdout is not None and process.stdout.readline()
             JobFolder(tmp_path, "shop").use_temporary()
-            assert of_job.wait(10) == -signal.SIGKILL
+            assert of_job.wait(120) == -signal.SIGKILL
             assert of_other.poll() is None
         finally:
             of_job.kill()

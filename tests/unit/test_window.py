@@ -46,13 +46,13 @@ def test_batches_come_out_in_order_and_an_error_after_them():
 def test_reading_stands_still_until_rows_are_taken():
     window = Window(1600)
     thread, done = put_in_background(window, batch(1), batch(2), batch(3))
-    assert window.get(5).last.offset == 1
-    assert window.get(5).last.offset == 2
+    assert window.get(120).last.offset == 1
+    assert window.get(120).last.offset == 2
     assert window.is_full()
     assert window.get(0.05) is None
     window.taken(800)
-    assert window.get(5).last.offset == 3
-    thread.join(5)
+    assert window.get(120).last.offset == 3
+    thread.join(120)
     assert done == [True, True, True]
 
 
@@ -95,7 +95,7 @@ def test_closing_lets_a_blocked_reader_go():
     window = Window(800)
     thread, done = put_in_background(window, batch(1), batch(2))
     window.close()
-    thread.join(5)
+    thread.join(120)
     assert done[-1] is False
 
 
