@@ -91,10 +91,17 @@ class Desk:
         end = end_of_binlog(self.shop.server)
 
         def reached():
+            nonlocal status
             status = self.status(name)
-            return status if is_caught_up(status, end) else None
+            return is_caught_up(status, end)
 
-        return until(reached, what=f"{name} at {end}")
+        status = None
+        try:
+            until(reached, what=f"{name} at {end}")
+        except AssertionError as error:
+            error.add_note(f"{json.dumps(status)}\n{self.cdc('logs', name, '--lines', 100)}")
+            raise
+        return status
 
     def table(self, job, name):
         found = proof.read_delta(self.folder / job / "ods" / name)
