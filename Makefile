@@ -33,6 +33,7 @@ check: setup ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.recovery.matrix.warm  # kernels, once: workers would compile the same ones side by side
 	$(PYTEST) tests/unit -n $(WORKERS)
 
 # not reordered by number of tests: the longest files have few, and would come last, with one worker left

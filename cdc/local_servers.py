@@ -32,7 +32,7 @@ from cdc.errors import SurroundingsError
 
 Kind = Literal["mysql", "mariadb"]
 
-START_TIMEOUT_S = 120.0  # a cold disk and two busy cores need most of a minute for a first start
+START_TIMEOUT_S = 240.0  # a cold disk and two busy cores need most of a minute for a first start
 _DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _NAMES = {"mysql": ("CDC_MYSQLD", "mysqld"), "mariadb": ("CDC_MARIADBD", "mariadbd")}
 

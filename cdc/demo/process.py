@@ -62,7 +62,7 @@ class JobProcess:
             self._process.wait()
             self._process = None
 
-    def stop(self, timeout_s: float = 60) -> int:
+    def stop(self, timeout_s: float = 240) -> int:
         """SIGTERM, and the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

@@ -25,7 +25,7 @@ SHOPPERS = 2
 TRANSACTIONS_PER_S = 150.0  # of each shopper; far below what the job takes, so that a small machine stays usable
 FILL_CUSTOMERS, FILL_ORDERS = 2000, 10_000
 PASSWORD = secrets.token_urlsafe(12)
-START_TIMEOUT_S = 120  # a first start compiles the decoder's kernels
+START_TIMEOUT_S = 300  # a first start compiles the decoder's kernels
 
 MARK = ".cdc-demo"  # a file: the folder is a demonstration's, and nothing else is lost with it
 

@@ -166,7 +166,7 @@ def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
         there.faults.order("load", Fault.ERROR, times=1, match="looked-at")
         write_job(kind, there, create=True, status=port)
         job.start()
-        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
+        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 300)
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             for number in range(20):
                 cursor.execute(f"INSERT INTO {TABLES[number % 4]} VALUES ({number}, 'é {number}', '2024-02-29')")

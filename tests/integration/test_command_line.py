@@ -33,7 +33,7 @@ status: {port: 0}
 """
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"

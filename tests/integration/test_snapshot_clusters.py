@@ -64,7 +64,7 @@ def test_full_tables_and_what_is_written_meanwhile(
             )
         )  # fmt: skip
         job.start()
-        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 120)
+        job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 300)
         cluster_values.change(mysql, database)
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             for first in range(0, ROWS, ROWS // 20):

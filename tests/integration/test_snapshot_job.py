@@ -102,7 +102,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
             one = {channel["target"]: channel["snapshot"] for channel in status["channels"]}["ods.orders"]
             return one["where"] == "id <= 1000" and one["consistent"] and one["rows"] == 900
 
-        job.wait_for("some rows again", some_again, 120)
+        job.wait_for("some rows again", some_again, 300)
         found = _target(tmp_path, "orders")
         assert found.num_rows == 20000, "a condition deletes nothing"
         assert found.column("note").to_pylist().count("unseen") == 100
@@ -117,7 +117,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
 
-        job.wait_for("renamed rows again", _consistent("renamed"), 120)
+        job.wait_for("renamed rows again", _consistent("renamed"), 300)
         assert sorted(_target(tmp_path, "renamed").column("number").to_pylist()) == [1, 3]
 
         refused = _command(home, "snapshot", "shop", f"{database}.nothing")
@@ -148,7 +148,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         # a table goes of which no row was ever in the binlog, while nobody looks
         mysql.execute(f"DROP TABLE IF EXISTS {database}.later")
         job.start()
-        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 120)
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 300)
         assert status["resume"] == "manual" and f"DROP TABLE touches {database}.later" in status["reason"]
         job.stop()
 
@@ -174,10 +174,10 @@ def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_agai
             cursor.execute("SET SESSION binlog_format = 'ROW'")
             cursor.execute("INSERT INTO nobody VALUES (2)")
             connection.commit()
-        status = job.wait_for("the pause", is_paused, 120)
+        status = job.wait_for("the pause", is_paused, 300)
         assert "image" in status["reason"] and "--accept-gap" in status["mend"]
         assert _command(home, "resume", "shop", "--accept-gap").returncode == 0
-        job.wait_for("the last row", lambda _: _target(tmp_path, "nobody").num_rows == 2, 120)
+        job.wait_for("the last row", lambda _: _target(tmp_path, "nobody").num_rows == 2, 300)
         status = job.wait_for(
             "loaded again", lambda status: status["state"] == "RUNNING" and _consistent("orders")(status), 120
         )
@@ -190,7 +190,7 @@ def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_agai
             cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 4")
             connection.commit()
-        job.wait_for("another pause, for nobody has agreed to this one", is_paused, 120)
+        job.wait_for("another pause, for nobody has agreed to this one", is_paused, 300)
         job.stop()
 
 
@@ -210,7 +210,7 @@ def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, datab
         job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
         cursor.execute("ALTER TABLE orders DROP COLUMN total")
         cursor.execute("UNLOCK TABLES")
-        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 120)
+        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 300)
         assert "ALTER TABLE orders DROP COLUMN total" in status["reason"] and status["resume"] == "manual"
         assert "the snapshot waits for the stream" in job.log.read_text()
         told = _command(home, "resume", "shop", "--past-ddl")
@@ -231,7 +231,7 @@ def test_a_change_that_the_binlog_does_not_have_pauses_the_snapshot(mysql, datab
         job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
         cursor.execute("ALTER TABLE orders RENAME COLUMN total TO sum")
         cursor.execute("UNLOCK TABLES")
-        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 120)
+        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 300)
         assert "The binlog has no statement of it" in status["reason"] and "orders" in status["reason"]
         cursor.execute("ALTER TABLE orders RENAME COLUMN sum TO total")
         assert _command(home, "resume", "shop").returncode == 0

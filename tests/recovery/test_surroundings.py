@@ -183,7 +183,7 @@ def test_a_second_home_on_the_same_empty_sink_is_refused_and_the_first_one_goes_
         assert "is taken by another reader: cdc-shop-" in second.log.read_text()
     with shop.another("third", ", server_id: 4711") as second:
         second.start()
-        refused = second.wait_for("refused", lambda status: status["state"] == "PAUSED", 120)
+        refused = second.wait_for("refused", lambda status: status["state"] == "PAUSED", 300)
         assert refused["resume"] == "manual"
         assert "Another process writes job shop into this sink" in refused["reason"]
         assert str(shop.job.pid) in refused["reason"] and str(shop.home) in refused["reason"]

@@ -21,7 +21,7 @@ from cdc.local_servers import LocalServer, free_port
 USER, PASSWORD = "canal", "canal"
 DESTINATION = "shop"
 _PARTS = Path(__file__).parent / "canal_parts"
-_START_TIMEOUT_S = 120.0  # of a machine that does much else
+_START_TIMEOUT_S = 240.0  # of a machine that does much else
 
 
 def obtain_canal() -> Path:
