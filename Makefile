@@ -29,16 +29,21 @@ setup: $(VENV)/ready ## Make the environment in .venv, with what requirements-de
 demo: setup ## A private MySQL, a shop that is written to, a job that is killed and resumed, and the proof
 	$(BIN)/cdc demo
 
-check: setup ## The quick part: ruff, mypy, import-linter, unit tests
+# what each of several workers would make for itself, side by side: the compiled kernels, the archive of the JVM's classes
+warm: setup
+	@$(BIN)/python -m spark.archive & made=$$!; $(BIN)/python -m tests.recovery.matrix.warm && wait $$made
+
+check: warm ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.recovery.matrix.warm  # kernels, once: workers would compile the same ones side by side
 	$(PYTEST) tests/unit -n $(WORKERS)
 
-# not reordered by number of tests: the longest files have few, and would come last, with one worker left
+# Files in this order, the longest ones first: else one worker works on, alone. They are not reordered by their number of
+# tests, since the longest have few.
+FOLDERS := recovery stress integration spark contract
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs; SEED=n repeats its draws
-	$(PYTEST) tests --ignore=tests/unit -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(FOLDERS:%=tests/%) -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
@@ -95,4 +100,4 @@ lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.l
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz golden protocol lock clean
+.PHONY: help setup demo warm check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz golden protocol lock clean

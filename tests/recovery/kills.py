@@ -107,7 +107,7 @@ def until_commit(job: JobProcess) -> float:
     """Seconds from a start to a commit of rows, on this machine as busy as it is. The job is killed then."""
     begin = time.monotonic()
     job.start()
-    job.wait_for("a first commit", _has_committed_rows, 180)
+    job.wait_for("a first commit", _has_committed_rows, 600)
     job.kill()
     return time.monotonic() - begin
 
@@ -124,7 +124,7 @@ def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> i
         cursor.execute("SHOW BINARY LOG STATUS")
         end = cursor.fetchone()[:2]
     job.start()
-    job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 180)
+    job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 600)
     job.kill()
     rows = 0
     for name, key in shop.KEYS.items():
