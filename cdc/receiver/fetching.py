@@ -78,6 +78,7 @@ class Fetcher:
         self._expected: int | None = None  # the next batch's id; None until the first one has come
         self._server_is_new = False
         self._session = 0
+        self._asked = 0  # the session in which all was asked for once more
         self._refusals = 0
         self._jumps: list[float] = []  # when batches were missing
         self._error: BaseException | None = None
@@ -204,6 +205,7 @@ class Fetcher:
         if message is None:
             self._empty += 1
             self._refusals = 0
+            self._ask_once_more()
             return
         self._keep(message)
 
@@ -241,6 +243,15 @@ class Fetcher:
             self._note_jump(message)
         self._client.rollback()
         self._expected = message.id + 1
+
+    def _ask_once_more(self) -> None:
+        """Where nothing comes over a new connection: a batch that was taken before it would be told by the next one.
+
+        A source that has fallen silent has none.
+        """
+        if self._empty >= _EMPTY and self.used < HALF and self._client.session != self._asked:
+            self._client.rollback()
+            self._asked, self._empty = self._client.session, 0
 
     def _note_jump(self, message: Message) -> None:
         now = time.monotonic()

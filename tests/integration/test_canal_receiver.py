@@ -434,31 +434,33 @@ def test_another_client_on_the_destination_is_noticed(shop_of, opened):
         thief.join()
 
 
-@pytest.mark.parametrize("before", [1, 2, 3])
-def test_a_get_that_the_server_answers_to_a_dead_connection_hides_no_rows(shop_of, opened, before):
-    """It may be answered after the rollback of the connection that came next, ``before`` its first gets."""
+@pytest.mark.parametrize(("before", "rows"), [(1, 5), (2, 5), (3, 5), (1, 1)])
+def test_a_get_that_the_server_answers_to_a_dead_connection_hides_no_rows(shop_of, opened, before, rows):
+    """It may be answered after the rollback of the connection that came next, ``before`` its first gets.
+
+    Where it takes the last of the rows, no batch behind it tells.
+    """
     shop = shop_of()
     dead = client_of(shop.canal.address)
     dead.connect()
     client = client_of(shop.canal.address)
-    get, calls = client.get, []
+    get, calls, late = client.get, [], []
 
     def get_after_the_late_one(fetch_size, timeout_ms):
-        message = None
-        if len(calls) == before - 1:
-            until(lambda: dead.get(1, 100) is not None, 10, "a batch for the late get")
+        if len(calls) == before - 1 and not late:
+            late.append(until(lambda: dead.get(fetch_size, 100), what="a batch for the late get"))
             dead.close()
         message = get(fetch_size, timeout_ms)
         calls.extend([message] if message is not None else [])
         return message
 
     client.get = get_after_the_late_one
-    for number in range(5):
-        shop.write(f"INSERT INTO {{db}}.orders VALUES ({number}, '')")
-    receiver = CanalReceiver(lambda: client, Mapped(shop.database), batch_size=1)
-    taker = Taker(opened(receiver)).take_rows(5).take_to_end()
-    assert taker.values() == list(range(5))
-    assert len(calls) > before
+    for number in range(rows):
+        shop.write(f"INSERT INTO {{db}}.orders VALUES ({number}, REPEAT('x', 1000))")  # a batch for itself
+    receiver = CanalReceiver(lambda: client, Mapped(shop.database), batch_size=1 if rows > 1 else 1000)
+    taker = Taker(opened(receiver)).take_rows(rows).take_to_end()
+    assert taker.values() == list(range(rows))
+    assert late and len(calls) > before
 
 
 def test_a_check_disturbs_nobody(shop_of, opened):

@@ -104,6 +104,6 @@ def test_a_short_walk(tmp_path: Path, source: str, target: str, seed: int) -> No
             obtain_canal()
         except SurroundingsError as error:
             unavailable(str(error))
-    outcome = run(tmp_path, source, target, seconds=25, seed=seed)
+    outcome = run(tmp_path, source, target, seconds=15, seed=seed)
     assert outcome.faults == ()
     assert outcome.groups > 60 and outcome.views > 3
