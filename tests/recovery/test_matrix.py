@@ -1,10 +1,12 @@
 """Every seam x every fault x every receiver x every sink; start again; both sides agree, and nothing came twice.
 
-`make recovery` runs all cells; else it is a sample in which every pair of seam, fault and way (receiver to sink) is
-met. CDC_TEST_SEED repeats a sample, and the histories and calls that its cells had.
+`make recovery` runs all cells; else it is a sample in which every pair of two axes' values is met twice, every way from
+a receiver to a sink among them. CDC_TEST_SEED repeats a sample, and the histories and calls that its cells had.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -75,11 +77,12 @@ def test_a_cell(lanes, cell):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sample_meets_every_pair_and_is_hardly_larger_than_it_must_be(seed):
-    met = {pair for cell in sample(seed) for pair in pairs(cell)}
-    assert met == {pair for cell in possible_cells() for pair in pairs(cell)}
-    least = len({(cell.seam, cell.receiver, cell.sink) for cell in possible_cells()})
-    assert least <= len(sample(seed)) <= 1.05 * least
+def test_a_sample_meets_every_pair_twice_and_is_hardly_larger_than_it_must_be(seed):
+    met = Counter(pair for cell in sample(seed) for pair in pairs(cell))
+    possible = Counter(pair for cell in possible_cells() for pair in pairs(cell))
+    assert all(met[pair] >= min(2, count) for pair, count in possible.items())
+    least = 2 * len({(cell.seam, cell.kind) for cell in possible_cells()})
+    assert least <= len(sample(seed)) <= 1.2 * least
 
 
 def test_a_seed_always_gives_the_same_sample():

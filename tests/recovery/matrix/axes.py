@@ -1,4 +1,4 @@
-"""The axes, the cells that they make, and a sample in which every pair of values is met."""
+"""The axes, the cells that they make, and a sample in which every pair of values is met twice."""
 
 from __future__ import annotations
 
@@ -60,23 +60,25 @@ def possible_cells() -> list[Cell]:
 
 
 def sample(seed: int, cells: Sequence[Cell] | None = None) -> list[Cell]:
-    """Cells in which every pair of seam, fault and way from receiver to sink is met that is met in ``cells``.
+    """Cells in which every pair of values of two axes is met that is met in ``cells``, and met by two of them if it can be.
 
     Greedy: of some cells drawn, the one with most pairs that are still missing.
     """
-    draw, cells = random.Random(seed), list(possible_cells() if cells is None else cells)
-    missing, taken = {pair for cell in cells for pair in pairs(cell)}, []
-    while missing:
-        draw.shuffle(cells)
-        best = max(cells[:200], key=lambda cell: len(missing.intersection(pairs(cell))))
-        if missing.isdisjoint(pairs(best)):
-            best = next(cell for cell in cells if not missing.isdisjoint(pairs(cell)))
-        missing.difference_update(pairs(best))
-        cells.remove(best)
-        taken.append(best)
+    draw, cells, taken = random.Random(seed), list(possible_cells() if cells is None else cells), list[Cell]()
+    for _ in range(2):
+        missing = {pair for cell in cells for pair in pairs(cell)}
+        while missing:
+            draw.shuffle(cells)
+            best = max(cells[:200], key=lambda cell: len(missing.intersection(pairs(cell))))
+            if missing.isdisjoint(pairs(best)):
+                best = next(cell for cell in cells if not missing.isdisjoint(pairs(cell)))
+            missing.difference_update(pairs(best))
+            cells.remove(best)
+            taken.append(best)
     return sorted(taken)
 
 
 def pairs(cell: Cell) -> Iterable[tuple[object, object]]:
     """What a sample has to meet."""
-    return combinations((("seam", cell.seam), ("kind", cell.kind), ("way", cell.receiver, cell.sink)), 2)
+    axes = (("seam", cell.seam), ("kind", cell.kind), ("receiver", cell.receiver), ("sink", cell.sink))
+    return combinations(axes, 2)
