@@ -78,7 +78,8 @@ class Fetcher:
         self._expected: int | None = None  # the next batch's id; None until the first one has come
         self._server_is_new = False
         self._session = 0
-        self._asked = 0  # the session in which all was asked for once more
+        self._rollbacks = 0  # of ours: sessions without a connection of their own
+        self._asked = 0  # the connection over which all was asked for once more
         self._refusals = 0
         self._jumps: list[float] = []  # when batches were missing
         self._error: BaseException | None = None
@@ -241,7 +242,7 @@ class Fetcher:
             self._server_is_new = True
         elif self._expected is not None:
             self._note_jump(message)
-        self._client.rollback()
+        self._roll_back()
         self._expected = message.id + 1
 
     def _ask_once_more(self) -> None:
@@ -249,9 +250,14 @@ class Fetcher:
 
         A source that has fallen silent has none.
         """
-        if self._empty >= _EMPTY and self.used < HALF and self._client.session != self._asked:
-            self._client.rollback()
-            self._asked, self._empty = self._client.session, 0
+        connection = self._client.session - self._rollbacks
+        if self._empty >= _EMPTY and self.used < HALF and connection != self._asked:
+            self._asked, self._empty = connection, 0
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        self._client.rollback()
+        self._rollbacks += 1
 
     def _note_jump(self, message: Message) -> None:
         now = time.monotonic()

@@ -185,7 +185,7 @@ def test_a_cut_line_loses_and_doubles_nothing(shop_of, opened):
 def test_acks_come_in_order_and_only_up_to_what_is_committed(shop_of, opened):
     shop = shop_of()
     receiver = opened(shop.receiver(ring=Ring(entries=64)))
-    taker = Taker(receiver)
+    taker = Taker(receiver).take_to_end()  # all is asked for twice by now; what came before would come in one batch
     for i in range(6):
         shop.write(f"INSERT INTO {{db}}.orders VALUES ({i}, '')")
         taker.take_rows(i + 1)
