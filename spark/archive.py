@@ -89,7 +89,9 @@ def _make(path: Path) -> None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM's sign to leave
         gateway.proc.wait()
-        unfinished.rename(path)  # a JVM never sees half an archive
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.rename(path)  # a JVM never sees half an archive: it dies of one (SIGBUS)
     _drop_old(path.parent)
 
 

@@ -48,7 +48,7 @@ class Bank(threading.Thread):
     def run(self) -> None:
         connection = self.server.connect(self.database)
         with connection, connection.cursor() as cursor:
-            while not self.ended.wait(0.005):
+            while not self.ended.wait(0.01):
                 amount, there, here = self.draw.randrange(1, 9), *self.draw.sample(("checking", "savings"), 2)
                 connection.begin()
                 for table, change in ((here, -amount), (there, amount)):
@@ -69,7 +69,7 @@ class Auditor(threading.Thread):
 
     def run(self) -> None:
         sql = "SELECT (SELECT sum(balance) FROM ods.checking) + (SELECT sum(balance) FROM ods.savings)"
-        while not self.ended.wait(0.003):
+        while not self.ended.wait(0.02):
             if {("ods", "savings"), ("ods", "checking")} <= set(self.cluster.storage.tables):
                 self.sums.add(self.cluster.execute(sql)[1][0][0])
                 self.looks += 1
