@@ -90,3 +90,12 @@ class PreparedLoad:
     def from_json(cls, data: Mapping[str, Any]) -> PreparedLoad:
         """The load that ``to_json`` wrote."""
         return cls(LoadName(**data["name"]), data["table"], data["rows"], data["bytes"], data["detail"])
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What proves that a target table is the one that the job wrote."""
+
+    identity: str  # changes whenever the table is created again
+    checkpoint: int | None = None  # newest one of the job's incarnation in this table; None: unknown, -1: none
+    missing_files: int = 0  # data files that its newest version names and that do not exist

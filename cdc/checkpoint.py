@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cdc.batch import PreparedLoad
+from cdc.batch import PreparedLoad, TargetState
 from cdc.position import Position, position_from_json
 from cdc.snapshot.chunks import TableSnapshot
 
@@ -77,6 +77,9 @@ class Checkpoint:
     seconds: Mapping[str, float] = field(default_factory=dict)  # gather, prepare, commit, save
     counts: Mapping[str, ChannelCounts] = field(default_factory=dict)  # by source table, totals at this checkpoint
     snapshots: Mapping[str, TableSnapshot] = field(default_factory=dict)  # by source table, as far as committed here
+    # by target table: its identity, and the newest COMMITTED checkpoint that had rows for it
+    targets: Mapping[str, TargetState] = field(default_factory=dict)
+    sink: str | None = None  # identity of the sink's root; None: not known yet
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form, without ``schemas``: they are large and rarely change, so a store keeps them apart."""
@@ -95,6 +98,8 @@ class Checkpoint:
             "seconds": dict(self.seconds),
             "counts": {source: asdict(counts) for source, counts in self.counts.items()},
             "snapshots": {source: snapshot.to_json() for source, snapshot in self.snapshots.items()},
+            "targets": {target: [state.identity, state.checkpoint] for target, state in self.targets.items()},
+            "sink": self.sink,
         }
 
     @classmethod
@@ -117,6 +122,9 @@ class Checkpoint:
             counts={source: ChannelCounts(**counts) for source, counts in data["counts"].items()},
             # states written before there were snapshots have none
             snapshots={source: TableSnapshot.from_json(one) for source, one in data.get("snapshots", {}).items()},
+            # states of older versions have neither targets nor sink: both are recorded by the next commit
+            targets={target: TargetState(*state) for target, state in data.get("targets", {}).items()},
+            sink=data.get("sink"),
         )
 
 

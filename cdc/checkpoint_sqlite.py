@@ -47,6 +47,10 @@ CREATE TABLE checkpoints (
     PRIMARY KEY (job, id)
 ) STRICT;
 """
+# who writes, and how often it has written: a file that was replaced or rolled back under a run does not agree with it
+_RUNS = """
+CREATE TABLE IF NOT EXISTS runs (job TEXT PRIMARY KEY, token TEXT NOT NULL, writes INTEGER NOT NULL) STRICT
+"""
 
 _MENDS = {
     sqlite3.SQLITE_FULL: ("The disk of the state file is full.", "Free some space; the job then goes on by itself."),
@@ -76,6 +80,7 @@ class SqliteStore:
         self._locks = folder / "locks"
         self._lock_file: IO[str] | None = None
         self._held: JobRecord | None = None
+        self._token, self._writes = "", 0  # as the file has them in ``runs``
         self._thread_lock = threading.RLock()
         self._known_schemas: tuple[tuple[TableSchema, ...], str] | None = None
         with self._translated():
@@ -104,10 +109,12 @@ class SqliteStore:
                     else JobRecord(job, secrets.token_hex(4), 1, JobState.PENDING, job_file)
                 )
                 self._write_record(record)
+                token = secrets.token_hex(8)
+                self._run("INSERT OR REPLACE INTO runs VALUES (?, ?, 0)", job, token)
         except BaseException:
             lock_file.close()
             raise
-        self._lock_file, self._held = lock_file, record
+        self._lock_file, self._held, self._token, self._writes = lock_file, record, token, 0
         return record
 
     def release(self) -> None:
@@ -180,7 +187,7 @@ class SqliteStore:
     def forget(self, job: str) -> None:
         """See ``CheckpointStore``."""
         with self._lock(job), self._transaction():
-            for table, column in (("jobs", "name"), ("checkpoints", "job"), ("schemas", "job")):
+            for table, column in (("jobs", "name"), ("checkpoints", "job"), ("schemas", "job"), ("runs", "job")):
                 self._run(f"DELETE FROM {table} WHERE {column} = ?", job)
             (self._locks / f"{job}.lock").unlink()
 
@@ -246,6 +253,15 @@ class SqliteStore:
                 newer_fence=row[0] if row else "none",
                 pid=pid or "unknown",
             )
+        run = self._one("SELECT token, writes FROM runs WHERE job = ?", held.name)
+        if run != (self._token, self._writes):
+            raise LeaseLost(
+                "The state file was replaced by an older copy under the running job.",
+                mend="Put the newer file back and start the job again; without it, `cdc start JOB.yaml --adopt`.",
+                job=held.name,
+                path=self.path,
+                writes=f"{run[1] if run else 'none'}, expected {self._writes}",
+            )
         return held
 
     # SQL
@@ -254,6 +270,7 @@ class SqliteStore:
         for pragma in ("journal_mode = WAL", "synchronous = FULL"):
             self._connection.execute(f"PRAGMA {pragma}")
         with self._transaction():
+            self._connection.execute(_RUNS)
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 for statement in _TABLES.strip().split(";\n"):
@@ -269,8 +286,12 @@ class SqliteStore:
     @contextmanager
     def _writing(self) -> Iterator[JobRecord]:
         """A transaction of the run that holds the job; the fence is checked inside it."""
-        with self._transaction():
-            yield self._check()
+        with self._thread_lock:
+            with self._transaction():
+                held = self._check()
+                yield held
+                self._run("UPDATE runs SET writes = writes + 1 WHERE job = ?", held.name)
+            self._writes += 1
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

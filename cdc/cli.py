@@ -142,15 +142,18 @@ def pause(name: str) -> None:
 @click.option("--past-ddl", is_flag=True, help="Go on behind a row-changing statement.")
 @click.option("--accept-server", is_flag=True, help="Go on from the other server that answers.")
 @click.option("--accept-gap", is_flag=True, help="Go on without changes that are gone or cannot be read.")
+@click.option("--reload-missing", is_flag=True, help="Load targets again that are missing, replaced or too old.")
 @click.pass_context
-def resume(context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool) -> None:
+def resume(
+    context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool, reload_missing: bool
+) -> None:
     """Go on after a pause."""
     from cdc.config import load_config
     from cdc.identity import check_identity
     from cdc.jobs import Driver, known, opened_store
     from cdc.status import Resume
 
-    agreed = Resume(past_ddl=past_ddl, accept_server=accept_server, accept_gap=accept_gap)
+    agreed = Resume(past_ddl, accept_server, accept_gap, reload_missing)
     with opened_store() as store:
         record = known(store, name)
         _refuse_ended(record)

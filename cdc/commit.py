@@ -6,15 +6,15 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 
-from cdc.batch import PreparedLoad
+from cdc.batch import PreparedLoad, TargetState
 from cdc.checkpoint import Checkpoint, CheckpointState, CheckpointStore
 from cdc.cycle import Closed, GivenUp
-from cdc.errors import CdcError, CommitUnknown, LoadLost, SinkBusy, SinkUnavailable
+from cdc.errors import CdcError, CommitUnknown, LoadLost, SinkBusy, SinkUnavailable, TargetLost
 from cdc.position import Position
 from channels.label import label_for
 from channels.sinks.base import CheckpointMark, LoadState, Sink
@@ -74,6 +74,7 @@ class Committer:
             closed.checkpoint,
             state=CheckpointState.PREPARED,
             loads=loads,
+            targets=self._identified(closed.checkpoint, loads),
             seconds={**closed.checkpoint.seconds, "prepare": time.monotonic() - began},
         )
         self._store.save(prepared)
@@ -105,10 +106,35 @@ class Committer:
                 source: replace(counts, last_committed_at=counts.last_committed_at or committed_at)
                 for source, counts in prepared.counts.items()
             },
+            targets={
+                **prepared.targets,
+                **{
+                    load.table: TargetState(prepared.targets[load.table].identity, prepared.id)
+                    for load in prepared.loads
+                    if load.table in prepared.targets  # a state of an older version has none
+                },
+            },
         )
         self._store.save(committed)
         _tell(prepared, commit_s)
         return replace(committed, seconds={**committed.seconds, "save": time.monotonic() - began - commit_s})
+
+    def _identified(self, opened: Checkpoint, loads: tuple[PreparedLoad, ...]) -> Mapping[str, TargetState]:
+        """Return ``opened.targets`` with the identity of each table that gets its first rows.
+
+        Raises: TargetLost - a table was removed since its loads were prepared; SinkUnavailable.
+        """
+        new = sorted({load.table for load in loads} - opened.targets.keys())
+        if not new:
+            return opened.targets
+        found = self._sink.target_states(self._run.job, self._run.incarnation, new)
+        lost = [name for name in new if name not in found]
+        if lost:
+            raise TargetLost(
+                f"The target {', '.join(lost)} was removed before its first commit.",
+                mend=f"`cdc resume {self._run.job}` creates it again and reads its rows again.",
+            )
+        return {**opened.targets, **{name: TargetState(found[name].identity) for name in new}}
 
     def give_back(self, prepared: Checkpoint, before: Checkpoint) -> Checkpoint:
         """Make a turn whose loads are lost COMMITTED without them: its chunks are read again in a later turn.

@@ -326,6 +326,8 @@ class Consumer:
             committed_at=utc_now(),
             counts=before.counts,
             snapshots=self._snapshots(before, last),
+            targets=before.targets,
+            sink=before.sink,
         )
         self._parts.store.save(committed)
         self._acknowledge(committed)
@@ -474,6 +476,8 @@ class Consumer:
             seconds={"gather": self._now() - began},
             counts=before.counts,
             snapshots=snapshots,
+            targets=before.targets,
+            sink=before.sink,
         )
         gatherer.begin(gatherer.cycle.first)
         self._closed = Closed(read, [Loading("", 0, 0, 0, read.sequence, loads, taken=True)], None)

@@ -139,6 +139,8 @@ class Cycle:
             closed_by=closed_by,
             seconds={"gather": gather_s},
             counts=counts,
+            targets=before.targets,
+            sink=before.sink,
         )
         return Closed(checkpoint, self.loading, self.oldest_commit_us)
 

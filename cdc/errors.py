@@ -13,7 +13,7 @@
         SinkUnavailable, SinkBusy          RETRY
         CommitUnknown                      RESOLVE
         LoadLost                           RELOAD
-        LoadRejected, TargetMismatch, SinkForeign, SinkSetting   PAUSE
+        LoadRejected, TargetMismatch, TargetLost, SinkForeign, SinkSetting   PAUSE
       LeaseLost                            EXIT
       CheckpointError, anything else       RETRY
 """
@@ -144,6 +144,10 @@ class TargetMismatch(SinkError):
     """The target table does not fit the mapping."""
 
 
+class TargetLost(SinkError):
+    """A target that holds committed rows is missing, was replaced or is an older copy."""
+
+
 class SinkForeign(SinkError):
     """The sink has seen another incarnation of this job, or is ahead of our state."""
 
@@ -185,6 +189,7 @@ _ANSWERS: tuple[tuple[type[BaseException], Answer], ...] = (
     (LoadLost, Answer.RELOAD),
     (LoadRejected, Answer.PAUSE),
     (TargetMismatch, Answer.PAUSE),
+    (TargetLost, Answer.PAUSE),
     (SinkForeign, Answer.PAUSE),
     (SinkSetting, Answer.PAUSE),
     (LeaseLost, Answer.EXIT),

@@ -94,6 +94,7 @@ class Job:
         self._consumer: Consumer | None = None
         self._last: Progress | None = None  # of the newest run
         self._is_compared = False
+        self._is_verified = False  # a run has verified the targets since the last start or resume
         self._at_work: Consumer | None = None  # whose run has not ended
         self._is_over = False
         self._signal = 0
@@ -356,6 +357,8 @@ class Job:
                 self._store,
                 parts.types,
                 parts.snapshot,
+                reload_missing=self._resume is not None and self._resume.reload_missing,
+                is_verified=self._is_verified,
             ),
             Limits(
                 config.commit.interval,
@@ -388,6 +391,7 @@ class Job:
         return self._assembled().resolve_start(RunIdentity(record.name, record.incarnation, record.fence))
 
     def _recovered(self) -> None:
+        self._is_verified = True
         if self._record.state is not JobState.RUNNING:
             _log.info("running from %s", self._last_position())
             self._settle(JobState.RUNNING)
@@ -401,6 +405,7 @@ class Job:
     def _take_up_again(self) -> None:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
+        self._is_verified = False
         try:
             config = self._read()
             check_identity(self._record, config, accept_server=self._accepts_server)

@@ -101,3 +101,5 @@ class Parts:
     store: CheckpointStore
     types: ExpressionTypes | None = None  # of mappings with expressions
     snapshot: SnapshotSettings | None = None  # None: there is nothing but the stream
+    reload_missing: bool = False  # load targets again that do not prove to be the tables that the job wrote
+    is_verified: bool = False  # the targets were verified since the last start or resume: a missing one may return

@@ -15,6 +15,7 @@ from cdc.errors import LoadLost, SinkForeign
 from cdc.parts import Limits, Parts
 from cdc.position import Position
 from cdc.reload import Reload, lost_targets
+from cdc.targets import verify_targets
 from channels.sinks.base import CheckpointMark, Sink
 
 _log = logging.getLogger(__name__)
@@ -65,9 +66,17 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     own = store.last_committed(record.name)
     position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
-    store.save(replace(start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots) if own else start)
+    store.save(_carried(start, own) if own else start)
     _log.warning("adopted: %s goes on at %s as incarnation %s", record.name, position, adopted.incarnation)
     return adopted
+
+
+def _carried(start: Checkpoint, own: Checkpoint) -> Checkpoint:
+    # the targets count their checkpoints by incarnation, and none is of the new one
+    targets = {name: replace(state, checkpoint=None) for name, state in own.targets.items()}
+    return replace(
+        start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots, targets=targets, sink=own.sink
+    )
 
 
 def _start(checkpoint_id: int, fence: int, position: Position) -> Checkpoint:
@@ -105,6 +114,7 @@ class Recovery:
         if before is None:
             before = _start(0, self._parts.run.fence, resolve_start())
             store.save(before)
+        before = verify_targets(self._parts, before)
         self._claim(before)
         unfinished = store.unfinished()
         store.check_fence()  # behind the reading: what another process has opened by now is not ours to abort
@@ -172,6 +182,8 @@ class Recovery:
                 sequence=mark.sequence,
                 counts=before.counts,
                 snapshots=before.snapshots,
+                targets=before.targets,
+                sink=before.sink,
                 committed_at=utc_now(),
             )
             store.save(taken)

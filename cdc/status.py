@@ -181,6 +181,7 @@ class Resume:
     past_ddl: bool = False  # go on behind a row-changing statement
     accept_server: bool = False  # go on from another server at the address
     accept_gap: bool = False  # go on without changes that are gone from the source, or cannot be read
+    reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state
 
 
 class Controls(Protocol):

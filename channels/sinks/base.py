@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from cdc.batch import LoadName, PreparedLoad
+from cdc.batch import LoadName, PreparedLoad, TargetState
 from cdc.errors import CdcError, SinkForeign
 from cdc.position import Position
 
@@ -173,6 +173,26 @@ class Sink(Protocol):
 
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """The newest checkpoint of ``job`` that this sink committed, of any incarnation."""
+
+    def identity(self, *, create: bool) -> str | None:
+        """Return the identity of the root that holds all targets; None if the root has none.
+
+        ``create``: give the root an identity if it has none. Never: creates anything without ``create``.
+        Raises: SinkUnavailable.
+        """
+
+    def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """Return what proves the identity of each of ``targets``; a target that does not exist is left out.
+
+        Calls: before ``claim`` of each run, and once for a table before its first commit. Never: changes anything.
+        Raises: SinkUnavailable.
+        """
+
+    def repair(self, target: str) -> None:
+        """Make a target readable again whose data was lost in part. Its rows are loaded again afterwards.
+
+        Raises: SinkUnavailable.
+        """
 
     @property
     def tells_keys(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from cdc.batch import PreparedLoad
+from cdc.batch import PreparedLoad, TargetState
 from cdc.errors import LoadLost, TargetMismatch
 from channels.label import label_for
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
@@ -281,6 +281,18 @@ class ClusterSink(ABC):
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """See ``Sink``."""
         return self._sql.last_checkpoint(job)
+
+    def identity(self, *, create: bool) -> str | None:
+        """See ``Sink``: tables of a cluster prove their identity one by one."""
+        return "cluster"
+
+    def repair(self, target: str) -> None:
+        """See ``Sink``: the cluster repairs its replicas."""
+        return
+
+    def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """See ``Sink``."""
+        return {name: TargetState("") for name in targets}
 
     def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
         return self._sql.is_recorded(checkpoint.job, checkpoint.incarnation, checkpoint.checkpoint)

@@ -26,8 +26,8 @@ from deltalake import DeltaTable, TableFeatures, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetMismatch
+from cdc.batch import LoadName, PreparedLoad, TargetState
+from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetLost, TargetMismatch
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
 from channels.sinks import delta_tables
@@ -35,7 +35,8 @@ from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable,
 from channels.sinks.delta_claim import Claim
 from channels.sinks.delta_files import STAGING, StagedFileWriter, make_folder, sync_path, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
-from channels.sinks.delta_log import LOG, MARK, DurableLogs, damaged, mend, sum_up, summed_up
+from channels.sinks.delta_log import LOG, MARK, NO_HOOKS, DurableLogs, damaged, mend, sum_up, summed_up
+from channels.sinks.delta_marker import read_marker, write_marker
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
 from spark.writers import write_parts
 
@@ -81,6 +82,9 @@ class DeltaSink:
         self._claim = Claim(self._root / STAGING)
         self._logs = DurableLogs()
         self._tables: dict[str, DeltaTable] = {}
+        self._identities: dict[str, str] = {}  # of tables with committed rows
+        self._committed: dict[str, int | None] = {}  # the newest application transaction that was seen in them
+        self._log_inodes: dict[str, tuple[int, int]] = {}  # device and inode of the log that ``_tables`` were read from
         self._met: dict[str, TargetTable] = {}  # what rows of a table were last found to fit
         self._maintained: dict[str, float] = {}
         self._vacuumed: dict[str, float] = {}
@@ -94,9 +98,12 @@ class DeltaSink:
         folder = self._folder(table.name)
         self._refuse(table.name, self.describe(table))
         self._met[table.name] = table
-        if self._open(table.name) is None:
-            self._create(table, folder)
         found = self._open(table.name)
+        if found is None:
+            if table.name in self._identities:
+                raise self._gone(table.name)
+            self._create(table, folder)
+            found = self._open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
             self._add_invariants(found, folder)
 
@@ -239,7 +246,9 @@ class DeltaSink:
         table = self._open(load.table)
         if table is not None:
             committed = table.transaction_version(_application(name.job, name.incarnation))
-            if committed is not None and committed >= name.checkpoint:
+            if committed == name.checkpoint or (
+                committed is not None and committed > name.checkpoint and _has_mark(table, name)
+            ):
                 return LoadState.COMMITTED
         return LoadState.PREPARED if self._is_staged(load) else LoadState.UNKNOWN
 
@@ -254,6 +263,44 @@ class DeltaSink:
             if mark is not None:
                 marks.append(mark)
         return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
+
+    def identity(self, *, create: bool) -> str | None:
+        """See ``Sink``: the marker in the root folder."""
+        try:
+            return write_marker(self._root) if create else read_marker(self._root)
+        except OSError as error:
+            raise unavailable(error, self._root) from error
+
+    def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """See ``Sink``: ``metaData.id``, the application transaction, and the files on the disk."""
+        states = {}
+        for name in targets:
+            self._forget(name)  # the caller compares
+            found = self._open(name)
+            if found is None:
+                continue
+            committed = found.transaction_version(_application(job, incarnation))
+            identity = self._identities[name] = str(found.metadata().id)
+            self._committed[name] = committed
+            missing = _missing_files(found, self._folder(name))
+            states[name] = TargetState(identity, -1 if committed is None else committed, missing)
+        return states
+
+    def repair(self, target: str) -> None:
+        """See ``Sink``: the log drops data files that do not exist, which every reader stumbles over."""
+        found, folder = self._open(target), self._folder(target)
+        if found is None or not _missing_files(found, folder):
+            return
+        try:
+            found.repair(post_commithook_properties=NO_HOOKS)
+            found.update_incremental()
+            self._logs.sync(folder, found.version())
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailable(
+                f"The log of the Delta table cannot be repaired: {error}.",
+                mend=f"Check {folder}; the job continues automatically.",
+                table=target,
+            ) from error
 
     @property
     def tells_keys(self) -> bool:
@@ -301,17 +348,15 @@ class DeltaSink:
         for attempt in range(_COMMIT_TRIES):
             found = self._open(table)
             if found is None:
-                raise SinkUnavailable(
-                    "The target table is gone.",
-                    mend="Put the table's folder back; or `cdc stop --forget` the job and start it with `--adopt`, "
-                    "which loads all tables again if it has `start: snapshot`.",
-                    table=table,
-                    path=self._folder(table),
-                )
+                raise self._gone(table)
             done = found.transaction_version(_application(mark.job, mark.incarnation))
-            if done is not None and done >= mark.checkpoint:
-                self._make_durable(found, table)
+            if (known := self._committed.get(table)) is not None and (done is None or done < known):
+                raise self._replaced(table, f"checkpoint {done}", f"checkpoint {known}")
+            if done == mark.checkpoint:
+                self._make_durable(found, table)  # a repeat
                 return
+            if done is not None and done > mark.checkpoint:
+                raise _ahead(table, mark, done)
             if done is None:
                 self._refuse_foreign(found, table, mark)
             self._refuse(table, delta_tables.unwritable(found))
@@ -320,6 +365,8 @@ class DeltaSink:
                 raise LoadLost("Staged files are gone.", mend="They are loaded again by themselves.", labels=lost)
             try:
                 self._merge(found, table, loads, mark)
+                if table in self._identities:
+                    self._committed[table] = mark.checkpoint
                 return
             except CommitFailedError:
                 # another writer's commit came between; nothing of ours is in the log, so it starts from there anew
@@ -417,6 +464,15 @@ class DeltaSink:
         except OSError as error:
             raise unavailable(error, self._folder(table.name)) from error
 
+    def _gone(self, table: str) -> SinkUnavailable:
+        return SinkUnavailable(
+            "The target table is gone.",
+            mend="Put its folder back (a file system that is not mounted?); the job then continues automatically. If "
+            "it is lost: `cdc pause NAME`, then `cdc resume NAME --reload-missing`.",
+            table=table,
+            path=self._folder(table),
+        )
+
     def _open(self, table: str, *, anew: bool = False) -> DeltaTable | None:
         """The table at its newest version; None when there is none.
 
@@ -429,12 +485,17 @@ class DeltaSink:
         try:
             if anew:
                 return DeltaTable(str(folder))
+            status = (folder / LOG).stat()
+            inode = status.st_dev, status.st_ino
+            if self._log_inodes.setdefault(table, inode) != inode:  # another log: nothing that was read of it is valid
+                self._log_inodes[table] = inode
+                self._tables.pop(table, None)
             if table in self._tables:
                 self._tables[table].update_incremental()
             else:
                 mend(folder / LOG)
                 self._tables[table] = DeltaTable(str(folder))
-            return self._tables[table]
+            return self._identified(table, self._tables[table])
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -444,6 +505,28 @@ class DeltaSink:
                 mend=f"Look after {folder / LOG}; the job goes on by itself.",
                 table=table,
             ) from error
+
+    def _identified(self, table: str, found: DeltaTable) -> DeltaTable:
+        """Return ``found``. Raises: TargetLost - the table was replaced since it was met first."""
+        identity = str(found.metadata().id)
+        if self._identities.get(table, identity) == identity:
+            return found
+        raise self._replaced(table, f"identity {identity}", f"identity {self._identities[table]}")
+
+    def _replaced(self, table: str, found: str, expected: str) -> TargetLost:
+        self._tables.pop(table, None)
+        return TargetLost(
+            "The target table was replaced while the job runs.",
+            mend="Bring the job's table back, then `cdc resume NAME`; or `cdc resume NAME --reload-missing` loads "
+            "it again.",
+            table=table,
+            found=found,
+            expected=expected,
+        )
+
+    def _forget(self, table: str) -> None:
+        for known in (self._identities, self._committed, self._log_inodes, self._tables):
+            known.pop(table, None)
 
     def _folder(self, table: str) -> Path:
         database, _, name = table.partition(".")
@@ -492,6 +575,27 @@ class DeltaSink:
                     path.unlink(missing_ok=True)
             elif parts[0] != mark.incarnation or int(parts[2]) <= mark.checkpoint:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _ahead(table: str, mark: CheckpointMark, done: int) -> SinkForeign:
+    return SinkForeign(
+        f"The table holds checkpoint {done} of job {mark.job}, and this run is about to commit checkpoint "
+        f"{mark.checkpoint}: another process of the job has written it, or the state is an older copy.",
+        mend=f"End the other process. If the state was restored from a copy: `cdc start JOB.yaml --adopt` continues "
+        f"job {mark.job} above what the sink holds.",
+        table=table,
+    )
+
+
+def _has_mark(table: DeltaTable, name: LoadName) -> bool:
+    marks = (json.loads(entry[MARK]) for entry in table.history() if MARK in entry)
+    key = name.job, name.incarnation, name.checkpoint
+    return any((one["job"], one["incarnation"], one["checkpoint"]) == key for one in marks)
+
+
+def _missing_files(table: DeltaTable, folder: Path) -> int:
+    there = {entry.name for entry in os.scandir(folder)}
+    return sum(file.path not in there and not (folder / file.path).exists() for file in table_files(table, ()))
 
 
 def _application(job: str, incarnation: str) -> str:

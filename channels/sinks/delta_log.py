@@ -30,7 +30,7 @@ _COUNT = "cdc_actions"  # there too: how many files the entry adds and removes
 _HINT = "_last_checkpoint"
 _PARQUET_END = b"PAR1"
 # by default every commit would list the whole log several times to see what has expired: `maintain` looks after that
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class DurableLogs:
@@ -60,7 +60,7 @@ class DurableLogs:
             app_transactions=list(transactions),
         )
         found.create_write_transaction(
-            actions, "append", found.schema(), commit_properties=properties, post_commithook_properties=_NO_HOOKS
+            actions, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
         )
         self.sync(folder, found.version() + 1)
 

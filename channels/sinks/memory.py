@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cdc.batch import LoadName, PreparedLoad
+from cdc.batch import LoadName, PreparedLoad, TargetState
 from cdc.errors import LoadLost, TargetMismatch
 from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 class _Table:
     target: TargetTable
     rows: pa.Table
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex)
+    checkpoints: dict[tuple[str, str], int] = field(default_factory=dict)  # newest, by job and incarnation
 
 
 class MemorySink:
@@ -40,6 +43,7 @@ class MemorySink:
         self._states: dict[LoadName, LoadState] = {}
         self._marks: dict[str, CheckpointMark] = {}
         self._claims: dict[str, CheckpointMark] = {}
+        self._identity: str | None = None
         self._lock = threading.Lock()
 
     def rows(self, table: str) -> pa.Table:
@@ -100,6 +104,10 @@ class MemorySink:
             claimed = self._claims.get(checkpoint.job)
             if claimed is not None and claimed.incarnation != checkpoint.incarnation:
                 raise foreign(claimed)
+            last = self._marks.get(checkpoint.job)
+            is_own = last is not None and last.incarnation == checkpoint.incarnation
+            if last is not None and is_own and last.checkpoint > checkpoint.checkpoint:
+                raise foreign(last)
             due = [load for load in sorted(loads, key=lambda load: load.name) if not self._is_committed(load)]
             lost = [label_for(load.name) for load in due if load.name not in self._staged]
             if lost:
@@ -107,10 +115,9 @@ class MemorySink:
             for load in due:
                 table = self._tables[load.table]
                 table.rows = _merged(table, self._staged.pop(load.name))
+                table.checkpoints[checkpoint.job, checkpoint.incarnation] = checkpoint.checkpoint
                 self._states[load.name] = LoadState.COMMITTED
-            known = self._marks.get(checkpoint.job)
-            if known is None or known.checkpoint <= checkpoint.checkpoint:
-                self._marks[checkpoint.job] = checkpoint
+            self._marks[checkpoint.job] = checkpoint
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
@@ -127,6 +134,23 @@ class MemorySink:
     def last_checkpoint(self, job: str) -> CheckpointMark | None:
         """See ``Sink``."""
         return self._marks.get(job)
+
+    def identity(self, *, create: bool) -> str | None:
+        """See ``Sink``."""
+        if create and self._identity is None:
+            self._identity = uuid.uuid4().hex
+        return self._identity
+
+    def repair(self, target: str) -> None:
+        """See ``Sink``: there is nothing to repair."""
+
+    def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """See ``Sink``."""
+        tables = {name: self._tables[name] for name in targets if name in self._tables}
+        return {
+            name: TargetState(table.identity, table.checkpoints.get((job, incarnation), -1))
+            for name, table in tables.items()
+        }
 
     @property
     def tells_keys(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.batch import LoadName, PreparedLoad
+from cdc.batch import LoadName, PreparedLoad, TargetState
 from cdc.checkpoint import ChannelCounts, Checkpoint, CheckpointState, JobRecord, JobState
 from cdc.checkpoint_sqlite import KEPT_COMMITTED, SqliteStore
 from cdc.errors import CheckpointError, LeaseLost
@@ -52,6 +52,8 @@ def a_checkpoint(number, state=CheckpointState.COMMITTED, **fields):
         "closed_by": "interval",
         "seconds": {"gather": 1.5},
         "counts": {"shop.orders": ChannelCounts(2, 1, 20, "2026-01-01T00:00:00Z")},
+        "targets": {"ods.orders": TargetState("e6f8", 3), "ods.items": TargetState("77aa")},
+        "sink": "3b1c",
     }
     return Checkpoint(**{**defaults, **fields})
 
@@ -224,6 +226,21 @@ def test_a_state_file_replaced_under_the_run_is_noticed(store):
         store.save(a_checkpoint(0))
     moved.rename(store.path)
     store.save(a_checkpoint(0))
+
+
+def test_state_file_rolled_back_in_place_under_run_raises(store, tmp_path):
+    store.acquire("shop", "shop.yaml")
+    store.save(a_checkpoint(1))
+    with sqlite3.connect(store.path) as live, sqlite3.connect(tmp_path / "copy.db") as copy:
+        live.backup(copy)
+    store.save(a_checkpoint(2))
+    store.check_fence()
+    with sqlite3.connect(tmp_path / "copy.db") as copy, sqlite3.connect(store.path) as live:
+        copy.backup(live)  # keeps the inode
+    with pytest.raises(LeaseLost, match="replaced by an older copy"):
+        store.check_fence()
+    with pytest.raises(LeaseLost, match="replaced by an older copy"):
+        store.save(a_checkpoint(2))
 
 
 def test_a_forgotten_job_starts_from_nothing(store):

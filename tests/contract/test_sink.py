@@ -240,10 +240,28 @@ def test_committing_again_changes_nothing(subject: Subject) -> None:
     subject.sink.commit([first], mark())
     second = subject.prepare(name(2), deletes=[1])
     subject.sink.commit([second], mark(2))
-    subject.sink.commit([first], mark())
     subject.sink.commit([second], mark(2))
     assert subject.texts() == {}
     assert subject.sink.state(first) is LoadState.COMMITTED
+
+
+def test_commit_of_checkpoint_below_the_sinks_raises_ownership_error(subject: Subject) -> None:
+    """A state that is an older copy gives its checkpoints numbers that the sink has seen."""
+    subject.sink.commit([subject.prepare(name(2), (1, "one"))], mark(2))
+    with pytest.raises(SinkForeign, match="checkpoint 2"):
+        subject.sink.commit([subject.prepare(name(1), (2, "two"))], mark(1))
+    if subject.two_phase:
+        assert subject.texts() == {1: "one"}
+
+
+def test_target_states_prove_identity_and_checkpoint(subject: Subject) -> None:
+    states = subject.sink.target_states("shop", mark().incarnation, ["ods.orders", "ods.nothing"])
+    assert states.keys() == {"ods.orders"}, "a table that is missing is left out"
+    subject.sink.commit([subject.prepare(name(), (1, "one"))], mark())
+    again = subject.restart().target_states("shop", mark().incarnation, ["ods.orders"])
+    assert again["ods.orders"].identity == states["ods.orders"].identity
+    assert again["ods.orders"].checkpoint in (None, 1)
+    assert not again["ods.orders"].missing_files
 
 
 def test_preparing_again_is_the_same_load(subject: Subject) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from cdc.batch import PreparedLoad
+from cdc.batch import PreparedLoad, TargetState
 from cdc.errors import CommitUnknown, LoadLost, LoadRejected, SinkUnavailable
 from cdc.schema import DELETED, SEQUENCE
 from channels.label import label_for, label_prefix
@@ -330,6 +330,13 @@ class SteppedSink:
 
     def last_checkpoint(self, job):
         return self.steps.step("last_checkpoint", lambda: self.model.mark, reject=AWAY)
+
+    def identity(self, *, create):
+        return self.steps.step("identity", lambda: "model", reject=AWAY)
+
+    def target_states(self, job, incarnation, targets):
+        states = {name: TargetState(name) for name in targets}
+        return self.steps.step("target_states", lambda: states, reject=AWAY)
 
     def keys(self, table):
         return self.steps.step("keys", lambda: self.model.keys(table), reject=AWAY)

@@ -10,7 +10,7 @@ from json import loads as from_json
 
 import pyarrow as pa
 
-from cdc.batch import PreparedLoad
+from cdc.batch import PreparedLoad, TargetState
 from cdc.errors import LoadLost, LoadRejected
 from cdc.position import position_from_json
 from cdc.schema import DELETED
@@ -156,6 +156,12 @@ class FileSink:
         mark = from_json(found[0][0])
         places = {name: position_from_json(mark[name]) for name in ("first", "position")}
         return CheckpointMark(**{**mark, **places})
+
+    def identity(self, *, create):
+        return "file"
+
+    def target_states(self, job, incarnation, targets):
+        return {name: TargetState("") for name in targets}
 
     def maintain(self, tables):
         self.maintained.append({table.name for table in tables})

@@ -352,6 +352,103 @@ def test_an_old_copy_of_the_state_put_back(shop: Shop) -> None:
     shop.agrees()
 
 
+def test_state_rolled_back_by_backup_under_live_job_ends_it(shop: Shop) -> None:
+    """SQLite's backup writes into the file that is open, so its inode stays."""
+    shop.agrees()
+    old = shop.folder / "rolled_back.db"
+    with sqlite3.connect(shop.home / "state.db") as live, sqlite3.connect(old) as copy:
+        live.backup(copy)
+    shop.write()
+    shop.agrees()
+    with sqlite3.connect(old) as copy, sqlite3.connect(shop.home / "state.db") as live:
+        copy.backup(live)
+    shop.write()
+    assert shop.job.wait(60) == 1
+    assert "The state file was replaced by an older copy under the running job" in shop.job.log.read_text()
+    shop.job.start()
+    assert shop.job.wait(120) == 1
+    assert "ahead of the state" in shop.job.log.read_text()
+    shop.job.start("--adopt")
+    shop.agrees()
+
+
+def _agree_again(shop: Shop) -> bool:
+    try:
+        return not any(shop.differences(table) for table in TABLES)
+    except Exception as error:  # a table that is being repaired names files that do not exist
+        assert "not found" in str(error)
+        return False
+
+
+def _refused_until_reloaded(shop: Shop, *words: str) -> None:
+    before = shop.position()
+    for _ in range(2):
+        shop.cdc("resume", code=1)
+        shop.says("PAUSED", "does not hold what the job has committed", *words, "--reload-missing", resume="manual")
+        assert shop.position() == before
+    shop.cdc("resume", "--reload-missing")
+    shop.says("RUNNING")
+    until(lambda: _agree_again(shop), 120, "tables that agree again")
+    shop.agrees()
+
+
+def test_target_removed_while_paused_pauses_and_is_reloaded(shop: Shop) -> None:
+    shop.agrees()
+    shop.cdc("pause")
+    shop.write()
+    shutil.rmtree(shop.warehouse / "ods" / "orders")
+    shop.cdc("resume", code=1)
+    assert not (shop.warehouse / "ods" / "orders").exists(), "nothing is created before its user has agreed"
+    _refused_until_reloaded(shop, "ods.orders is missing")
+
+
+def test_target_replaced_by_older_copy_pauses_and_is_reloaded(shop: Shop) -> None:
+    shop.agrees()
+    table, copy = shop.warehouse / "ods" / "items", shop.folder / "older"
+    shop.cdc("pause")
+    shutil.copytree(table, copy)
+    shop.cdc("resume")
+    shop.write()
+    shop.server.execute("DELETE FROM shop.items WHERE id = 3")
+    shop.agrees()
+    shop.cdc("pause")
+    shutil.rmtree(table)
+    shutil.move(copy, table)
+    _refused_until_reloaded(shop, "ods.items is older than the state")
+
+
+def test_target_with_missing_data_files_pauses_and_is_reloaded(shop: Shop) -> None:
+    shop.agrees()
+    shop.cdc("pause")
+    for file in (shop.warehouse / "ods" / "items").glob("*.parquet"):
+        file.unlink()
+    _refused_until_reloaded(shop, "ods.items lacks data files")
+
+
+def test_root_not_mounted_pauses_and_creates_nothing(shop: Shop) -> None:
+    shop.agrees()
+    shop.cdc("pause")
+    empty = shop.folder / "empty"
+    empty.mkdir()
+    with mounted("--bind", str(empty), at=shop.warehouse):
+        shop.cdc("resume", code=1)
+        shop.says("PAUSED", "the root of the sink is missing", "not mounted", resume="manual")
+        assert not list(empty.iterdir())
+    shop.cdc("resume")
+    shop.agrees()
+
+
+def test_target_moved_away_under_live_job_returns_automatically(shop: Shop) -> None:
+    shop.agrees()
+    table, away = shop.warehouse / "ods" / "orders", shop.warehouse / "ods" / "away"
+    table.rename(away)
+    shop.write()
+    shop.says("PAUSED", "is gone", "continues automatically", resume="automatic")
+    assert not table.exists()
+    away.rename(table)
+    shop.agrees()
+
+
 def test_a_binlog_that_is_purged_under_a_paused_job(shop: Shop) -> None:
     shop.agrees()
     shop.cdc("pause")
