@@ -112,9 +112,11 @@ class Recovery:
         store = self._parts.store
         before = store.last_committed(self._parts.run.job)
         if before is None:
-            before = _start(0, self._parts.run.fence, resolve_start())
+            start = _start(0, self._parts.run.fence, resolve_start())
+            before = replace(start, sink=self._parts.sink.identity(create=True))
             store.save(before)
-        before = verify_targets(self._parts, before)
+        else:
+            before = verify_targets(self._parts, before)
         self._claim(before)
         unfinished = store.unfinished()
         store.check_fence()  # behind the reading: what another process has opened by now is not ours to abort
