@@ -38,6 +38,7 @@ from channels.sinks.delta_layout import compaction, delete_unused
 from channels.sinks.delta_log import LOG, MARK, NO_HOOKS, DurableLogs, damaged, mend, sum_up, summed_up
 from channels.sinks.delta_marker import read_marker, write_marker
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
+from channels.sinks.delta_paths import check_root, table_folder, table_uri, target_of
 from spark.writers import write_parts
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class DeltaSink:
         ``merge_memory_bytes``: what the keys of one load may take while merging (``memory.merge``).
         """
         self._root = Path(root).resolve()
+        check_root(self._root)
         self._create_tables = create_tables
         self._retention_s = retention_s
         self._merge_memory_bytes = merge_memory_bytes
@@ -124,7 +126,7 @@ class DeltaSink:
         try:
             make_folder(folder)
             DeltaTable.create(
-                str(folder),
+                table_uri(folder),
                 delta_tables.delta_schema(table),
                 name=table.name,
                 description=table.comment or None,
@@ -138,7 +140,14 @@ class DeltaSink:
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        found = self._open(table.name)
+        found, folder = self._open(table.name), self._folder(table.name)
+        if found is None and _has_foreign_files(folder):
+            return (
+                Finding(
+                    f"The folder of target {table.name} holds files and no Delta table: {folder}.",
+                    "Give the channel another `target`, or move the files away.",
+                ),
+            )
         if found is None and self._create_tables:
             return ()  # it is made when its first rows come
         if found is None:
@@ -256,7 +265,7 @@ class DeltaSink:
         """See ``Sink``. Reads the newest entries of every table's log."""
         marks = []
         for log in self._root.glob("*/*/_delta_log"):
-            table = self._open(f"{log.parent.parent.name}.{log.parent.name}")
+            table = self._open(target_of(log.parent))
             if table is None:
                 continue
             mark = _newest_mark(table, job)
@@ -333,7 +342,7 @@ class DeltaSink:
             self._maintained[table.name] = now
             self._compact(found, table)
             self._tidy_log(found, table)
-            self._vacuum(found, table)
+            self._vacuum(table)
 
     def close(self) -> None:
         """See ``Sink``."""
@@ -453,14 +462,19 @@ class DeltaSink:
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
-    def _vacuum(self, found: DeltaTable, table: TargetTable) -> None:
+    def _vacuum(self, table: TargetTable) -> None:
         now = time.monotonic()
         if now - self._vacuumed.get(table.name, -_VACUUM_EVERY_S) < min(_VACUUM_EVERY_S, self._retention_s):
             return
         self._vacuumed[table.name] = now
+        # The clock is read before the table: a process that is frozen after this line, however long, deletes only
+        # what was unused for the retention when it read the clock.
+        oldest = time.time() - self._retention_s
         try:
-            active = {file.path for file in table_files(found, ())}
-            delete_unused(self._folder(table.name), active, self._retention_s)
+            newest = self._open(table.name, anew=True)
+            if newest is not None:
+                active = {file.path for file in table_files(newest, ())}
+                delete_unused(self._folder(table.name), active, oldest)
         except OSError as error:
             raise unavailable(error, self._folder(table.name)) from error
 
@@ -484,7 +498,7 @@ class DeltaSink:
             return None
         try:
             if anew:
-                return DeltaTable(str(folder))
+                return self._identified(table, DeltaTable(table_uri(folder)))
             status = (folder / LOG).stat()
             inode = status.st_dev, status.st_ino
             if self._log_inodes.setdefault(table, inode) != inode:  # another log: nothing that was read of it is valid
@@ -494,7 +508,7 @@ class DeltaSink:
                 self._tables[table].update_incremental()
             else:
                 mend(folder / LOG)
-                self._tables[table] = DeltaTable(str(folder))
+                self._tables[table] = DeltaTable(table_uri(folder))
             return self._identified(table, self._tables[table])
         except TableNotFoundError:
             return None
@@ -529,8 +543,7 @@ class DeltaSink:
             known.pop(table, None)
 
     def _folder(self, table: str) -> Path:
-        database, _, name = table.partition(".")
-        return self._root / database / name
+        return table_folder(self._root, table)
 
     def _staging_of(self, job: str, incarnation: str, fence: int, checkpoint: int) -> Path:
         return self._root / STAGING / label_prefix(job, incarnation, fence, checkpoint).rstrip("-")
@@ -591,6 +604,18 @@ def _has_mark(table: DeltaTable, name: LoadName) -> bool:
     marks = (json.loads(entry[MARK]) for entry in table.history() if MARK in entry)
     key = name.job, name.incarnation, name.checkpoint
     return any((one["job"], one["incarnation"], one["checkpoint"]) == key for one in marks)
+
+
+def _has_foreign_files(folder: Path) -> bool:
+    """Return whether somebody else uses ``folder``. Never: raises where it cannot be listed; its creation will."""
+    try:
+        return not (folder / LOG).is_dir() and any(folder.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
 
 
 def _missing_files(table: DeltaTable, folder: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import time
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,6 +19,8 @@ from channels.sinks.delta_merge import LEAF_BYTES, LEAF_ROWS, Action, TableFile,
 _SMALL_ROWS = LEAF_ROWS // 4
 _SMALL_BYTES = LEAF_BYTES // 8
 _SMALL_FILES = 8  # so many small files are worth a rewrite
+# names of data files: of merges, which begin with the label of a load, and of compactions; and before they are complete
+_OWN = re.compile(r"part-(cdc-[-A-Za-z0-9_]+|[0-9a-f]{32}-[0-9]+(-[0-9]+)?)\.parquet(\.[0-9a-f]{32}\.tmp)?")
 _ROUND_ROWS, _ROUND_BYTES = 20 * LEAF_ROWS, 8 * LEAF_BYTES  # rewritten in one call at most: commits wait for it
 
 
@@ -49,20 +51,21 @@ def compaction(
     return actions
 
 
-def delete_unused(folder: Path, active: set[str], retention_s: float) -> int:
-    """Delete files of a table that no version of the last ``retention_s`` seconds names; gives their count.
+def delete_unused(folder: Path, active: set[str], oldest: float) -> int:
+    """Delete files of a table that no version since ``oldest`` names; return their count.
 
-    A file that the newest version does not name was dropped by the log entry that removed it; where the log no longer
-    has such an entry, retention is long past. Files whose writer was killed before they had their name go as well.
+    ``oldest``: seconds since 1970, read before ``active``, the files of the newest version. Only files that a job has
+    named are deleted. A file that the newest version does not name was dropped by the log entry that removed it; where
+    the log no longer has such an entry, the retention is long past. Files whose writer was killed are deleted as well.
     """
-    oldest = time.time() - retention_s
     recent: set[str] = set()
     for entry in (folder / "_delta_log").glob("*.json"):
         if entry.stat().st_mtime >= oldest:
             recent.update(_removed(entry))
     count = 0
-    for path in folder.glob("*.parquet*"):
-        if path.name not in active and path.name not in recent and path.stat().st_ctime < oldest:
+    for path in folder.glob("part-*.parquet*"):
+        is_own = _OWN.fullmatch(path.name) is not None
+        if is_own and path.name not in active and path.name not in recent and path.stat().st_ctime < oldest:
             path.unlink(missing_ok=True)
             count += 1
     return count
