@@ -24,7 +24,10 @@ from cdc.errors import CdcError, DecodeError, SourceUnavailable
 from cdc.mysql_client import GuardedConnection, Limits
 from cdc.position import BinlogPosition
 from cdc.preflight import _unguarded, check_source
+from cdc.schema import Column, Kind
+from cdc.snapshot.select import Select
 from tests.decoding import Schemas
+from tests.integration.test_check import cdc
 from tests.receiving import Mapped, identity
 from tests.servers.hostile import OK, Peer, column, greeting, hostile, logged_in
 
@@ -306,6 +309,72 @@ def test_address_of_ipv6_with_brackets_works() -> None:
 def test_check_warns_of_an_unguarded_connection(host: str, mode: str, count: int) -> None:
     found = list(_unguarded(Endpoint(host, tls=Tls(mode))))
     assert len(found) == count and not any(finding.fatal for finding in found)
+
+
+def statement(peer: Peer, *answers: bytes) -> None:
+    """Let the client prepare a statement without parameters, and answer its execution."""
+    logged_in(peer)
+    while True:
+        command = peer.read()
+        if command[:1] == b"\x16":
+            peer.packet(b"\0" + struct.pack("<IHHxH", 1, 1, 0, 0))
+            peer.packet(column())
+            peer.packet(b"\xfe\0\0\2\0")
+        elif command[:1] == b"\x17":
+            break
+        else:
+            peer.packet(OK)
+    for answer in answers:
+        peer.packet(answer)
+
+
+def endless_binary_row(peer: Peer) -> None:
+    statement(peer, b"\1", column(), b"\xfe\0\0\2\0")
+    while True:
+        peer.packet(bytes(0xFFFFFF))
+
+
+SELECTS: dict[str, Callable[[Peer], None]] = {
+    "local file": lambda peer: statement(peer, b"\xfb/etc/passwd"),
+    "no columns": lambda peer: statement(peer, OK),
+    "short column": lambda peer: statement(peer, b"\1", b"\3de", b"\xfe\0\0\2\0"),
+    "closes in a row": lambda peer: statement(peer, b"\1", column(), b"\xfe\0\0\2\0", b"\0\0"),
+    "error with control characters": lambda peer: statement(peer, b"\xff\1\2#HY000\x1b[31mno"),
+    "endless row": endless_binary_row,
+}
+
+
+@pytest.mark.parametrize("name", SELECTS)
+def test_snapshot_reader_ends_in_a_named_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.snapshot.select._LARGEST_ROW", 20 << 20)
+    text = Column("a", Kind.VARCHAR, "varchar(10)", nullable=True, charset="utf8mb4")
+    with hostile(SELECTS[name]) as server:
+        with pytest.raises(CdcError) as caught, Select(endpoint(server.port), "SELECT a FROM t", [], [text]) as select:
+            for _ in select.rows():
+                pass
+        received = bytes(server.received)
+    assert caught.value.mend and "\x1b" not in str(caught.value)
+    assert b"root:" not in received
+
+
+def test_check_of_the_command_line_shows_no_traceback(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        logged_in(peer)
+        peer.read()
+        peer.packet(b"\xfb/etc/passwd")
+        peer.wait()
+
+    with hostile(script) as server:
+        file = tmp_path / "job.yaml"
+        file.write_text(
+            "name: looked-at\n"
+            f"source: {{type: binlog, host: 127.0.0.1, port: {server.port}, username: cdc, password: {PASSWORD}}}\n"
+            "sink: {type: delta, path: ./warehouse}\nchannels: [{source: a.b, target: a.b}]\n"
+        )
+        done = cdc(tmp_path, "check", str(file))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "asks for a local file" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
 
 
 # the binlog stream
