@@ -151,6 +151,18 @@ def test_unreadable_public_key_is_named(tmp_path: Path, text: str | None) -> Non
     assert "source.tls.public_key" in caught.value.mend
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400\r\n\r\n"])
+def test_server_that_stops_in_the_tls_handshake_is_named(answer: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.packet(greeting(without=0))
+        peer.read()
+        if answer:
+            peer.send(answer)
+        peer.wait()
+
+    refused(script, Tls("required"))
+
+
 def flood_of_one_packet(peer: Peer) -> None:
     peer.flood(b"\xff\xff\xff\0" + bytes(1 << 16))
 
@@ -218,6 +230,29 @@ def test_login_cut_at_every_byte_ends_in_a_named_error() -> None:
                 connect(endpoint(server.port))
 
 
+def test_session_cut_at_every_byte_ends_in_a_named_error() -> None:
+    answers = [
+        struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
+        for number, payload in ((0, greeting(b"mysql_native_password")), (2, OK), (1, OK), (1, OK))
+    ]
+    sizes = [len(answer) for answer in answers]
+    ends = iter(range(sum(sizes[:1]), sum(sizes)))
+
+    def script(peer: Peer) -> None:
+        left = next(ends)
+        for answer in answers:
+            peer.send(answer[:left])
+            left -= len(answer)
+            if left < 0:
+                return
+            peer.read()
+
+    with hostile(script) as server:
+        for _ in range(sizes[0], sum(sizes)):
+            with pytest.raises(SourceUnavailable):
+                connect(endpoint(server.port))
+
+
 def rows(peer: Peer) -> None:
     peer.packet(b"\1")
     peer.packet(column())
@@ -230,10 +265,18 @@ def endless_rows(peer: Peer) -> None:
         peer.packet(b"\1a")
 
 
+def full_packets(peer: Peer) -> None:
+    """Packets of 16 MiB that each announce another one, in pieces: the server counts into the measured memory too."""
+    while True:
+        peer.send(b"\xff\xff\xff" + bytes([peer.sequence]))
+        peer.sequence = (peer.sequence + 1) & 255
+        for _ in range(255):
+            peer.send(bytes(0xFFFFFF // 255))
+
+
 def endless_row(peer: Peer) -> None:
     rows(peer)
-    while True:
-        peer.packet(bytes(0xFFFFFF))
+    full_packets(peer)
 
 
 def endless_columns(peer: Peer) -> None:
@@ -330,8 +373,7 @@ def statement(peer: Peer, *answers: bytes) -> None:
 
 def endless_binary_row(peer: Peer) -> None:
     statement(peer, b"\1", column(), b"\xfe\0\0\2\0")
-    while True:
-        peer.packet(bytes(0xFFFFFF))
+    full_packets(peer)
 
 
 SELECTS: dict[str, Callable[[Peer], None]] = {
@@ -465,6 +507,35 @@ def test_broken_canal_server_ends_in_a_named_error(name: str, monkeypatch: pytes
                 assert caught.value.mend and PASSWORD not in str(caught.value) and "\x1b" not in str(caught.value)
             client.close()
             assert PASSWORD.encode() not in server.received
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+BATCHES: dict[str, bytes] = {
+    "huge length": struct.pack(">i", (1 << 30) + 1),
+    "length without bytes": struct.pack(">i", 1 << 30),
+    "garbage": struct.pack(">i", 4) + b"\xff" * 4,
+    "batch without a number": frame(Packet.MESSAGES, b"\x12\x01a"),
+    "batch number without an end": frame(Packet.MESSAGES, b"\x08" + b"\xff" * 20),
+    "another kind": frame(Packet.HANDSHAKE, b""),
+    "refusal": REFUSAL,
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_broken_canal_batch_ends_in_a_named_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.canal.client.READ_TIMEOUT_S", 0.5)
+    good = frame(Packet.ACK, Ack().SerializeToString())
+    tracemalloc.start()
+    try:
+        with hostile(canal(HELLO, good, good, BATCHES[name])) as server:
+            client = CanalClient([f"127.0.0.1:{server.port}"], destination="shop", password=PASSWORD)
+            client.connect()
+            with pytest.raises(SourceUnavailable) as caught:
+                client.get(timeout_ms=1)
+            client.close()
+            assert caught.value.mend and PASSWORD not in str(caught.value)
         assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
     finally:
         tracemalloc.stop()
