@@ -235,13 +235,14 @@ def _resumption(resume: Resume | None, passed: Passed) -> Resumption:
 
 def endpoint_of(source: MysqlServer) -> Endpoint:
     """Where and how a MySQL server is reached."""
-    tls = Tls(source.tls.mode, source.tls.ca_file)
-    return Endpoint(source.host, source.port, source.username, source.password.get_secret_value(), tls)
+    tls = Tls(source.tls.mode, source.tls.ca_file, public_key=source.tls.public_key_file)
+    host, password = source.host or "localhost", source.password.get_secret_value()
+    return Endpoint(host, source.port, source.username, password, tls, source.socket_file)
 
 
 def reader_of(source: BinlogSource, job: str, incarnation: str) -> ReaderIdentity:
     """Who we are among the server's replicas."""
-    return ReaderIdentity.of(job, incarnation, source.host, source.server_id)
+    return ReaderIdentity.of(job, incarnation, source.host or "localhost", source.server_id)
 
 
 def _start(source: BinlogSource) -> str | dict[str, object]:

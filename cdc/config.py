@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import (
@@ -67,12 +67,21 @@ class Tls(Model):
         "verify_identity"
     )
     ca: PathText | None = None  # file of certificates; None: the machine's own
+    public_key: PathText | None = None  # file with the server's RSA key, for logins without TLS
 
     @model_validator(mode="after")
-    def _ca_exists(self) -> Tls:
-        if self.ca_file is not None and not Path(self.ca_file).is_file():
-            raise Misfit("ca", f"there is no file {self.ca_file}")
+    def _files_exist(self) -> Tls:
+        for key, file in (("ca", self.ca_file), ("public_key", self.public_key_file)):
+            if file is not None and not Path(file).is_file():
+                raise Misfit(key, f"there is no file {file}")
+        if self.public_key is not None and self.mode != "off":
+            raise Misfit("public_key", "is used without TLS only: set `mode: off`, or remove it")
         return self
+
+    @property
+    def public_key_file(self) -> str | None:
+        """Absolute path of ``public_key``."""
+        return None if self.public_key is None else self.located(self.public_key)
 
     @property
     def ca_file(self) -> str | None:
@@ -120,11 +129,30 @@ Start = Annotated[
 class MysqlServer(Model):
     """How to reach a MySQL server."""
 
-    host: Text
+    host: Text | None = None
     port: Port = MYSQL_PORT
+    socket: PathText | None = None  # path of a Unix socket, in place of host and port
     username: Text
     password: SecretStr = SecretStr("")
-    tls: Tls = Tls(mode="off")  # a server on this machine is the common case; the password is never sent in clear
+    tls: Tls = Tls(mode="off")  # a server on this machine is the common case; see docs/operations.md for others
+
+    @model_validator(mode="after")
+    def _host_or_socket(self) -> Self:
+        if self.host is None and self.socket is None:
+            raise Misfit("host", "is required, or `socket`, the path of a Unix socket")
+        if self.socket is not None and (self.host is not None or "port" in self.model_fields_set):
+            raise Misfit("socket", "is given in place of `host` and `port`: remove them or it")
+        return self
+
+    @property
+    def socket_file(self) -> str | None:
+        """Absolute path of ``socket``."""
+        return None if self.socket is None else self.located(self.socket)
+
+    @property
+    def server(self) -> str:
+        """``host:port``, or the path of the socket."""
+        return self.socket_file or f"{self.host}:{self.port}"
 
 
 class BinlogSource(MysqlServer):

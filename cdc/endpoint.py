@@ -52,7 +52,7 @@ class StatusEndpoint:
     """Serves one job. Calls: the driver starts and closes it; requests come on its own threads."""
 
     def __init__(self, controls: Controls, *, host: str, port: int, token: str) -> None:
-        self._host = host
+        self._host = host.strip("[]")  # an IPv6 address may be given as in a URL
         self._port = port
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -265,7 +265,7 @@ class _Guard:
         if self._loopback and not is_loopback(_host_of(f"//{headers.get('host', '')}")):
             return _error(403, "the Host header names another machine")
         origin = headers.get("origin")
-        if request.method == "POST" and origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if request.method == "POST" and origin is not None and _netloc_of(origin) != headers.get("host"):
             return _error(403, "requests from other web pages are refused")
         if (not self._loopback or request.method not in {"GET", "HEAD"}) and not self._authorised(headers):
             return _error(401, "a bearer token is wanted", {"WWW-Authenticate": "Bearer"})
@@ -356,6 +356,13 @@ def _url(host: str, port: int) -> str:
     """An address that a client on this machine can use."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
+
+
+def _netloc_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_of(address: str) -> str:

@@ -85,7 +85,7 @@ def source_status(config: Config) -> SourceStatus:
     """Where rows come from."""
     source = config.source
     if isinstance(source, BinlogSource):
-        return SourceStatus(source.type, f"{source.host}:{source.port}")
+        return SourceStatus(source.type, source.server)
     if isinstance(source, CanalSource):
         return SourceStatus(source.type, source.zookeeper or ",".join(source.servers), source.destination)
     return SourceStatus(source.type, source.location)

@@ -13,7 +13,7 @@ from cdc.binlog.server import Server
 from cdc.canal_checks import canal_findings, ring_findings, source_findings
 from cdc.config import BinlogFilesSource, BinlogSource, CanalSource, Config
 from cdc.errors import CdcError, ConfigError
-from cdc.preflight import check_files, check_read_for_us, check_source, finding_of, run_checks
+from cdc.preflight import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
 
@@ -66,7 +66,7 @@ def _canal_findings(config: Config, source: CanalSource, parts: Assembly) -> tup
 
 def _unreadable(endpoint: Endpoint, parts: Assembly) -> tuple[Finding, ...]:
     schemas = [(schema, parts.routes.reads(schema).columns) for schema in _schemas(endpoint, parts)]
-    with Server(endpoint) as server:
+    with Server(endpoint.within(CHECK_S)) as server:
         return tuple(source_findings(server, schemas))
 
 
@@ -96,7 +96,7 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
 
 def _schemas(endpoint: Endpoint, parts: Assembly) -> list[TableSchema]:
     """The mapped tables as they are now, by name."""
-    with Server(endpoint) as server:
+    with Server(endpoint.within(CHECK_S)) as server:
         schemas = table_schemas(server, mapped_tables(server, parts.routes.maps))
     return [schema for _, schema in sorted(schemas.items())]
 

@@ -31,8 +31,9 @@ NUL_INSIDE = "no path has a NUL character in it"
 Place = tuple[str | int, ...]  # keys and indexes from the top of the file
 # inside {...} YAML takes the braces of ${NAME} for its own, so both ends are other characters while it reads
 _BEGIN, _END = "\ue000", "\ue001"
-_WRITTEN = re.compile(r"\$\{([^{}\n\"']*)\}")
-_SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|\$\{{")
+_LITERAL = "\ue002"  # begins $${NAME}, which stands for the text ${NAME}, as in Docker Compose
+_WRITTEN = re.compile(r"(\$?)\$\{([^{}\n\"']*)\}")
+_SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|{_LITERAL}([^{_END}]*){_END}|(\$\$\{{)|\$\{{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -124,7 +125,7 @@ def read_job_file(file: Path) -> tuple[Node | None, list[Fault]]:
         raise ConfigError("This is no job file: it is larger than 1 MiB.", mend="Name a YAML job file.", file=file)
     loader = None
     try:
-        loader = yaml.SafeLoader(_WRITTEN.sub(rf"{_BEGIN}\1{_END}", data.decode("utf-8-sig")))
+        loader = yaml.SafeLoader(_WRITTEN.sub(_marked, data.decode("utf-8-sig")))
         tree = loader.get_single_node()
         if tree is None:
             return None, [Fault(1, (), "is empty; see examples/ for job files to start from")]
@@ -146,6 +147,17 @@ def read_job_file(file: Path) -> tuple[Node | None, list[Fault]]:
     if not isinstance(root.value, dict):
         return None, [Fault(root.line, (), "must be a mapping (key: value) with name, source, sink and channels")]
     return root, reader.faults
+
+
+def _marked(match: re.Match[str]) -> str:
+    return f"{_LITERAL if match[1] else _BEGIN}{match[2]}{_END}"
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    """Return what the file has: keys are not substituted."""
+    if match[1] is not None:
+        return f"${{{match[1]}}}"
+    return match[0] if match[2] is None else f"$${{{match[2]}}}"
 
 
 class _Reader:
@@ -178,7 +190,7 @@ class _Reader:
         for key, _ in tree.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
-            key.value = _SUBSTITUTE.sub(lambda match: f"${{{match[1]}}}" if match[1] else match[0], key.value)
+            key.value = _SUBSTITUTE.sub(_unmarked, key.value)
             key_line = key.start_mark.line + 1
             if key.value in first:
                 message = f"is given twice, first in line {first[key.value]}; keep one of them"
@@ -212,6 +224,8 @@ class _Reader:
 
     def _substitute(self, match: re.Match[str], path: Place, line: int) -> str:
         inside = match[1]
+        if match[2] is not None or match[3]:
+            return "${" if match[2] is None else f"${{{match[2]}}}"
         if inside is not None and inside.startswith("file:"):
             try:
                 file = self._folder / Path(inside.removeprefix("file:")).expanduser()
@@ -222,11 +236,16 @@ class _Reader:
         elif inside is not None and _VARIABLE.fullmatch(inside):
             if inside in os.environ:
                 return os.environ[inside]
-            message = f"the environment variable {inside} is not set; run `export {inside}=...` first"
+            message = (
+                f"the environment variable {inside} is not set; run `export {inside}=...` first, "
+                f"or write $${{{inside}}} if the text ${{{inside}}} itself is meant"
+            )
             self.faults.append(Fault(line, path, message))
         else:
             form = "${" if inside is None else f"${{{inside}}}"
-            known = "write ${NAME} for a variable of the environment or ${file:/path} for a file's text"
+            known = (
+                "write ${NAME} for a variable of the environment, ${file:/path} for a file's text, $${ for a plain ${"
+            )
             self.faults.append(Fault(line, path, f"{form} is not known; {known}"))
         return "?"  # stands in, so that the same place is not told twice
 

@@ -18,9 +18,11 @@ from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
 from cdc.receiver.logged import unlogged
 from cdc.receiver.undecided import prepared_now
+from cdc.status import is_loopback
 from channels.sinks.base import Finding
 
 SHORTEST_RETENTION_S = 86_400  # a job that stops on a Friday evening should be able to go on; a day is the least
+CHECK_S = 120.0  # for everything that is asked of one server; a slow one needs some seconds
 _CASCADES_LOGGED_FROM = (9, 6)
 
 Check = Callable[[], Iterable[Finding]]
@@ -50,25 +52,43 @@ def check_source(
     endpoint: Endpoint, identity: ReaderIdentity, selection: Selection, sources: Sequence[str]
 ) -> tuple[Finding, ...]:
     """Everything about a server that a job would stumble over. ``sources``: as the job file has them, "crm.*" too."""
+    endpoint = endpoint.within(CHECK_S)
     try:
         server = Server(endpoint)
     except CdcError as error:
-        return (finding_of(error),)
+        return (*_unguarded(endpoint), finding_of(error))
     with server:
-        own = [partial(check, server) for check in (_rights, _settings, _advice, _undecided)]
+        own = [partial(_unguarded, endpoint)]
+        own += [partial(check, server) for check in (_rights, _settings, _advice, _undecided)]
         own += [partial(_unlogged, server, selection)]
         return run_checks([*own, partial(_identity, server, identity), *_about_tables(server, selection, sources)])
 
 
 def check_read_for_us(endpoint: Endpoint, selection: Selection, sources: Sequence[str]) -> tuple[Finding, ...]:
     """The same of a server whose binlog another program reads and that we ask for its tables alone."""
+    endpoint = endpoint.within(CHECK_S)
     try:
         server = Server(endpoint)
     except CdcError as error:
-        return (finding_of(error),)
+        return (*_unguarded(endpoint), finding_of(error))
     with server:
-        own = [partial(_settings, server), partial(_unlogged_if_shown, server, selection)]
+        own = [partial(_unguarded, endpoint), partial(_settings, server)]
+        own += [partial(_unlogged_if_shown, server, selection)]
         return run_checks([*own, *_about_tables(server, selection, sources)])
+
+
+def _unguarded(endpoint: Endpoint) -> Iterator[Finding]:
+    """Warn of a connection over a network that nothing guards."""
+    mode = endpoint.tls.mode if endpoint.tls else "off"
+    if endpoint.unix_socket or is_loopback(endpoint.host.strip("[]")) or mode not in ("off", "required"):
+        return
+    what = "is not encrypted" if mode == "off" else "is encrypted, but the server's certificate is not verified"
+    who = "Anybody on the network can read and change the rows" if mode == "off" else "Another server can pose as it"
+    yield Finding(
+        f"The connection to {endpoint} {what} (source.tls is {mode}). {who}.",
+        "Set `source.tls` to verify_identity, or to verify_ca, with the server's `ca`.",
+        fatal=False,
+    )
 
 
 def _about_tables(server: Server, selection: Selection, sources: Sequence[str]) -> list[Check]:

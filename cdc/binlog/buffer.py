@@ -33,7 +33,9 @@ class StreamBuffer:
 
     def room(self, pinned: bool) -> memoryview:
         """Free place behind the received bytes; ``pinned``: they must not move now."""
-        wanted = max(MIN_ROOM, int(self._state[AT] + self._state[NEED]) - self.filled if not pinned else 0)
+        needed = int(self._state[AT] + self._state[NEED]) - self.filled if not pinned else 0
+        # a damaged length can name 4 GiB: grow with the bytes that have arrived, at most twofold at a time
+        wanted = max(MIN_ROOM, min(needed, max(self.filled, self._base)))
         if not pinned:
             kept = self._kept_from()
             if kept == self.filled or self.outer_size - self.filled < max(wanted, self._base // 4):

@@ -12,10 +12,12 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 import uuid
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -23,6 +25,7 @@ from pymysql.constants import COMMAND
 
 from cdc.binlog.events import ServerError, encode_gtid_set
 from cdc.errors import LOAD_AGAIN, PositionLost, SourceBlocked, SourceError, SourceUnavailable, WrongServer
+from cdc.mysql_client import MALFORMED, TOO_LARGE, UNSAFE_LOGIN, GuardedConnection, Limits, shown
 from cdc.position import BinlogPosition, GtidSet, MariadbGtidSet, parse_gtid_set
 
 CONNECT_TIMEOUT_S = 10.0
@@ -45,6 +48,7 @@ class Tls:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+    public_key: str | None = None  # file with the server's RSA key, for logins without TLS
 
     def context(self) -> ssl.SSLContext | None:
         """What the ssl module wants; None for off. Raises: SourceUnavailable - a file cannot be read."""
@@ -64,6 +68,26 @@ class Tls:
         context.verify_mode = ssl.CERT_NONE if self.mode == "required" else ssl.CERT_REQUIRED
         return context
 
+    def server_key(self) -> bytes | None:
+        """Return the text of ``public_key``. Raises: SourceUnavailable - it cannot be read, or is not a public key."""
+        if self.public_key is None:
+            return None
+        try:
+            text = Path(self.public_key).read_bytes()
+        except OSError as error:
+            raise _bad_key(f"cannot be read: {error.strerror}", self.public_key) from error
+        if b"PUBLIC KEY" not in text:
+            raise _bad_key("is not a public key in PEM format", self.public_key)
+        return text
+
+
+def _bad_key(why: str, file: str) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"The file of the server's public key {why}.",
+        mend="Set `source.tls.public_key` to a copy of public_key.pem from the data directory of the MySQL server.",
+        file=file,
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -75,9 +99,21 @@ class Endpoint:
     password: str = field(default="", repr=False)
     tls: Tls | None = None  # None: encrypted if the server offers it, unverified
     unix_socket: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    until: float | None = None  # no call lasts beyond this moment of time.monotonic(), in this process only
 
     def __str__(self) -> str:
-        return self.unix_socket or f"{self.host}:{self.port}"
+        return self.unix_socket or address(self.host, self.port)
+
+    def within(self, seconds: float) -> Endpoint:
+        """Return the same server with a deadline for everything that is asked of it."""
+        return replace(self, until=time.monotonic() + seconds)
+
+
+def address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +152,14 @@ def connect(endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Conn
     settings: dict[str, Any] = {"ssl": endpoint.tls.context()} if endpoint.tls else {}
     if endpoint.tls and endpoint.tls.mode == "off":
         settings = {"ssl_disabled": True}
+    if endpoint.until is not None:
+        timeout_s = min(timeout_s, endpoint.until - time.monotonic())
     try:
-        return pymysql.connect(
-            host=endpoint.host,
+        return GuardedConnection(
+            public_key=endpoint.tls.server_key() if endpoint.tls else None,
+            limits=endpoint.limits,
+            until=endpoint.until,
+            host=endpoint.host.strip("[]"),
             port=endpoint.port,
             user=endpoint.username,
             password=endpoint.password.encode(),  # text would be sent as latin1
@@ -132,7 +173,7 @@ def connect(endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Conn
             init_command=_UNLIMITED,
             **settings,
         )
-    except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
+    except (pymysql.err.MySQLError, OSError) as error:
         raise translated(error, endpoint) from error
 
 
@@ -275,6 +316,12 @@ class BinlogStream:
 
 _GRANT = "Run `GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}` and grant SELECT on the mapped tables."
 _LOGIN = "Check `source.username` and `source.password`, and that the account may log in from this machine."
+_USE_TLS = "Set `source.tls`, for example `tls: {mode: verify_ca, ca: ca.pem}` with a copy of the server's ca.pem."
+_TRUST = (
+    "Set `source.tls` to `verify_identity` or `verify_ca` with the server's `ca`. Without TLS, set "
+    "`source.tls: {mode: off, public_key: FILE}` with a copy of the server's public_key.pem."
+)
+_NEEDS_TLS = 3159  # ER_SECURE_TRANSPORT_REQUIRED
 _NO_LOGIN = frozenset((1044, 1045, 1130, 1251, 1698, 1820, 1862, 2059, 3118, 3955))
 _DENIED = frozenset((1142, 1143, 1227, 1370))
 
@@ -344,6 +391,7 @@ def translated(error: Exception, endpoint: Endpoint, position: BinlogPosition | 
     if isinstance(error, SourceError):
         return error
     code, text = _code_and_text(error)
+    text = shown(text, endpoint.password)
     where: dict[str, object] = {"server": endpoint}
     if position is not None:
         where["position"] = position
@@ -356,11 +404,23 @@ def translated(error: Exception, endpoint: Endpoint, position: BinlogPosition | 
         return SourceUnavailable(f"The server refuses the login: {text}.", mend=_LOGIN, user=endpoint.username, **where)
     if code in _DENIED:
         return SourceUnavailable(f"A privilege is missing: {text}.", mend=_GRANT.format(user=user), **where)
+    if code == _NEEDS_TLS:
+        return SourceUnavailable(
+            "The server accepts encrypted connections only (require_secure_transport).", mend=_USE_TLS, **where
+        )
+    if code == UNSAFE_LOGIN:
+        return SourceUnavailable(f"The login was stopped and the password was not sent: {text}.", mend=_TRUST, **where)
+    if code in (MALFORMED, TOO_LARGE):
+        return SourceUnavailable(
+            f"The server does not follow MySQL's protocol: {text}.",
+            mend="Check that `source.host` and `source.port` name a MySQL or MariaDB server and no other program.",
+            **where,
+        )
     original = getattr(error, "original_exception", error)
     if isinstance(original, ssl.SSLError) or code == 2026:
         return SourceUnavailable(
-            f"TLS fails: {original}.",
-            mend="Check `source.tls`: its mode, `ca`, and the name in `source.host`.",
+            f"TLS fails: {shown(str(original) if code != 2026 else text)}.",
+            mend="Check `source.tls`: its mode, `ca`, the name in `source.host`, and that the server offers TLS.",
             **where,
         )
     return SourceUnavailable(

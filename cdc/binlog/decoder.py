@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MAX_LISTED_EVENTS = 1 << 16  # row events of one Batch: a million bytes of bookkeeping
 _MAX_TRANSACTIONS = 1 << 16
 _MAX_MAPS = 1 << 12  # tables of one statement; MySQL joins 61 at most, triggers and cascades add some
+LARGEST_EVENT = (1 << 30) + (1 << 25)  # bytes; max_allowed_packet of a replica is 1 GiB at most
 _ORIGINS = 64  # GTID sources to begin with
 _DAMAGED = "Compare the file with the server's own (mysqlbinlog --verify-binlog-checksum); then take a new snapshot."
 _MAGIC = b"\xfebin"
@@ -195,6 +196,8 @@ class BinlogDecoder(ControlEvents):
             elif code == fr.SPLIT:
                 joined = self._buffer.squeeze()
                 if joined is None:
+                    if int(self._state[fr.NEED]) > LARGEST_EVENT:
+                        raise self._error("An event is larger than 1 GiB, the most that a server writes")
                     return self._cut(False) or self._moved_batch()
                 at, size = joined
                 self._push(Source(False, at + size, at + size), at)

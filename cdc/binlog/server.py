@@ -39,6 +39,7 @@ _SETTINGS = (
     "basedir",
     "show_gipk_in_create_table_and_information_schema",
 )
+_SETTING_COLUMNS = {"Variable_name", "Value"}
 _NO_PRIVILEGE = 1227  # ER_SPECIFIC_ACCESS_DENIED_ERROR
 
 
@@ -87,7 +88,16 @@ class Server:
     def _read_settings(self) -> dict[str, str]:
         names = ", ".join(f"'{name}'" for name in _SETTINGS)
         rows = self.ask(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-        return {row["Variable_name"].lower(): row["Value"] or "" for row in rows}
+        settings = {
+            str(row["Variable_name"]).lower(): str(row["Value"] or "") for row in rows if row.keys() >= _SETTING_COLUMNS
+        }
+        if "version" not in settings or not settings.get("server_id", "").isdecimal():
+            raise SourceUnavailable(
+                "The server does not report its version and server id.",
+                mend="Check that `source.host` and `source.port` name a MySQL or MariaDB server and no other program.",
+                server=self.endpoint,
+            )
+        return settings
 
     def _show_hidden_keys(self) -> None:
         """Let information_schema have the primary keys that the server makes itself: they are in the rows, too."""

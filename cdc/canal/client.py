@@ -38,12 +38,16 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from cdc.canal.protocol_pb2 import Ack, BatchRef, ClientAuth, Entry, Get, Handshake, Messages, Packet, Subscription
 from cdc.errors import SourceUnavailable
+from cdc.mysql_client import shown
 
 CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0  # to a login or a subscription, for which a server may have to start the destination
 READ_TIMEOUT_S = 60.0  # beyond what the server was told to wait; it may be collecting 16 MiB
 IDLE_TIMEOUT_MS = 24 * 3600 * 1000  # the server cuts a client that it has not read from or written to for so long
+LARGEST_ANSWER = 1 << 20  # before the first batch: a greeting, and acks with a stack trace at most
 LARGEST_FRAME = 1 << 30  # a batch holds at most the ring and one event, and an event at most 1 GiB
 BACK_OFF_S = (0.2, 10.0)  # first and longest wait between attempts
+_READ_BYTES = 1 << 20
 _MILLISECONDS = 2
 _NOTHING_THERE = -1
 _NO_BATCH = (1 << 63) - 1
@@ -84,6 +88,8 @@ class CanalConnection:
     def __init__(self, address: str, *, destination: str, client_id: int) -> None:
         self.address = address
         self._names = {"destination": destination, "client_id": str(client_id)}
+        self._is_subscribed = False
+        self._password = ""
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
@@ -94,6 +100,7 @@ class CanalConnection:
 
     def login(self, username: str, password: str, *, idle_timeout_ms: int = IDLE_TIMEOUT_MS) -> None:
         """Read the handshake and authenticate; without a password no token is sent."""
+        self._password = password
         packet = self._read(CONNECT_TIMEOUT_S)
         if packet.kind != Packet.HANDSHAKE:
             raise self._fault("the server did not greet as Canal does", "Check that the port is Canal's TCP port.")
@@ -109,6 +116,7 @@ class CanalConnection:
         """Name destination and client id; a ``filter`` that is not empty replaces the destination's, for everyone."""
         self._send(Packet.SUBSCRIPTION, Subscription(**self._names, filter=filter))
         self._await_ack()
+        self._is_subscribed = True
 
     def unsubscribe(self) -> None:
         """Give up the client id's place. With ZooKeeper the server forgets its cursor with it."""
@@ -146,7 +154,7 @@ class CanalConnection:
         as well, but has the server forget the filter that another client has stored.
         """
         self.ack(_NO_BATCH)
-        packet = self._read(READ_TIMEOUT_S)
+        packet = self._read(ANSWER_TIMEOUT_S)
         if packet.kind != Packet.ACK:
             raise self._fault(f"a packet of kind {packet.kind} where an ack was due", "Check the server's version.")
         said = self._parsed(Ack, packet.body).error_message
@@ -174,7 +182,7 @@ class CanalConnection:
     def _read(self, timeout_s: float) -> Packet:
         deadline = time.monotonic() + timeout_s
         (length,) = struct.unpack(">i", self._exactly(4, deadline))
-        if not 0 <= length <= LARGEST_FRAME:
+        if not 0 <= length <= (LARGEST_FRAME if self._is_subscribed else LARGEST_ANSWER):
             raise self._fault(f"a frame of {length} bytes", "Check that the port is Canal's TCP port.")
         packet = self._parsed(Packet, self._exactly(length, deadline))
         if packet.compression > 1:
@@ -182,27 +190,29 @@ class CanalConnection:
         return packet
 
     def _exactly(self, size: int, deadline: float) -> bytes:
-        data = bytearray(size)
-        view, got = memoryview(data), 0
-        while got < size:
+        data = bytearray()  # grows with what arrives: a length alone must not allocate
+        while len(data) < size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._fault("no complete answer in time", "It is made again by itself.")
             try:
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-                count = self._socket.recv_into(view[got:])
+                self._socket.settimeout(left)
+                piece = self._socket.recv(min(size - len(data), _READ_BYTES))
             except OSError as error:
                 raise self._fault(f"the connection broke: {error}", "It is made again by itself.") from error
-            if count == 0:
+            if not piece:
                 raise self._fault("the server closed the connection", "It is made again by itself.")
-            got += count
+            data += piece
         return bytes(data)
 
     def _parsed(self, kind: type[_Wire], data: bytes) -> _Wire:
         try:
             return kind.FromString(data)
-        except ProtobufError as error:
+        except (ProtobufError, ValueError) as error:
             raise self._fault(f"a {kind.__name__} that cannot be read", "Check the server's version.") from error
 
     def _await_ack(self) -> None:
-        packet = self._read(READ_TIMEOUT_S)
+        packet = self._read(ANSWER_TIMEOUT_S)
         if packet.kind != Packet.ACK:
             raise self._fault(f"a packet of kind {packet.kind} where an ack was due", "Check the server's version.")
         self._raise_ack(packet)
@@ -211,6 +221,7 @@ class CanalConnection:
         ack = self._parsed(Ack, packet.body)
         if ack.error_code:
             said, mend = _explained(ack.error_message)
+            said = shown(said, self._password)
             raise self._fault(f"the server refuses (code {ack.error_code}): {said}", mend)
 
     def _fault(self, what: str, mend: str) -> SourceUnavailable:
@@ -231,7 +242,7 @@ _EXPLANATIONS = (
 def _explained(message: str) -> tuple[str, str]:
     """What the server says, without its stack trace, and the mend."""
     mend = next((mend for pattern, mend in _EXPLANATIONS if pattern in message), "See the server's log.")
-    return message.splitlines()[0][:300] if message else "no reason given", mend
+    return next(iter(message.splitlines()), "")[:300] or "no reason given", mend
 
 
 def _batch_id(body: bytes) -> int | None:

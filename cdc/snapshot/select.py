@@ -33,6 +33,7 @@ _ROWS = 16384  # of one RecordBatch
 _WAIT_S = 1.0  # how soon a deadline is noticed while the server searches
 _SILENCE_S = 3600.0  # a search for rows that a WHERE leaves over may take long; a dead line is found by TCP
 _LARGEST_PACKET = 0xFFFFFF
+_LARGEST_ROW = (1 << 30) + (1 << 25)  # max_allowed_packet is 1 GiB at most
 _UNSIGNED = 32
 _TEXT = 253  # VAR_STRING
 _CHANGED = {1054, 1146, 1049, 1091, 1176, 1412, 1347}  # tables, columns or indexes that are gone or were altered
@@ -108,6 +109,9 @@ class Select:
         except (pymysql.err.MySQLError, OSError) as error:
             self.close()
             raise self._told(error) from error
+        except (IndexError, struct.error, OverflowError) as error:
+            self.close()
+            raise self._garbled() from error
         except BaseException:
             self.close()
             raise
@@ -261,6 +265,8 @@ class Select:
                 self._end -= behind - until
             until += size
             head = until
+            if until > _LARGEST_ROW:
+                raise self._garbled()
             if size < _LARGEST_PACKET:
                 return until
 

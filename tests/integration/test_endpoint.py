@@ -296,6 +296,7 @@ def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls
     assert ask(url, "GET", "/status", Host="[::bad")[0] == 403
     assert ask(url, "GET", "/status", Host="localhost:1")[0] == 200
     assert ask(url, "POST", "/stop", Origin="http://evil.example", **with_token())[0] == 403
+    assert ask(url, "POST", "/stop", Origin="http://[evil", **with_token())[0] == 403
     assert controls.asked == []
 
 
@@ -376,3 +377,9 @@ def test_an_address_of_another_machine_is_refused(controls: Controls) -> None:
     with pytest.raises(SurroundingsError, match="cannot listen"):
         endpoint.start()
     endpoint.close()
+
+
+def test_address_of_ipv6_with_brackets_works(controls: Controls) -> None:
+    with served(controls, "[::1]") as address:
+        assert address.startswith("http://[::1]:")
+        assert ask(address, "GET", "/live")[0] == 200

@@ -319,7 +319,7 @@ BROKEN = {
         [
             (
                 "shop.yaml:2 source.password: the environment variable CDC_NO_SUCH is not set; "
-                "run `export CDC_NO_SUCH=...` first"
+                "run `export CDC_NO_SUCH=...` first, or write $${CDC_NO_SUCH} if the text ${CDC_NO_SUCH} itself is meant"
             )
         ],
     ),
@@ -331,12 +331,12 @@ BROKEN = {
         changed('"s3cret"', '"${A:-b} ${open"'),
         [
             (
-                "shop.yaml:2 source.password: ${A:-b} is not known; write ${NAME} for a variable of the environment "
-                "or ${file:/path} for a file's text"
+                "shop.yaml:2 source.password: ${A:-b} is not known; write ${NAME} for a variable of the environment, "
+                "${file:/path} for a file's text, $${ for a plain ${"
             ),
             (
-                "shop.yaml:2 source.password: ${ is not known; write ${NAME} for a variable of the environment "
-                "or ${file:/path} for a file's text"
+                "shop.yaml:2 source.password: ${ is not known; write ${NAME} for a variable of the environment, "
+                "${file:/path} for a file's text, $${ for a plain ${"
             ),
         ],
     ),
@@ -532,3 +532,39 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nothing.yaml")
     with pytest.raises(ConfigError, match="Is a directory"):
         load_config(tmp_path)
+
+
+def test_dollar_dollar_brace_is_the_text_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_TEST_SECRET", "value")
+    for written, meant in (
+        ("$${CDC_TEST_SECRET}", "${CDC_TEST_SECRET}"),
+        ('"a$${b}c-${CDC_TEST_SECRET}"', "a${b}c-value"),
+        ('"a$${b"', "a${b"),
+        ('"$$ $5 $$5"', "$$ $5 $$5"),
+        ("'$$${x}'", "$${x}"),
+    ):
+        file = tmp_path / "shop.yaml"
+        file.write_text(changed('"s3cret"', written))
+        source = load_config(file).source
+        assert isinstance(source, BinlogSource) and source.password.get_secret_value() == meant
+
+
+def test_socket_stands_in_place_of_host_and_port(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(changed("host: 127.0.0.1", "socket: run/mysqld.sock"))
+    source = load_config(file).source
+    assert isinstance(source, BinlogSource) and source.server == str(tmp_path / "run/mysqld.sock")
+    both = faults(tmp_path, changed("host: 127.0.0.1", "host: 127.0.0.1, socket: s"))
+    assert both == ["shop.yaml:2 source.socket: is given in place of `host` and `port`: remove them or it"]
+    neither = faults(tmp_path, changed("host: 127.0.0.1", "port: 3306"))
+    assert neither == ["shop.yaml:2 source.host: is required, or `socket`, the path of a Unix socket"]
+
+
+def test_public_key_goes_without_tls_only(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").touch()
+    (fault,) = faults(tmp_path, changed("host: 127.0.0.1", "host: db, tls: {public_key: key.pem}"))
+    assert "source.tls.public_key: is used without TLS only: set `mode: off`" in fault
+    file = tmp_path / "shop.yaml"
+    file.write_text(changed("host: 127.0.0.1", "host: db, tls: {mode: off, public_key: key.pem}"))
+    source = load_config(file).source
+    assert isinstance(source, BinlogSource) and source.tls.public_key_file == str(tmp_path / "key.pem")

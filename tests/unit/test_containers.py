@@ -10,10 +10,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc.config import CanalSource, load_config
+from cdc.config import CanalSource, Config, load_config
 
 ROOT = Path(__file__).parents[2]
 PINNED = re.compile(r".+:([a-z]+-|v)?\d+\.\d+(\.\d+)?[-\w.]*$")
+
+
+def loaded(name: str, folder: Path) -> Config:
+    """The job file ``name``, with a file in place of the one that the MySQL container makes."""
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    assert "mysql:/mysql:ro" in services[name]["volumes"] and "mysql:/var/lib/mysql" in services["mysql"]["volumes"]
+    (folder / "ca.pem").touch()
+    file = folder / "job.yaml"
+    text = (ROOT / f"compose/{name}.yaml").read_text()
+    assert "/mysql/ca.pem" in text
+    file.write_text(text.replace("/mysql/ca.pem", "ca.pem"))
+    return load_config(file)
 
 
 def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
@@ -38,11 +50,11 @@ def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
             assert (ROOT / "compose" / build / "Dockerfile").is_file()
 
 
-def test_the_canal_job_fits_the_canal_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_canal_job_fits_the_canal_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_PASSWORD", "secret")
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
     canal = services["canal"]["environment"]
-    source = load_config(ROOT / "compose/job-canal.yaml").source
+    source = loaded("job-canal", tmp_path).source
     assert isinstance(source, CanalSource)
     assert source.destination == canal["canal.destinations"] and source.servers == ("canal:11111",)
     assert source.buffer.entries == int(canal["canal.instance.memory.buffer.size"])
@@ -52,9 +64,11 @@ def test_the_canal_job_fits_the_canal_beside_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["job", "job-starrocks", "job-doris"])
-def test_the_job_files_are_valid_and_name_services_that_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_files_are_valid_and_name_services_that_are_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CDC_PASSWORD", "pw")
-    config = load_config(ROOT / f"compose/{name}.yaml")
+    config = loaded(name, tmp_path)
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
     _, _, neighbour = services[name].get("network_mode", "").partition("service:")
     hosts = [str(address).partition(":")[0] for address in getattr(config.sink, "fe", ())]
