@@ -270,6 +270,10 @@ class KnownTables:
         """Whether the place read up to lies behind what was there when a person agreed."""
         return self._agreed_upto is None or _reached(self.place(), self._agreed_upto)
 
+    def note_gap(self, server: Server) -> None:
+        """Note that changes of any mapped table may be missing. Calls: after ``prepare``."""
+        self._gaps |= {f"{database}.{table}" for database, table in mapped_tables(server, self._selection.maps)}
+
     def take_gaps(self) -> frozenset[str]:
         """Tables of which changes were left out since the last call."""
         gaps, self._gaps = self._gaps, frozenset()
@@ -402,6 +406,7 @@ class KnownTables:
             tables=self,
             ansi_quotes=statement.ansi_quotes,
             fold_case=self.fold_case,
+            mariadb=statement.mariadb,
         )
 
     def _touched(self, statement: Statement, effect: Effect) -> None:
