@@ -289,7 +289,7 @@ def position_from_json(data: Mapping[str, Any]) -> Position:
         fields = ("file", "offset", "entry", "gtid_set", "newest_ms", "splits", "held")
         return CanalPosition(*(data[field] for field in fields))
     if data.get("kind") == BinlogPosition.kind:
-        # positions of version 1.0 and earlier have no "created"
+        # positions saved by older versions have no "created"
         return BinlogPosition(
             data["file"], data["offset"], data["server"], data["gtid_set"], created=data.get("created", 0)
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 
 from cdc.binlog.server import Server
+from cdc.demo import proof
+from cdc.demo.process import JobProcess
 from cdc.errors import PositionLost, SourceUnavailable
-from cdc.local_servers import LocalServer, obtain
+from cdc.local_servers import LocalServer, free_port, obtain
 from cdc.position import position_from_json
 from cdc.receiver import feeds, start
 from cdc.receiver.start import created_at, resolve_start
@@ -129,6 +134,51 @@ def test_two_servers_at_one_address_are_refused(server, monkeypatch):
     with pytest.raises(SourceUnavailable, match="two servers"):
         receiver.open(begin, (), 0)
     receiver.close()
+
+
+JOB = """\
+name: shop
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
+sink: {{type: delta, path: ./warehouse, create_tables: true}}
+channels:
+  - {{source: shop.orders, target: ods.orders}}
+commit: {{interval: 500ms}}
+status: {{port: {status}}}
+"""
+
+
+def test_job_pauses_after_a_reset_and_a_gap_reloads_its_tables(server, request, tmp_path):
+    if request.node.callspec.params["server"] != "mariadb":
+        pytest.skip("the job is the same on each server; receivers of all are tested above")
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=server.port, status=port))
+    folder = tmp_path / "warehouse" / "ods" / "orders"
+    insert(server, 1000, 5)
+
+    def is_loaded(status):
+        snapshots = [channel["snapshot"] for channel in status["channels"]]
+        return status["state"] == "RUNNING" and any(each and each["consistent"] for each in snapshots)
+
+    with JobProcess(file, home=home, port=port) as job:
+        job.start()
+        job.wait_for("the first load", is_loaded, 300)
+        job.stop()
+        server.execute("DELETE FROM shop.orders WHERE id = 1000")  # in the log that is gone
+        reset(server)
+        insert(server, 2000, 20)
+        job.start()
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 300)
+        assert status["resume"] == "manual" and "reset" in status["reason"] and "--accept-gap" in status["mend"]
+        assert proof.read_delta(folder).num_rows == 5
+        subprocess.run(
+            [sys.executable, "-m", "cdc.cli", "resume", "shop", "--accept-gap"],
+            env={**os.environ, "CDC_HOME": str(home)}, check=True, timeout=120,
+        )  # fmt: skip
+        insert(server, 3000, 1)
+        job.wait_for("the rows", lambda _: 3000 in proof.read_delta(folder).column("id").to_pylist(), 300)
+        job.wait_for("the reload", lambda _: 1000 not in proof.read_delta(folder).column("id").to_pylist(), 300)
+        assert proof.compare(server, "shop.orders", folder, ["id"]).differences == ()
+        job.stop()
 
 
 @pytest.mark.parametrize("rows", [20_000])
