@@ -22,9 +22,13 @@ from deltalake.exceptions import TableNotFoundError
 from benchmarks import orders, rig
 from benchmarks.baselines import rows_of_mysql_replication
 from benchmarks.harness import Watch, report, wait_until
+from cdc.binlog.connection import Endpoint, ReaderIdentity, Tls
+from cdc.binlog.server import Server
 from cdc.local_servers import LocalServer
+from cdc.receiver.start import resolve_start
 
 ROWS, ROUNDS = 10, 5
+LARGE_ROWS = 20_000
 _SINK = "type: delta, path: ./warehouse, create_tables: true"
 _LOOP = """
 import sys, time
@@ -107,6 +111,29 @@ def latency() -> None:
     )
 
 
+def start_in_head() -> None:
+    """From `start: {file, offset}` between a file's head and its first, large transaction to a resolved start."""
+    with rig.source() as (server, _):
+        server.execute(orders.CREATE.format(name=f"{rig.DATABASE}.orders"), "FLUSH BINARY LOGS")
+        file, offset = rig.position(server)
+        orders.fill(server, rig.DATABASE, "orders", LARGE_ROWS)
+        endpoint = Endpoint(server.host, server.port, "cdc", "bench", Tls("required"))
+        with Server(endpoint) as asked:
+            began, cpu = time.monotonic(), time.process_time()
+            found = resolve_start(asked, {"file": file, "offset": offset}, ReaderIdentity.of("bench", "0", "local"))
+            seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+            bytes_after = asked.position().offset - offset
+    report(
+        "small.start_in_head",
+        seconds,
+        "s",
+        must="<= 1 s, whatever the size of the first transaction",
+        data={"rows": LARGE_ROWS, "bytes after the start": bytes_after},
+        checked="the position resolved is the one asked for" if (found.file, found.offset) == (file, offset) else "",
+        cpu_s=round(cpu, 3),
+    )
+
+
 def _idle_cpu(pid: int, seconds: float = 10.0) -> float:
     """CPU seconds a second of a job that has nothing to do."""
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -136,7 +163,7 @@ def _visible(folder: Path) -> int:
     return sum(pa.table(actions).column("num_records").to_pylist())
 
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"start": start, "latency": latency}
+BENCHMARKS: dict[str, Callable[[], None]] = {"start": start, "latency": latency, "start_in_head": start_in_head}
 
 
 def main(names: list[str]) -> None:

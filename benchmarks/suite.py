@@ -40,6 +40,7 @@ SUITE = (
     Benchmark("decode", "benchmarks.bench_decode", runs=1, quick=("--largest-mb", "100")),  # repeats by itself
     Benchmark("small.start", "benchmarks.bench_small", ("start",)),
     Benchmark("small.latency", "benchmarks.bench_small", ("latency",)),
+    Benchmark("small.start_in_head", "benchmarks.bench_small", ("start_in_head",), runs=1),
     Benchmark("null.catch_up", _NULL, ("catch_up",), quick=("--rows", "500000")),
     Benchmark("null.wide", _NULL, ("wide",), quick=("--rows", "500000")),
     Benchmark("null.many_tables", _NULL, ("many_tables",), quick=("--rows", "500000")),

@@ -58,12 +58,21 @@ class Tables(Protocol):
         """Whether the channel reads this column, also one that does not exist yet."""
 
 
-def effect_of(sql: str, *, database: str, tables: Tables, ansi_quotes: bool = False, fold_case: bool = False) -> Effect:
+def effect_of(
+    sql: str,
+    *,
+    database: str,
+    tables: Tables,
+    ansi_quotes: bool = False,
+    fold_case: bool = False,
+    mariadb: bool = True,
+) -> Effect:
     """What ``sql``, run with ``database`` as its default, does to the mapped tables.
 
-    ``fold_case``: the server stores table names in lower case (``lower_case_table_names`` is not 0).
+    ``fold_case``: the server stores table names in lower case (``lower_case_table_names`` is not 0). ``mariadb``: the
+    server executes ``/*M! */`` comments; where the server is not known, as with Canal, they are read as code.
     """
-    reader = _Reader(database, tables, ansi_quotes, fold_case)
+    reader = _Reader(database, tables, ansi_quotes, fold_case, mariadb)
     return reader.effect(sql)
 
 
@@ -108,12 +117,13 @@ class _Reader:
     tables: Tables
     ansi_quotes: bool
     fold_case: bool
+    mariadb: bool
 
     def effect(self, sql: str) -> Effect:
         if settings := _SETTINGS_FOR.match(sql):
             return self.effect(sql[settings.end() :])
         try:
-            tokens = tokens_of(sql, self.ansi_quotes)
+            tokens = tokens_of(sql, self.ansi_quotes, mariadb=self.mariadb)
         except SqlglotError:
             return self._unreadable(_rough_names(sql), sql)
         cursor = Cursor(tokens)

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from sqlglot.dialects.mysql import MySQL
 
 # Comments that the server executes are code; the other alternatives keep quotes and plain comments from hiding them.
-_EXECUTED = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|--\s[^\n]*|\#[^\n]*|/\*M?!\d*(.*?)\*/|/\*.*?\*/""",
-    re.S,
-)
+_QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|--\s[^\n]*|\#[^\n]*"""
+_EXECUTED = re.compile(rf"{_QUOTED}|/\*!\d*(.*?)\*/|/\*.*?\*/", re.DOTALL)
+_EXECUTED_BY_MARIADB = re.compile(rf"{_QUOTED}|/\*M?!\d*(.*?)\*/|/\*.*?\*/", re.DOTALL)
 
 
 class _Tokenizer(MySQL.Tokenizer):
@@ -89,9 +88,13 @@ class Cursor:
         return self.tokens[self.at :]
 
 
-def tokens_of(sql: str, ansi_quotes: bool) -> list[Token]:
-    """The tokens of a statement. Raises: sqlglot.errors.SqlglotError - it cannot be read."""
-    code = _EXECUTED.sub(lambda match: f" {match[1]} " if match[1] is not None else match[0], sql)
+def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
+    """Return the tokens of a statement. MariaDB also executes comments that begin with ``/*M!``.
+
+    Raises: sqlglot.errors.SqlglotError - it cannot be read.
+    """
+    executed = _EXECUTED_BY_MARIADB if mariadb else _EXECUTED
+    code = executed.sub(lambda match: f" {match[1]} " if match[1] is not None else match[0], sql)
     tokenizer = _AnsiTokenizer() if ansi_quotes else _Tokenizer()
     found: list[Token] = []
     end = -1

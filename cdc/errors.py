@@ -29,6 +29,10 @@ LOAD_AGAIN = (
     "`cdc resume NAME --accept-gap` goes on without these changes; then load the tables that they touched again with "
     "`cdc snapshot`."
 )
+READ_OLDEST = (
+    "`cdc resume NAME --accept-gap` goes on with the oldest changes that the server has, and loads all mapped tables "
+    "again."
+)
 
 
 class CdcError(Exception):
@@ -108,6 +112,10 @@ class UnsupportedImage(SourceError):
 
 class SourceBlocked(SourceError):
     """Something on the source side that a person must end: a second reader under our id, changes left unlogged."""
+
+
+class ReaderConflict(SourceBlocked):
+    """Another reader took the stream under this job's server id, for example an older process of this job."""
 
 
 class SinkError(CdcError):

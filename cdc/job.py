@@ -33,6 +33,7 @@ from cdc.errors import (
     CheckpointError,
     ConfigError,
     LeaseLost,
+    ReaderConflict,
     SchemaChanged,
     SinkBusy,
     SinkForeign,
@@ -62,6 +63,7 @@ from channels.task import RunIdentity
 # A commit that hangs in its sink is left behind after this long: it is PREPARED, and rolls forward at the next start.
 END_GRACE_S = 25.0  # who sends SIGTERM often sends SIGKILL after 30 s
 PAUSE_GRACE_S = 60.0  # longer, since it costs a new process, and large merges take their time
+CONFLICTS = 5  # in a row: an older process of this job ends at its first one, since it has lost the fence
 HEALTHY_S = 60.0  # a run that lasted this long had its fault mended: waiting begins anew
 
 _log = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class Job:
         self._signal = 0
         self._resumes = 0
         self._delays = delays()
+        self._conflicts = 0  # with another reader of this server id, since the last resume or long run
         self._widening = Widening()
         record = store.job(self._config.name)
         self._record = record or JobRecord(self._config.name, "", 0, JobState.PENDING, str(self._file))
@@ -312,13 +315,16 @@ class Job:
                 self._end_of_run(consumer)
         except Exception as error:  # noqa: BLE001 - the one place that decides
             if time.monotonic() - began > HEALTHY_S:
-                self._delays = delays()
+                self._delays, self._conflicts = delays(), 0
             self._after(error)
             return None
 
     def _after(self, error: Exception) -> None:
         """What follows from an error: a pause that ends by itself, one that waits for a person, or the end."""
-        answer = decide(error)
+        try:
+            answer = self._answer(error)
+        except LeaseLost as lost:
+            error, answer = lost, Answer.EXIT
         if answer is Answer.EXIT or (isinstance(error, SinkForeign) and not self._is_compared):
             self._refused(error)
             raise error
@@ -334,6 +340,18 @@ class Job:
         _log.warning("paused, again in %.1f s: %s", delay_s, told, exc_info=with_place)
         self._save(_paused(self._record, error, "automatic"))
         self._wishes.wait(delay_s)
+
+    def _answer(self, error: Exception) -> Answer:
+        """Return the action for ``error``. Raises: LeaseLost - another process runs the job.
+
+        During a take-over the older process may reconnect once more and end the stream of the newer one.
+        """
+        if not isinstance(error, ReaderConflict):
+            return decide(error)
+        with suppress(CheckpointError):
+            self._store.check_fence()
+        self._conflicts += 1
+        return decide(error) if self._conflicts > CONFLICTS else Answer.RETRY
 
     def _refused(self, error: Exception) -> None:
         if isinstance(error, CdcError) and not isinstance(error, LeaseLost):
@@ -406,6 +424,7 @@ class Job:
         """A resume: the job file is read again, and the run starts with what was agreed to."""
         self._resume, self._delays, self._resumed_at = self._wishes.resume, delays(), self._last_position()
         self._is_verified = False
+        self._conflicts = 0
         try:
             config = self._read()
             check_identity(self._record, config, accept_server=self._accepts_server)

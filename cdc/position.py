@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -185,6 +185,10 @@ class BinlogPosition:
     offset: int  # of the next event's first byte
     server: str = ""  # server_uuid (MySQL), "mariadb-<server_id>" (MariaDB), "" for files on disk
     gtid_set: str = ""  # executed up to here, canonical text; "" without GTIDs
+    # When the server created the file, seconds since 1970: the header timestamp of its format description event.
+    # MySQL and MariaDB keep it in a dump from any offset, and zero `created` in the event's body except from offset 4.
+    # It identifies the log, not the offset in it, so it is not compared. 0: not known.
+    created: int = field(default=0, compare=False)
 
     kind = "binlog"
 
@@ -192,7 +196,7 @@ class BinlogPosition:
         """See ``Position``. Same server: by file number and offset; else by GTID sets."""
         if not isinstance(other, BinlogPosition):
             raise ValueError(f"{self} and {other} are of different sources")
-        mine, theirs = _file_number(self.file), _file_number(other.file)
+        mine, theirs = file_number(self.file), file_number(other.file)
         if self.server == other.server and mine and theirs and mine[0] == theirs[0]:
             return (mine[1], self.offset) >= (theirs[1], other.offset)
         seen, asked = parse_gtid_set(self.gtid_set), parse_gtid_set(other.gtid_set)
@@ -210,6 +214,7 @@ class BinlogPosition:
             "offset": self.offset,
             "server": self.server,
             "gtid_set": self.gtid_set,
+            "created": self.created,
         }
 
     def __str__(self) -> str:
@@ -247,7 +252,7 @@ class CanalPosition:
         if told is not None and told != (True, True):
             return told[0]
         # the same transactions, or none are told: places beside and inside one
-        mine, theirs = _file_number(self.file), _file_number(other.file)
+        mine, theirs = file_number(self.file), file_number(other.file)
         if mine and theirs and mine[0] == theirs[0]:
             return (mine[1], self.offset, self.entry) >= (theirs[1], other.offset, other.entry)
         if told is not None:
@@ -284,7 +289,10 @@ def position_from_json(data: Mapping[str, Any]) -> Position:
         fields = ("file", "offset", "entry", "gtid_set", "newest_ms", "splits", "held")
         return CanalPosition(*(data[field] for field in fields))
     if data.get("kind") == BinlogPosition.kind:
-        return BinlogPosition(data["file"], data["offset"], data["server"], data["gtid_set"])
+        # positions saved by older versions have no "created"
+        return BinlogPosition(
+            data["file"], data["offset"], data["server"], data["gtid_set"], created=data.get("created", 0)
+        )
     raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")
 
 
@@ -308,7 +316,8 @@ def _both_ways(one: AnyGtidSet | None, other: AnyGtidSet | None) -> tuple[bool, 
     return None
 
 
-def _file_number(name: str) -> tuple[str, int] | None:
+def file_number(name: str) -> tuple[str, int] | None:
+    """Return base name and number of a binlog file name, or None where it has no number."""
     base, _, number = name.rpartition(".")
     return (base, int(number)) if number.isdecimal() else None
 

@@ -13,7 +13,7 @@ from functools import partial
 from cdc.binlog.catalog import cascades, mapped_tables, system_versioned, table_schemas
 from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity
 from cdc.binlog.server import Server
-from cdc.errors import CdcError, SourceUnavailable
+from cdc.errors import CdcError, SourceBlocked, SourceUnavailable
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
 from cdc.receiver.logged import unlogged
@@ -281,7 +281,12 @@ def _cascades(server: Server, selection: Selection) -> Iterator[Finding]:
     native = server.settings.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
     if not server.mariadb and server.version_numbers >= _CASCADES_LOGGED_FROM and not native:
         return
-    for key in cascades(server, selection.maps):
+    try:
+        keys = cascades(server, selection.maps)
+    except SourceBlocked as error:
+        yield Finding(error.message, error.mend, fatal=False)
+        return
+    for key in keys:
         logging_server = (
             "start the server with innodb_native_foreign_keys=OFF, so that it logs them"
             if native

@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
+from sqlglot.errors import SqlglotError
+
+from cdc.binlog.foreign_keys import rules_of
 from cdc.binlog.server import Server
-from cdc.errors import SchemaMismatch
+from cdc.ddl_tokens import Unreadable
+from cdc.errors import SchemaMismatch, SourceBlocked, SourceUnavailable
 from cdc.schema import Column, Kind, TableSchema
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 _GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?(\*|`(?:[^`]|``)+`)\.(\*|`(?:[^`]|``)+`) TO ", re.IGNORECASE)
+_NO_TABLE_ACCESS, _NO_SUCH_TABLE = 1142, 1146  # ER_TABLEACCESS_DENIED_ERROR, ER_NO_SUCH_TABLE
 _TABLES_PER_QUERY = 200  # keeps a statement short on servers with tens of thousands of tables
 
 KINDS = {
@@ -207,19 +213,52 @@ def _period(name: str) -> Column:
 
 
 def cascades(server: Server, maps: Callable[[str, str], bool]) -> tuple[ForeignKey, ...]:
-    """Foreign keys by which the server changes rows of a mapped table itself."""
-    rows = server.ask(
-        "SELECT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t, UNIQUE_CONSTRAINT_SCHEMA AS p, "
-        "REFERENCED_TABLE_NAME AS parent, CONSTRAINT_NAME AS name, DELETE_RULE AS deleted, UPDATE_RULE AS updated "
-        "FROM information_schema.REFERENTIAL_CONSTRAINTS"
+    """Foreign keys by which the server changes rows of a mapped table itself.
+
+    Raises: SourceBlocked - the account may not see the definition of a mapped table.
+    """
+    rows = (
+        _mariadb_rules(server, maps)
+        if server.mariadb
+        else server.ask(
+            "SELECT CONSTRAINT_SCHEMA AS d, TABLE_NAME AS t, UNIQUE_CONSTRAINT_SCHEMA AS p, "
+            "REFERENCED_TABLE_NAME AS parent, CONSTRAINT_NAME AS name, DELETE_RULE AS deleted, UPDATE_RULE AS updated "
+            "FROM information_schema.REFERENTIAL_CONSTRAINTS"
+        )
     )
     found = []
     for row in rows:
-        for verb, rule in (("DELETE", row["deleted"]), ("UPDATE", row["updated"])):
+        for verb, rule in (("DELETE", row.get("deleted")), ("UPDATE", row.get("updated"))):
             if rule in ("CASCADE", "SET NULL", "SET DEFAULT") and maps(row["d"], row["t"]):
                 child, parent = f"{row['d']}.{row['t']}", f"{row['p']}.{row['parent']}"
                 found.append(ForeignKey(child, parent, row["name"], f"ON {verb} {rule}"))
     return tuple(found)
+
+
+def _mariadb_rules(server: Server, maps: Callable[[str, str], bool]) -> list[dict[str, Any]]:
+    ansi_quotes = "ANSI_QUOTES" in server.ask("SELECT @@SESSION.sql_mode AS mode")[0]["mode"]
+    rows = []
+    for database, table in mapped_tables(server, maps):
+        name = f"{quoted_column(database)}.{quoted_column(table)}"
+        try:
+            text = _text(server.ask(f"SHOW CREATE TABLE {name}")[0]["Create Table"])
+            rules = list(rules_of(text, database, ansi_quotes=ansi_quotes))
+        except (Unreadable, SqlglotError, SourceUnavailable) as error:
+            code = error.__cause__.args[0] if isinstance(error.__cause__, pymysql.err.MySQLError) else 0
+            if code == _NO_SUCH_TABLE:  # dropped meanwhile
+                continue
+            if isinstance(error, SourceUnavailable) and code != _NO_TABLE_ACCESS:
+                raise
+            raise SourceBlocked(
+                f"The foreign keys of {database}.{table} cannot be read.",
+                mend=f"Run `GRANT SELECT ON {name} TO ...`, and compare `SHOW CREATE TABLE {name}`: the binlog "
+                "of MariaDB lacks the rows that ON DELETE and ON UPDATE change in child tables.",
+                server=server.endpoint,
+            ) from error
+        for owner, parent, constraint, verb, action in rules:
+            row = {"d": database, "t": table, "p": owner, "parent": parent, "name": constraint}
+            rows.append({**row, "deleted" if verb == "DELETE" else "updated": action})
+    return rows
 
 
 def writes_beyond(server: Server, name: Name, maps: Callable[[str, str], bool]) -> str | None:
@@ -247,7 +286,10 @@ def writes_beyond(server: Server, name: Name, maps: Callable[[str, str], bool]) 
         return f"its trigger {triggers[0]['name']} may write mapped tables"
     if not _may_see_triggers(server, name):
         return f"this account may not see its triggers without `GRANT TRIGGER ON {quoted_column(name[0])}.*`"
-    keys, reached = cascades(server, lambda *_: True), [".".join(name)]
+    try:
+        keys, reached = cascades(server, lambda *_: True), [".".join(name)]
+    except SourceBlocked as error:
+        return f"mapped tables may change with it: {error.message}"
     for parent in reached:  # grows
         for key in keys:
             if key.parent != parent or key.child in reached:

@@ -24,7 +24,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from cdc.binlog.events import ServerError, encode_gtid_set
-from cdc.errors import LOAD_AGAIN, PositionLost, SourceBlocked, SourceError, SourceUnavailable, WrongServer
+from cdc.errors import LOAD_AGAIN, PositionLost, ReaderConflict, SourceError, SourceUnavailable, WrongServer
 from cdc.mysql_client import MALFORMED, TOO_LARGE, UNSAFE_LOGIN, GuardedConnection, Limits, shown
 from cdc.position import BinlogPosition, GtidSet, MariadbGtidSet, parse_gtid_set
 
@@ -218,6 +218,27 @@ class BinlogStream:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
+    def check_server(self, expected: str) -> None:
+        """Compare with the ``Server.identity`` that another connection gave.
+
+        One address may lead to several servers (a virtual address, a proxy), and a Position is checked on another
+        connection than this one. Raises: SourceUnavailable - the connections lead to two servers.
+        """
+        name = "server_id" if self._mariadb else "server_uuid"
+        try:
+            value = query(self._connection, f"SELECT @@GLOBAL.{name} AS identity")[0]["identity"]
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise translated(error, self._endpoint) from error
+        found = f"mariadb-{value}" if self._mariadb else str(value)
+        if found != expected:
+            raise SourceUnavailable(
+                "Two connections to the source reached two servers.",
+                mend="Set `source.host` to one server, or to an address that leads to one server at a time.",
+                server=self._endpoint,
+                first=expected,
+                second=found,
+            )
+
     def register(self) -> None:
         """Show this reader in SHOW REPLICAS. Raises: SourceUnavailable - the privilege is missing."""
         name = self._identity.name.encode()
@@ -329,7 +350,7 @@ _DENIED = frozenset((1142, 1143, 1227, 1370))
 _DUMP_FAULTS: tuple[tuple[str, type[SourceError], str, str], ...] = (
     (
         "same server_uuid/server_id",
-        SourceBlocked,
+        ReaderConflict,
         "Another reader uses our identity and has taken the stream.",
         "Stop the other job or replica (SHOW REPLICAS names it), or set another `source.server_id`.",
     ),

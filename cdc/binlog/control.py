@@ -21,8 +21,8 @@ from cdc.binlog.checksum import crc32
 from cdc.binlog.events import Malformed, ServerError, Statement
 from cdc.binlog.tables import text_of
 from cdc.binlog.xa import OpenXa, PreparedPiece, renumbered, xid_of
-from cdc.errors import LEAVE_OUT, CdcError, DecodeError, UnsupportedImage
-from cdc.position import BinlogPosition
+from cdc.errors import LEAVE_OUT, READ_OLDEST, CdcError, DecodeError, PositionLost, UnsupportedImage
+from cdc.position import BinlogPosition, file_number
 
 if TYPE_CHECKING:
     from cdc.binlog.buffer import StreamBuffer
@@ -69,6 +69,7 @@ class ControlEvents(ABC):
     _on_statement: Callable[[Statement], None]
     _sequence: int
     _file: str
+    _created: int | None  # header timestamp of the file's format description; None: it was not read yet
     _magic: bool
     _moved: bool
     _ready: deque[Batch]
@@ -103,7 +104,7 @@ class ControlEvents(ABC):
         return bool(self._state[fr.TX_COUNT])
 
     def _position(self, offset: int) -> BinlogPosition:
-        return BinlogPosition(self._file, offset, self.position.server, self._gtids.text)
+        return BinlogPosition(self._file, offset, self.position.server, self._gtids.text, self._created or 0)
 
     def _safe_position(self) -> BinlogPosition:
         """The position, or where the oldest undecided XA transaction with rows begins."""
@@ -188,12 +189,23 @@ class ControlEvents(ABC):
     def _format_description(self, event: bytes) -> Batch | None:
         if self._state[fr.PHASE] != fr.IDLE:
             raise Malformed("a new file begins inside a transaction")
+        created = struct.unpack_from("<I", event)[0]
+        if self._created not in (None, created):
+            raise self._new_log(f"A binary log {self._file} created at another time")
+        self._created = created
         told = ev.parse_format_description(event)
         self.server_version, self.mariadb = told.server_version, told.mariadb
         self._state[fr.CHECKSUM] = int(told.checksum)
         self._state[fr.MAP_COUNT] = 0
         self._step_over_head(event)
         return None
+
+    def _new_log(self, what: str) -> PositionLost:
+        return PositionLost(
+            f"{what} comes after {self.position}: the binary logs were reset or replaced.",
+            mend=READ_OLDEST,
+            position=self.position,
+        )
 
     def _rotate(self, event: bytes) -> Batch | None:
         body = event[ev.HEADER_BYTES :]
@@ -204,6 +216,11 @@ class ControlEvents(ABC):
                 body = body[:-4]  # the first packet of a stream says nowhere whether it has a checksum
         name, offset = ev.parse_rotate(body)
         flags = struct.unpack_from("<H", event, 17)[0]
+        if name != self._file:
+            before, now = file_number(self._file), file_number(name)
+            if before and now and before[0] == now[0] and now[1] < before[1]:
+                raise self._new_log(f"Binary log {name}")
+            self._created = None
         self._step(in_the_file=False)
         self._moved = self._moved or (bool(self._file) and name != self._file)
         self._file = name
@@ -366,11 +383,14 @@ class ControlEvents(ABC):
             state[fr.TX_ENTRIES] = 0
         end = int(state[fr.INNER_END] or state[fr.FILE_NEXT])
         gtids = self._gtids.text if inside else self._gtids.text_with(int(state[fr.TX_ORIGIN]), int(state[fr.TX_GNO]))
-        after = BinlogPosition(self._file, end, self.position.server, gtids)
+        after = BinlogPosition(self._file, end, self.position.server, gtids, self._created or 0)
         dml = bool(inside) and words[:1] != ["CREATE"]
         before = self._position(int(state[fr.TX_START]))
         if query.takes_effect:
-            self._on_statement(Statement(query.database, sql, before, after, timestamp, query.ansi_quotes, dml))
+            statement = Statement(
+                query.database, sql, before, after, timestamp, query.ansi_quotes, dml, mariadb=self.mariadb
+            )
+            self._on_statement(statement)
             if not dml:
                 self._registry.forget_schemas()
         self._step()

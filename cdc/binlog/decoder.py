@@ -68,10 +68,12 @@ class BinlogDecoder(ControlEvents):
         batch_bytes: int = 4 << 20,
         on_unknown_xa: Callable[[str, BinlogPosition], None] = lambda xid, place: None,
         leaves_out: Callable[[CdcError, Collection[str]], bool] = lambda error, tables: False,
+        gtids_known: bool = False,
     ) -> None:
         """``framed``: MySQL packets from a socket, else files' bytes from their magic on. ``sequence``: of the last row
         before. ``skip_rows``: rows of the first transaction that were handed out before a reconnect, dropped now.
         ``on_unknown_xa``: told the xid and place of an XA COMMIT whose XA PREPARE lies before the start.
+        ``gtids_known``: an empty GTID set of ``start`` is the set executed there, not an unknown one.
         ``leaves_out``: asked whether to go on without changes of some tables that cannot be read, for an error."""
         self.position = start
         self.ended = False
@@ -85,6 +87,7 @@ class BinlogDecoder(ControlEvents):
         self._skip_rows = skip_rows
         self._batch_bytes = batch_bytes
         self._file = start.file
+        self._created = start.created or None
         self._state = np.zeros(fr.STATE_SIZE, np.int64)
         self._state[fr.CHECKSUM] = -1
         self._state[fr.FILE_AT] = start.offset
@@ -95,7 +98,7 @@ class BinlogDecoder(ControlEvents):
         self._map_slots = np.zeros(_MAX_MAPS, np.int64)
         self._buffer = StreamBuffer(2 * batch_bytes, self._state, self._events)
         self._registry = Registry.empty(selection, tables)
-        self._gtids = Gtids(start.gtid_set, _ORIGINS)
+        self._gtids = Gtids(start.gtid_set, _ORIGINS, is_complete=gtids_known)
         self._scratch = row_events.Scratch()
         self._sources = [Source(framed)]
         self._unpacker = zstandard.ZstdDecompressor()
@@ -119,6 +122,8 @@ class BinlogDecoder(ControlEvents):
         """
         if self.unread or self._state[fr.PHASE] != fr.IDLE:
             raise self._error("The file ends inside an event or a transaction", file=self._file)
+        if name != self._file:
+            self._created = None
         self._file = name
         self._magic = True
         self._state[fr.FILE_AT] = 4
@@ -172,6 +177,12 @@ class BinlogDecoder(ControlEvents):
     def seen_events(self) -> int:
         """Events of any kind, since the start."""
         return int(self._state[fr.SEEN_EVENTS])
+
+    @property
+    def read_to(self) -> BinlogPosition:
+        """The position after the last whole event between transactions. Calls: after ``next`` gave None."""
+        idle = self._state[fr.PHASE] == fr.IDLE and len(self._sources) == 1
+        return self._position(int(self._state[fr.FILE_AT])) if idle else self.position
 
     def forget_schemas(self) -> None:
         """Ask the TableSource again for every table whose map does not tell all. Done by itself after DDL."""
@@ -255,7 +266,8 @@ class BinlogDecoder(ControlEvents):
 
     def _moved_batch(self) -> Batch | None:
         """A Batch without rows that tells a new Position: a file ended, or the server skipped a stretch."""
-        if not self._moved or self._state[fr.PHASE] != fr.IDLE:
+        # a Position without the time when its file was created would be taken for one in any file of that name
+        if not self._moved or self._created is None or self._state[fr.PHASE] != fr.IDLE:
             return None
         self._moved = False
         first = self._safe_position()

@@ -77,6 +77,7 @@ class Statement:
     timestamp: int  # s since 1970, UTC
     ansi_quotes: bool  # the session's sql_mode has ANSI_QUOTES: "x" is a name
     dml: bool  # rows logged as text (STATEMENT format) inside a transaction
+    mariadb: bool = True  # the server executes ``/*M! */`` comments
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ _MARIADB = 255
 class Gtids:
     """``origins`` is the kernel's: 64 bytes per source of GTIDs (see ``framing``)."""
 
-    def __init__(self, known: str, origins: int) -> None:
+    def __init__(self, known: str, origins: int, *, is_complete: bool = False) -> None:
+        """``is_complete``: an empty ``known`` means that nothing was executed, not that the set is unknown."""
         self.origins = np.zeros(origins * ORIGIN_BYTES + 64, np.uint8)[: origins * ORIGIN_BYTES]
-        self._set: AnyGtidSet | None = parse_gtid_set(known)  # None: what was executed before is not known
+        # None: what was executed before is not known
+        self._set: AnyGtidSet | None = parse_gtid_set(known) or (GtidSet.empty() if is_complete else None)
         self._text: str | None = None
 
     def grow(self) -> None:
@@ -39,12 +41,12 @@ class Gtids:
 
     def adopt(self, executed: GtidSet) -> None:
         """PREVIOUS_GTIDS at the beginning of a file: the whole set, if it was not known."""
-        if self._set is None:
+        if not self._set:
             self._set, self._text = executed, None
 
     def adopt_mariadb(self, entries: list[tuple[int, int, int]]) -> None:
         """GTID_LIST; of several servers of a domain the last entry is the newest."""
-        if self._set is None:
+        if not self._set:
             executed = MariadbGtidSet.empty()
             for domain, server, number in entries:
                 executed = executed.add(domain, server, number)

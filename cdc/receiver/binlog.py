@@ -294,9 +294,13 @@ class BinlogReceiver:
                 mend="The transaction is read again from its beginning.",
                 position=self._safe,
             )
-        if found.position.gtid_set != self._safe.gtid_set:
-            # a person has agreed to go on from elsewhere: that is where a line that is cut goes on, and what is saved
-            self._window.put(Batch((), self._safe, found.position, True, 0, 0, 0, None, None))
+        is_elsewhere = found.gap or found.position.gtid_set != self._safe.gtid_set
+        is_same_file = found.position.file == self._safe.file and not self._piece_rows
+        if is_elsewhere or (is_same_file and found.position.created != self._safe.created):
+            # a person has agreed to go on from elsewhere: that is where a line that is cut goes on, and what is saved;
+            # a position of an older version gets the time when its file was created
+            gaps = self._tables.take_gaps()
+            self._window.put(Batch((), self._safe, found.position, True, 0, 0, 0, None, None, gaps))
             self._safe = found.position
         decoder = BinlogDecoder(
             selection=self._selection,
@@ -308,6 +312,7 @@ class BinlogReceiver:
             skip_rows=self._piece_rows,
             on_unknown_xa=partial(self._look_at_unknown_xa, found.position),
             leaves_out=self._tables.leaves_out,
+            gtids_known=found.gtids_known,
         )
         self._tables.place = lambda: decoder.position
         self._tables.inside_xa = lambda: decoder.inside_xa

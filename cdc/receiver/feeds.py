@@ -69,9 +69,12 @@ class ServerFeed:
             refuse_unlogged(server, tables.maps)
             found = continuation(server, position, accept_server=self._accept_server, accept_gap=self._accept_gap)
             tables.prepare(server, found.position)
+            if found.gap:
+                tables.note_gap(server)
             self._stream = BinlogStream(
                 self._endpoint, self._identity, mariadb=server.mariadb, heartbeat_s=self._heartbeat_s
             )
+            self._stream.check_server(server.identity)
         self._stream.register()
         self._stream.dump(found.position, by_gtid=found.by_gtid)
         self._accept_server = self._accept_gap = False  # said of the server at hand, not of any that comes later

@@ -16,8 +16,8 @@ from cdc.binlog.connection import BEYOND_DUMP, BinlogStream, Endpoint, ReaderIde
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
-from cdc.errors import LOAD_AGAIN, ConfigError, PositionLost, SourceUnavailable, WrongServer
-from cdc.position import BinlogPosition, GtidSet, parse_gtid_set
+from cdc.errors import READ_OLDEST, ConfigError, PositionLost, SourceUnavailable, WrongServer
+from cdc.position import AnyGtidSet, BinlogPosition, GtidSet, file_number, parse_gtid_set
 from cdc.schema import TableSchema
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ FIRST_EVENT = 4  # behind the magic number of a binlog file
 _FIRST_OF_TRANSACTION_WAIT_S = 10.0
 _HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
 _PACKET_HEAD = 5  # length, number and status before each event in the stream
-_RETENTION = f"{LOAD_AGAIN} Set binlog_expire_logs_seconds above the longest stop you expect."
+_RETENTION = f"{READ_OLDEST} Set binlog_expire_logs_seconds above the longest stop you expect."
 _INSIDE = frozenset(
     {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
     | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}
@@ -42,6 +42,8 @@ class Continuation:
 
     position: BinlogPosition
     by_gtid: bool  # by the GTID set alone, since file and offset mean nothing there
+    gtids_known: bool = False  # an empty GTID set is the set executed at the position, not an unknown one
+    gap: bool = False  # changes between the position asked for and this one are left out
 
 
 def resolve_start(server: Server, start: str | Mapping[str, object], identity: ReaderIdentity) -> BinlogPosition:
@@ -51,6 +53,11 @@ def resolve_start(server: Server, start: str | Mapping[str, object], identity: R
     Calls: once in a job's life; may read one binlog file.
     Raises: SourceUnavailable, PositionLost, ConfigError - no such start.
     """
+    found = _resolved(server, start, identity)
+    return replace(found, created=created_at(server, found.file)) if found.file else found
+
+
+def _resolved(server: Server, start: str | Mapping[str, object], identity: ReaderIdentity) -> BinlogPosition:
     if start == "latest":
         return server.locked_position() or _with_gtids(server, server.position(), identity)
     if start == "earliest":
@@ -111,9 +118,11 @@ def continuation(
     """How ``server`` continues ``position``.
 
     The same server goes on by file and offset, up to 4 GiB. Beyond, and at another one, it goes on by GTID where the
-    server has done all that we have seen and still has all that comes after.
+    server has done all that we have seen and still has all that comes after. A file of the same name that was created
+    at another time belongs to another log (RESET, a restored backup): nothing of it is read from the old offset.
     Raises: WrongServer - it has not; ``accept_server`` goes on regardless where the binlog allows it.
-    PositionLost - what comes next is gone; ``accept_gap`` goes on with the oldest that is left.
+    PositionLost - what comes next is gone, or the log was replaced; ``accept_gap`` goes on with the oldest that is
+    left.
     """
     try:
         return _continuation(server, position, accept_server)
@@ -122,21 +131,19 @@ def continuation(
             raise
         first = resolve_start(server, "earliest", ReaderIdentity(0, "", ""))
         log.warning("going on over a gap: %s Reading goes on from %s.", lost.message, first)
-        return Continuation(first, by_gtid=False)
+        return Continuation(first, by_gtid=False, gap=True)
 
 
 def _continuation(server: Server, position: BinlogPosition, accept_server: bool) -> Continuation:
-    same = position.server in ("", server.identity) and not _diverged(server, position)
+    same = position.server in ("", server.identity)
     by_gtid = server.gtids and bool(position.gtid_set or not position.file)
     here = replace(position, server=server.identity)
     if accept_server and not server.mariadb:
         here = replace(here, gtid_set=_seen_there(server, position))
-    if same and position.file and (_has(server, position) or not (server.mariadb and by_gtid)):
-        _check_file(server, position)
-        if by_gtid and not server.mariadb and not accept_server:
-            _check_executed(server, position)
+    if same and position.file and not _follows_purged(server, position):
+        here = replace(here, created=_check_log(server, position))
         if not by_gtid or position.offset < BEYOND_DUMP:
-            return Continuation(here, by_gtid=False)
+            return _by_offset(server, here)
     if not by_gtid:
         if not accept_server or not position.file:
             raise WrongServer(
@@ -147,21 +154,65 @@ def _continuation(server: Server, position: BinlogPosition, accept_server: bool)
                 expected=position.server,
                 found=server.identity,
             )
-        _check_file(server, position)  # a copied data folder has the same files under a new server_uuid
-        return Continuation(here, by_gtid=False)
+        # a copied data folder has the same files under a new server_uuid
+        return Continuation(replace(here, created=_check_file(server, position)), by_gtid=False)
     if not same:
         log.warning("another server answers at %s: %s, was %s", server.endpoint, server.identity, position.server)
     if not accept_server:
         _check_executed(server, position)
     _check_purged(server, position)
-    return Continuation(replace(here, file="", offset=0), by_gtid=True)
+    return Continuation(replace(here, file="", offset=0, created=0), by_gtid=True)
 
 
-def _has(server: Server, position: BinlogPosition) -> bool:
-    return server.files().get(position.file, -1) >= position.offset
+def _by_offset(server: Server, here: BinlogPosition) -> Continuation:
+    """Go on in a file. A job that began before the first GTID gets its set from the file, as soon as there is one."""
+    if here.gtid_set or not server.gtids or not FIRST_EVENT < here.offset < BEYOND_DUMP:
+        return Continuation(here, by_gtid=False)
+    if server.mariadb:
+        gtids = server.gtids_at(here.file, here.offset) or ""
+    else:
+        gtids = _with_gtids(server, here, ReaderIdentity(0, "", "")).gtid_set
+    return Continuation(replace(here, gtid_set=gtids), by_gtid=False, gtids_known=True)
 
 
-def _check_file(server: Server, position: BinlogPosition) -> None:
+def _follows_purged(server: Server, position: BinlogPosition) -> bool:
+    """Return whether a MariaDB server purged the file of ``position`` and still has all that comes after.
+
+    The first file that is left begins with exactly the GTIDs seen. After RESET MASTER it does not.
+    """
+    files = server.files()
+    if not server.mariadb or not position.gtid_set or position.file in files or not files:
+        return False
+    first = next(iter(files))
+    now, before = file_number(first), file_number(position.file)
+    if not now or not before or now[0] != before[0] or now[1] < before[1]:
+        return False
+    return parse_gtid_set(_gtids_before(server, first)) == parse_gtid_set(position.gtid_set)
+
+
+def _check_log(server: Server, position: BinlogPosition) -> int:
+    """Return when the file of ``position`` was created. Raises: PositionLost - its log has another history."""
+    created = _check_file(server, position)
+    if _diverged(server, position) or not (server.mariadb or server.has_done(_gtids(position))):
+        raise _replaced(server, position, "The server does not have the transactions that the job has read from it")
+    return created
+
+
+def _gtids(position: BinlogPosition) -> AnyGtidSet:
+    return parse_gtid_set(position.gtid_set) or GtidSet.empty()
+
+
+def _replaced(server: Server, position: BinlogPosition, what: str) -> PositionLost:
+    return PositionLost(
+        f"{what}: the binary logs were reset, or the server was restored from a backup or replaced.",
+        mend=READ_OLDEST,
+        server=server.endpoint,
+        position=position,
+    )
+
+
+def _check_file(server: Server, position: BinlogPosition) -> int:
+    """Return when the file of ``position`` was created. Raises: PositionLost - it is gone, cut or another one."""
     size = server.files().get(position.file)
     if size is None or position.offset > size:
         raise PositionLost(
@@ -172,11 +223,35 @@ def _check_file(server: Server, position: BinlogPosition) -> None:
             server=server.endpoint,
             position=position,
         )
+    created = created_at(server, position.file)
+    if position.created and created != position.created:
+        raise _replaced(
+            server, position, f"Binlog {position.file} was created at another time than the one read so far"
+        )
+    return created
+
+
+def created_at(server: Server, file: str) -> int:
+    """Return when ``file`` was created: the header timestamp of its format description event, seconds since 1970.
+
+    Reads the first packets of a dump on a connection of its own, a few milliseconds. Two logs that begin within the
+    same second are not told apart by it; GTIDs are.
+    Raises: SourceUnavailable, PositionLost - there is no such file.
+    """
+    head = BinlogPosition(file, FIRST_EVENT, server.identity)
+    sent = _first_event(server, head, ReaderIdentity(0, "", ""), lambda kind: kind == events.FORMAT_DESCRIPTION)
+    if sent is None:
+        raise SourceUnavailable(
+            f"The server sends no head of binlog {file}.",
+            mend="Check the file on the server with mysqlbinlog; the job connects again.",
+            server=server.endpoint,
+        )
+    return sent[0]
 
 
 def _diverged(server: Server, position: BinlogPosition) -> bool:
-    """MariaDB: whether its server id stands for another server now, since other transactions lie at our position."""
-    if not server.mariadb or not position.gtid_set or not position.file or position.file not in server.files():
+    """MariaDB: whether other transactions lie at our position."""
+    if not server.mariadb or not position.gtid_set:
         return False
     there = parse_gtid_set(server.gtids_at(position.file, position.offset) or "")
     return there != parse_gtid_set(position.gtid_set)
@@ -251,9 +326,12 @@ def scan(
     try:
         stream.dump(start, by_gtid=not start.file, until_end=True)
         fed = 0
+        in_one_file = bool(start.file) and start.file == end.file
         while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
+            if in_one_file and decoder.read_to.offset >= end.offset:
+                return decoder.read_to  # `end` lies in the head of a file, before its first transaction
             room = decoder.room()
-            if start.file == end.file:
+            if in_one_file:
                 # a decoder takes in all that it is fed: never more than up to the end, byte by byte at last
                 left = end.offset - start.offset + _PACKET_HEAD * decoder.seen_events - fed
                 room = room[: max(left, 1)]
@@ -279,25 +357,37 @@ def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdenti
 
 def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:
     """Refuse a place inside a transaction or an event. The server says which events follow it."""
-    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
-    data = bytearray()
-    room = bytearray(1 << 16)
-    deadline = time.monotonic() + _FIRST_OF_TRANSACTION_WAIT_S
-    try:
-        stream.dump(position, by_gtid=False, until_end=True)
-        while (first := _first_event(data, server.endpoint, position)) is None and time.monotonic() < deadline:
-            data += room[: stream.receive(memoryview(room), 1.0)]
-    finally:
-        stream.close()
-    if first in _INSIDE:
+    first = _first_event(server, position, identity, lambda kind: kind not in _HEADS)
+    if first is not None and first[1] in _INSIDE:
         raise ConfigError(
-            f"{position} lies inside a transaction: a {events.name_of(first or 0)} event comes next.",
+            f"{position} lies inside a transaction: a {events.name_of(first[1])} event comes next.",
             mend="Give the end of a transaction as `source.start`; SHOW BINLOG EVENTS lists the places.",
         )
 
 
-def _first_event(data: bytearray, endpoint: Endpoint, position: BinlogPosition) -> int | None:
-    """Type of the first event that is no head of a file; 0 at the end of the binlog, None: not read yet."""
+def _first_event(
+    server: Server, position: BinlogPosition, identity: ReaderIdentity, is_asked_for: Callable[[int], bool]
+) -> tuple[int, int] | None:
+    """Return timestamp and type of the first event of a kind that a dump from ``position`` sends; None: none came."""
+    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
+    data = bytearray()
+    room = bytearray(1 << 16)
+    deadline = time.monotonic() + _FIRST_OF_TRANSACTION_WAIT_S
+    found = None
+    try:
+        stream.dump(position, by_gtid=False, until_end=True)
+        while found is None and time.monotonic() < deadline:
+            data += room[: stream.receive(memoryview(room), 1.0)]
+            found = _find_event(data, server.endpoint, position, is_asked_for)
+    finally:
+        stream.close()
+    return found if found and found[1] else None
+
+
+def _find_event(
+    data: bytearray, endpoint: Endpoint, position: BinlogPosition, is_asked_for: Callable[[int], bool]
+) -> tuple[int, int] | None:
+    """Return the event's timestamp and type; type 0 at the end of the binlog, None: not read yet."""
     at = 0
     while at + 4 + 1 <= len(data):
         length = int.from_bytes(data[at : at + 3], "little")
@@ -311,11 +401,11 @@ def _first_event(data: bytearray, endpoint: Endpoint, position: BinlogPosition) 
             )
             raise translated(error, endpoint, position)
         if status == 0xFE:
-            return 0
+            return 0, 0
         if at + 10 > len(data):
             return None
         kind = data[at + 9]  # behind length, sequence number, status and timestamp
-        if status == 0 and kind not in _HEADS:
-            return kind
+        if status == 0 and is_asked_for(kind):
+            return int.from_bytes(data[at + 5 : at + 9], "little"), kind
         at += 4 + length
     return None

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FULL_METADATA = "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell their columns."
+_FILES_WITHOUT_METADATA = (
+    "These files cannot be read alone, since they do not have the names and types of columns. Read them from a server "
+    "that has the files and the tables (`type: binlog` with `start: {file, offset}`), or leave the table out."
+)
+
 Name = tuple[str, str]  # database and table
 Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], None]], BinlogPosition]
 
@@ -235,7 +241,7 @@ class KnownTables:
         error = SchemaMismatch(
             f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
             mend=(f"{LEAVE_OUT} " if change is not None else "")
-            + "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell their columns.",
+            + (_FULL_METADATA if self._ask is not None else _FILES_WITHOUT_METADATA),
             table=table_map.name,
             position=self.place(),
         )
@@ -269,6 +275,10 @@ class KnownTables:
     def _is_new(self) -> bool:
         """Whether the place read up to lies behind what was there when a person agreed."""
         return self._agreed_upto is None or _reached(self.place(), self._agreed_upto)
+
+    def note_gap(self, server: Server) -> None:
+        """Note that changes of any mapped table may be missing. Calls: after ``prepare``."""
+        self._gaps |= {f"{database}.{table}" for database, table in mapped_tables(server, self._selection.maps)}
 
     def take_gaps(self) -> frozenset[str]:
         """Tables of which changes were left out since the last call."""
@@ -402,6 +412,7 @@ class KnownTables:
             tables=self,
             ansi_quotes=statement.ansi_quotes,
             fold_case=self.fold_case,
+            mariadb=statement.mariadb,
         )
 
     def _touched(self, statement: Statement, effect: Effect) -> None:

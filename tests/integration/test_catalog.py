@@ -117,6 +117,28 @@ def test_types_of_mariadb_alone(mariadb, mariadb_database):
     assert [column.name for column in history.columns] == ["id", "row_start", "row_end"]
 
 
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_cascades_show_to_an_account_with_the_readme_grants(kind, request):
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    server.execute(
+        f"CREATE TABLE {database}.parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE {database}.`a,b(` (id INT PRIMARY KEY, p INT, q INT, t VARCHAR(9) DEFAULT 'a,(\\'', "
+        f"CONSTRAINT `on(` FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE SET NULL, "
+        f"CONSTRAINT kept FOREIGN KEY (q) REFERENCES parent (id) ON DELETE RESTRICT ON UPDATE NO ACTION)",
+        "DROP USER IF EXISTS reader@'localhost'",
+        "DROP USER IF EXISTS reader@'127.0.0.1'",
+    )
+    server.create_user("reader", "pw", "REPLICATION SLAVE, REPLICATION CLIENT")
+    server.execute(*(f"GRANT SELECT ON {database}.* TO reader@'{host}'" for host in ("localhost", "127.0.0.1")))
+    with Server(Endpoint(server.host, server.port, "reader", "pw", unix_socket=str(server.socket))) as asked:
+        found = cascades(asked, lambda db, _: db == database)
+    assert sorted((key.child, key.parent, key.constraint, key.action) for key in found) == [
+        (f"{database}.a,b(", f"{database}.parent", "on(", "ON DELETE CASCADE"),
+        (f"{database}.a,b(", f"{database}.parent", "on(", "ON UPDATE SET NULL"),
+    ]
+
+
 def test_mapped_tables_and_cascades_are_found(mysql, database):
     mysql.execute(
         f"CREATE TABLE {database}.parent (id INT PRIMARY KEY)",

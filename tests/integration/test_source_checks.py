@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cdc.binlog.connection import Endpoint, ReaderIdentity
@@ -145,6 +147,22 @@ def test_tables_without_key_cascades_and_history(mariadb, mariadb_database):
     assert any("loose has no key" in problem for problem in problems(found, True))
     assert any("history is system-versioned" in problem for problem in problems(found, True))
     assert any("ON DELETE CASCADE" in problem for problem in problems(found, False))
+
+
+def test_foreign_keys_that_the_account_cannot_see_are_found(mariadb, mariadb_database):
+    mariadb.execute(
+        f"CREATE TABLE {mariadb_database}.orders (id INT PRIMARY KEY)",
+        "DROP USER IF EXISTS poor@'localhost'",
+        "DROP USER IF EXISTS poor@'127.0.0.1'",
+    )
+    mariadb.create_user("poor", "pw", "REPLICATION SLAVE, BINLOG MONITOR")
+    mariadb.execute(
+        *(f"GRANT SELECT (id) ON {mariadb_database}.orders TO poor@'{host}'" for host in ("localhost", "127.0.0.1"))
+    )
+    place = endpoint(mariadb, user="poor")
+    found = check_source(replace(place, password="pw"), identity(), Keyed(mariadb_database), [])
+    (about,) = [finding for finding in found if "foreign keys" in finding.problem]
+    assert not about.fatal and "GRANT SELECT ON" in about.mend
 
 
 def test_a_taken_server_id_is_found(mysql, database):

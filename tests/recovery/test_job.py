@@ -1,6 +1,7 @@
 """The Job: states, pauses that end by themselves and those that wait, requests, signals, start and adoption."""
 
 import io
+import itertools
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from cdc.errors import (
     ConfigError,
     LeaseLost,
     LoadRejected,
+    ReaderConflict,
     SchemaChanged,
     SinkForeign,
     SinkUnavailable,
@@ -227,6 +229,43 @@ def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):
     bench.wrap_sink = Breaks
     assert bench.job().ended() == 0
     assert bench.rows() == bench.expected()
+
+
+def test_reader_conflict_is_retried_and_then_pauses(bench, monkeypatch):
+    conflicts, allowed = [], [3]
+    get = SourceReceiver.get
+
+    def conflicting(receiver, timeout_s):
+        if len(conflicts) < allowed[0]:
+            conflicts.append(1)
+            raise ReaderConflict("Another reader has taken the stream.", mend="Stop it.")
+        return get(receiver, timeout_s)
+
+    monkeypatch.setattr(SourceReceiver, "get", conflicting)
+    monkeypatch.setattr(cdc.job, "delays", lambda: itertools.repeat(0.01))
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    job.until("RUNNING")
+    allowed[0] = 1000
+    paused = job.until("PAUSED", resume="manual")
+    assert "taken the stream" in paused.reason
+    assert len(conflicts) == cdc.job.CONFLICTS + 1
+    job.stop()
+
+
+def test_reader_conflict_of_a_run_without_fence_ends_it(bench, monkeypatch):
+    def conflicting(receiver, timeout_s):
+        raise ReaderConflict("Another reader has taken the stream.", mend="Stop it.")
+
+    def lost(store):
+        raise LeaseLost("Another process runs the job.", mend="Leave it to that one.")
+
+    job = bench.job()
+    job.until_caught_up(bench.source)
+    monkeypatch.setattr(SqliteStore, "check_fence", lost)
+    monkeypatch.setattr(SourceReceiver, "get", conflicting)
+    with pytest.raises(LeaseLost, match="Another process"):
+        job.ended()
 
 
 def test_a_sink_that_is_away_is_shown_while_its_commit_waits_and_a_stop_does_not_wait_for_it(bench):

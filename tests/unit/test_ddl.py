@@ -223,3 +223,10 @@ def test_dml_tells_what_it_writes(sql, written):
     effect = effect_of(sql, database="shop", tables=Shop())
     assert effect.kind is WRITES
     assert effect.tables == written
+
+
+def test_comments_of_mariadb_are_no_code_on_mysql():
+    sql = "ALTER TABLE orders ADD INDEX i (price) /*M!100100 , DROP COLUMN price */"
+    assert effect_of(sql, database="shop", tables=Shop(), mariadb=False).kind is HARMLESS
+    assert effect_of(sql, database="shop", tables=Shop(), mariadb=True).kind is TOUCHES
+    assert effect_of("/*!80000 TRUNCATE TABLE orders */", database="shop", tables=Shop(), mariadb=False).kind is TOUCHES

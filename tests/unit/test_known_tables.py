@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import cdc.receiver.start
 import cdc.receiver.tables
 from cdc.batch import Reads
 from cdc.binlog.events import Statement
@@ -99,7 +100,8 @@ def test_a_server_that_was_accepted_is_not_refused_at_the_next_connect():
 
 
 @pytest.mark.parametrize(("offset", "by_gtid"), [((1 << 32) - 1, False), (1 << 32, True)])
-def test_a_place_that_the_dump_command_cannot_name_is_gone_on_from_by_gtids(offset, by_gtid):
+def test_a_place_that_the_dump_command_cannot_name_is_gone_on_from_by_gtids(offset, by_gtid, monkeypatch):
+    monkeypatch.setattr(cdc.receiver.start, "created_at", lambda *_: 7)
     server = SimpleNamespace(
         identity=OURS, mariadb=False, gtids=True, endpoint="db:3306", files=lambda: {"b.000007": 5 << 30},
         purged=lambda: f"{OURS}:1-10", has_done=lambda asked: True,
