@@ -1,4 +1,4 @@
-"""Child processes that the kernel kills when this process ends, also by SIGKILL."""
+"""Child processes that are killed when this process ends, also by SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,22 +14,36 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, cast
 
-# Runs in the child before the command, and has to be small: a preexec_fn could deadlock in a process with threads.
-# 1 is PR_SET_PDEATHSIG; the parent may have died before the call, so the child compares its parent afterwards.
-_DIE_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os._exit(1) if os.getppid() != int(sys.argv[1]) else os.execvp(sys.argv[2], sys.argv[2:])"
-)
+# A small process that is the parent of the command. It gets SIGTERM when this process ends, and then kills the process
+# group: spark-submit has children, which may hang. 1 is PR_SET_PDEATHSIG; the parent may have died before the call, so
+# the guard compares its parent afterwards.
+_GUARD = """
+import ctypes, os, signal, sys
+prctl = ctypes.CDLL(None).prctl
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+guard, command = os.getpid(), os.fork()
+if not command:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    prctl(1, signal.SIGKILL)
+    if os.getppid() == guard:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    os._exit(127)
+code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
+os._exit(code if code >= 0 else 128 - code)
+"""
 
 
 def start_child(command: Sequence[str], environment: Mapping[str, str], **streams: int) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a process group of its own; the kernel kills it when this process ends.
+    """Start ``command`` under a guard, in a process group of their own, which is killed when this process ends.
 
     Linux sends the signal when the *thread* that forked ends, so a thread that never ends does all forks.
     ``streams``: stdin, stdout and stderr as of Popen. Raises: OSError.
     """
     if sys.platform == "linux":
-        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+        command = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
     started: Future[subprocess.Popen[bytes]] = Future()
     _requests(os.getpid()).put((started, command, {"env": environment, "process_group": 0, **streams}))
     return started.result()
@@ -43,6 +57,9 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel (a dead network mount) cannot be reaped
         process.wait(10)
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
 
 
 def end_group(process: subprocess.Popen[bytes], limit_s: float) -> None:
