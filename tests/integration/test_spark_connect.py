@@ -93,24 +93,3 @@ def test_job_over_spark_connect_copies_rows(remote: str, mysql: LocalServer, dat
     assert done.returncode == 0, done.stderr[-3000:]
     rows = DeltaTable(str(tmp_path / "lake/ods/copied")).to_pyarrow_table().to_pylist()
     assert sorted((row["id"], row["name"]) for row in rows) == [(1, "a"), (2, "B")]
-
-
-def test_check_and_start_without_the_extra_name_it(tmp_path: Path) -> None:
-    (tmp_path / "b.000001").write_bytes(b"\xfebin")
-    job = tmp_path / "job.yaml"
-    job.write_text(
-        f"name: remote\nsource: {{type: binlog_files, path: '{tmp_path}/b.0*'}}\n"
-        f"sink: {{type: delta, path: {tmp_path}/lake}}\nchannels: [{{source: a.b, target: a.b}}]\n"
-        f"spark: {{remote: 'sc://127.0.0.1:1'}}\n"
-    )
-    code = (
-        "import spark.java; spark.java._CONNECT_MODULES = ('grpc_of_no_environment',); from cdc.cli import main; main()"
-    )
-    for verb in (["check"], ["start"], ["start", "--foreground"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *verb, str(job)],
-            env={**os.environ, "CDC_HOME": str(tmp_path / "home")},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 3, done.stderr
-        assert "spark-binlog-load[connect]" in " ".join((done.stdout + done.stderr).split())
