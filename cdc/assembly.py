@@ -34,6 +34,7 @@ from cdc.status import Resume
 from channels.mapping import ExpressionTypes, Mapping, Routes, SparkExpressionTypes
 from channels.sinks import delta, doris, starrocks
 from channels.sinks.base import Sink
+from channels.stall import STALL_S
 from channels.task import RunIdentity, SparkTaskRunner, TaskRunner
 from spark.session import SessionHolder
 
@@ -70,12 +71,17 @@ def assemble(config: Config) -> Assembly:
     return Assembly(
         routes=routes,
         sink=sink,
-        runner=SparkTaskRunner(sessions, sink, config.tasks.parallel),
+        runner=SparkTaskRunner(sessions, sink, config.tasks.parallel, _stall_s(config)),
         receiver=receiver,
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
         snapshot=_snapshot(config),
     )
+
+
+def _stall_s(config: Config) -> float:
+    """Twice what one load may take by the job file: a Task that waits for its sink is not one without progress."""
+    return STALL_S if isinstance(config.sink, DeltaSink) else max(STALL_S, 2 * config.sink.timeouts.load)
 
 
 def _mapping(channel: Channel) -> Mapping:

@@ -16,6 +16,8 @@ from cdc.errors import CdcError, ConfigError
 from cdc.preflight import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
+from spark.java import check_spark
+from spark.settings import has_authentication
 
 
 def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
@@ -25,13 +27,35 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
     Raises: ConfigError - a part is not in this version.
     """
     with _assembled(config) as parts:
-        findings = _source_findings(config, incarnation, parts)
+        findings = (*_spark_findings(config), *_source_findings(config, incarnation, parts))
         endpoint = _asked(config)
         try:
             schemas = _schemas(endpoint, parts) if endpoint is not None else []
         except CdcError:
             schemas = []  # the server cannot be asked, which is a finding already; of itself the sink still tells
         return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
+
+
+def _spark_findings(config: Config) -> tuple[Finding, ...]:
+    """What keeps Spark from its start, and a cluster that anybody on the network can use."""
+    spark = config.spark
+    found = run_checks([partial(_needs, spark.remote)])
+    master = spark.master or "local[*]"
+    if spark.remote is None and not has_authentication(master, spark.conf):
+        unprotected = Finding(
+            f"Spark at {master} does not authenticate: whoever reaches the ports of the driver can read rows and run "
+            "code as this user.",
+            "Set `spark.authenticate: true` and `spark.authenticate.secret: ${SPARK_SECRET}` in `spark.conf`, and the "
+            "same secret on every node of a standalone cluster (YARN and Kubernetes create it themselves).",
+            fatal=False,
+        )
+        return (*found, unprotected)
+    return found
+
+
+def _needs(remote: str | None) -> tuple[Finding, ...]:
+    check_spark(remote)
+    return ()
 
 
 def _source_findings(config: Config, incarnation: str, parts: Assembly) -> tuple[Finding, ...]:

@@ -121,8 +121,8 @@ class Job:
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
             record = _paused(record, waits_for, "automatic")
-        elif progress and progress.trouble and record.state is JobState.RUNNING:
-            record = replace(record, reason=_reason(progress.trouble), mend=progress.trouble.mend)
+        elif (trouble := self._trouble(progress, record)) is not None:
+            record = replace(record, reason=_reason(trouble), mend=trouble.mend)
         checkpoint = progress.checkpoint if progress else self._last_committed()
         position = progress.position if progress else checkpoint.last if checkpoint else None
         return JobStatus(
@@ -143,6 +143,14 @@ class Job:
             window_limit_bytes=self._config.memory.window,
             resumes=resumes,
         )
+
+    def _trouble(self, progress: Progress | None, record: JobRecord) -> CdcError | None:
+        """What holds up a job that is not paused: its source, or Spark, which may also hold up the recovery."""
+        if record.state not in (JobState.PENDING, JobState.RUNNING):
+            return None
+        assembly = self._assembly
+        source = progress.trouble if progress and record.state is JobState.RUNNING else None
+        return source or (assembly.runner.trouble() if assembly is not None else None)
 
     def _saved_channels(self, checkpoint: Checkpoint | None) -> tuple[ChannelStatus, ...]:
         targets = {channel.source: channel.target for channel in self._config.channels}

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, LoadRejected, SinkUnavailable
+from cdc.errors import CdcError, LoadRejected, SinkUnavailable, SurroundingsError
 from cdc.schema import DELETED, SEQUENCE, TableSchema
 from channels.chunk_task import Reading
 from channels.sinks.base import Sink, TargetTable
+from channels.stall import STALL_S, StallWatch, Watched
 from spark.chunks import TurnOutcome
 from spark.frames import mapped_frame, typed_frame
+from spark.progress import JobGroups
 from spark.session import SessionHolder
 from spark.writers import Outcome, PackedLoad, write_frames, write_packed
 
@@ -87,6 +89,12 @@ class TaskRunner(Protocol):
     def is_warming(self) -> bool:
         """Whether it is getting ready: work that is not urgent had better come later."""
 
+    def trouble(self) -> CdcError | None:
+        """Why Tasks wait though nothing has failed yet: Spark starts, or a Task makes no progress; None: they do not.
+
+        Calls: any thread; returns at once.
+        """
+
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """Start ``tasks``; returns at once, with a future for each. Small ones may share one job of Spark."""
 
@@ -109,9 +117,11 @@ class SparkTaskRunner:
     Rows that are only copied travel packed; where there are expressions or a filter, as a typed DataFrame.
     """
 
-    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8) -> None:
-        """``parallel``: Spark jobs at once. The session is built when the first Task comes."""
+    def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8, stall_s: float = STALL_S) -> None:
+        """``parallel``: Spark jobs at once. ``stall_s``: see ``StallWatch``. The first Task builds the session."""
         self._sessions = sessions
+        self._groups = JobGroups(sessions)
+        self._stalls = StallWatch(self._groups, stall_s)
         self._sink = sink
         self._threads = ThreadPoolExecutor(parallel, "task")
         self._lock = threading.Lock()
@@ -128,6 +138,15 @@ class SparkTaskRunner:
     def is_warming(self) -> bool:
         """See ``TaskRunner``."""
         return self._sessions.is_warming
+
+    def trouble(self) -> CdcError | None:
+        """See ``TaskRunner``."""
+        starting_s = self._sessions.starting_s
+        if starting_s is not None:
+            return SurroundingsError(
+                f"Spark is starting, for {starting_s:.0f} s.", mend="Rows are loaded when it has started."
+            )
+        return self._stalls.trouble()
 
     def submit(self, tasks: Sequence[Task]) -> list[Future[tuple[PreparedLoad, ...]]]:
         """See ``TaskRunner``."""
@@ -197,15 +216,17 @@ class SparkTaskRunner:
                 future.set_exception(CancelledError())
             self._open.clear()
         # without a Task nobody waits for a session that is still being built
-        if is_at_work and self._sessions.alive():
-            self._sessions.get().interruptAll()
+        known = self._sessions.known()
+        if is_at_work and known is not None and self._sessions.lives(known):
+            known.interruptAll()
             wait(self._at_work.copy(), patience_s)
 
     def close(self) -> None:
         """See ``TaskRunner``."""
         self.cancel(0)
+        self._stalls.close()
+        self._sessions.close()  # first, so that no thread waits for a start or for the JVM
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._sessions.close()
 
     def _run(
         self,
@@ -224,7 +245,11 @@ class SparkTaskRunner:
         outcomes: list[Outcome]
         targets = [task.target.name for task in tasks]
         try:
-            outcomes = self._written(tasks, number) if not failed else [_as_sink_error(failed[0], targets)] * len(tasks)
+            if failed:
+                outcomes = [_as_sink_error(failed[0], targets)] * len(tasks)
+            else:
+                with self._stalls.watching(targets) as watched:
+                    outcomes = self._written(tasks, number, watched)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Consumer decides what follows
             outcomes = [_as_sink_error(error, targets)] * len(tasks)
         with self._lock:
@@ -237,15 +262,20 @@ class SparkTaskRunner:
             else:
                 future.set_result((outcome,) if outcome is not None else ())
 
-    def _written(self, tasks: list[Task], number: int) -> list[Outcome]:
+    def _written(self, tasks: list[Task], number: int, watched: Watched) -> list[Outcome]:
         """Write ``tasks``; once more with a new session where the JVM dies and a repeat is harmless."""
         write = self._write_packed if tasks[0].copies is not None else self._write_typed
+        spark_session = self._sessions.get()
         try:
+            self._groups.begin(spark_session, watched.group)
             return write(tasks)
-        except Exception:
-            if self._round != number or self._sessions.alive() or self._sink.tasks_in_order:
+        except Exception as error:
+            if watched.error is not None:
+                raise watched.error from error
+            if self._round != number or self._sink.tasks_in_order or self._sessions.lives(spark_session):
                 raise
             logger.warning("Spark's JVM died under %d tasks; they are written again", len(tasks))
+            self._groups.begin(self._sessions.get(), watched.group)
             return write(tasks)
 
     def _write_packed(self, tasks: list[Task]) -> list[Outcome]:

@@ -10,20 +10,28 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
 
 from cdc.cache import cache_folder
+from spark.java import java_binary
+from spark.processes import kill_group, start_child
+
+if TYPE_CHECKING:
+    from spark.gateway import Jvm
 
 logger = logging.getLogger(__name__)
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # an archive that does not fit is passed over without a word
+LIFETIME_S = 1200.0  # of the builder: half a minute of CPU time at the lowest priority, beside whatever runs here
+_LATE_S = 10.0
 _KEPT = 3  # archives of other Javas and PySparks; each has 150 MB
 
 
@@ -34,26 +42,28 @@ def archive_options() -> str:
 
 
 def ensure_archive() -> None:
-    """Make the archive if there is none, in a process that gives way to all others and outlives this one.
+    """Make the archive if there is none, in a process that gives way to all others and ends with this one.
 
-    Calls: takes half a minute of CPU time, once a machine; a thread of its own, which may be given up.
+    Calls: takes half a minute of CPU time, once a machine; blocks for LIFETIME_S at most.
     """
     path = _archive()
     if path is None or path.exists():
         return
     silent = subprocess.DEVNULL
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(place or "." for place in sys.path)}
-    subprocess.run(
-        [sys.executable, "-m", __name__],
-        env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True, check=False,
-    )  # fmt: skip
+    builder = start_child([sys.executable, "-m", __name__], environment, stdin=silent, stdout=silent, stderr=silent)
+    try:
+        builder.wait(LIFETIME_S + _LATE_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the archive of Java classes was not ready after %.0f s: its builder is killed", LIFETIME_S)
+    finally:
+        kill_group(builder)
 
 
 def _archive() -> Path | None:
     """The archive's file for this Java and this PySpark; None where there is no Java."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
-    if not java.is_file():
+    java = java_binary()
+    if java is None:
         return None
     java, jars = java.resolve(), Path(pyspark.__file__).parent / "jars"
     parts = (java, java.stat().st_mtime_ns, jars, jars.stat().st_mtime_ns if jars.exists() else 0)
@@ -61,9 +71,6 @@ def _archive() -> Path | None:
 
 
 def _make(path: Path) -> None:
-    from spark.frames import expression_types, mapped_frame, packed_frame, typed_frame
-    from spark.session import build_session
-
     os.nice(19)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
@@ -72,27 +79,38 @@ def _make(path: Path) -> None:
         except OSError:
             return  # another process makes it
         unfinished = path.with_suffix(".new")
-        spark_session = build_session(
-            "archive", "local[1]", java_options=f"{_QUIET} -XX:ArchiveClassesAtExit={unfinished}"
-        )
-        gateway = spark_session.sparkContext._gateway
-        rows = pa.RecordBatch.from_pydict({"id": [1], "name": ["a"], "__deleted": [False], "__sequence": [1]})
-        expressions = {"id": "id", "name": "upper(name)"}
-        expression_types(spark_session, rows.schema, expressions)
-        for frame in (
-            packed_frame(spark_session, [[(0, [rows])]]),
-            mapped_frame(typed_frame(spark_session, [rows]), expressions, rows.schema, ["id"], "id > 0"),
-        ):
-            frame.mapInArrow(_as_they_are, frame.schema).collect()
-        spark_session.stop()
-        assert gateway is not None
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM's sign to leave
-        gateway.proc.wait()
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.rename(path)  # a JVM never sees half an archive: it dies of one (SIGBUS)
+        try:
+            _write(unfinished)
+            unfinished.rename(path)  # a JVM never sees half an archive: it dies of one (SIGBUS)
+        finally:
+            unfinished.unlink(missing_ok=True)
     _drop_old(path.parent)
+
+
+def _write(unfinished: Path) -> None:
+    from spark.frames import expression_types, mapped_frame, packed_frame, typed_frame
+    from spark.session import build_session
+
+    started: list[Jvm] = []
+    spark_session = build_session(
+        "archive",
+        "local[1]",
+        java_options=f"{_QUIET} -XX:ArchiveClassesAtExit={unfinished}",
+        limit_s=LIFETIME_S,
+        started=started.append,
+    )
+    rows = pa.RecordBatch.from_pydict({"id": [1], "name": ["a"], "__deleted": [False], "__sequence": [1]})
+    expressions = {"id": "id", "name": "upper(name)"}
+    expression_types(spark_session, rows.schema, expressions)
+    for frame in (
+        packed_frame(spark_session, [[(0, [rows])]]),
+        mapped_frame(typed_frame(spark_session, [rows]), expressions, rows.schema, ["id"], "id > 0"),
+    ):
+        frame.mapInArrow(_as_they_are, frame.schema).collect()
+    spark_session.stop()
+    started[0].end(LIFETIME_S)
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,6 +122,15 @@ def _drop_old(folder: Path) -> None:
         stale.unlink(missing_ok=True)
 
 
+def _leave() -> None:
+    """End this process, and by that its JVM: whatever it waits for does not come."""
+    logger.error("no archive of Java classes after %.0f s", LIFETIME_S)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    watch = threading.Timer(LIFETIME_S, _leave)
+    watch.daemon = True
+    watch.start()
     if (wanted := _archive()) is not None:
         _make(wanted)

@@ -1,24 +1,27 @@
-"""The Spark session: ours to build, open to ``spark.conf``, and built anew when its JVM dies."""
+"""The Spark session: its settings, its start within a limit, and a new one when its JVM has died."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from cdc.logs import SECRET_SETTING
+from cdc.errors import SurroundingsError
 from spark.archive import archive_options, ensure_archive
+from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, JvmFolder, forget_jvm, killed_after, launch_jvm
+from spark.java import check_spark
+from spark.settings import JAVA_OPTIONS, RUNTIME, is_local, static_settings, with_java_options
 from spark.shared import SharedRows, is_shared
 
 if TYPE_CHECKING:
@@ -27,10 +30,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("cdc", "channels", "spark")
 _ROOT = Path(__file__).resolve().parent.parent
-_MIB = 1 << 20
-_SOCKET_PATH = 106  # bytes of it at most: unix(7) has 107, and Java one less
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+_SOCKETS = "spark.python.unix.domain.socket.dir"
 
 logger = logging.getLogger(__name__)
 
@@ -41,134 +41,90 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     remote: str | None = None,
     java_options: str = "",
+    *,
+    limit_s: float = START_LIMIT_S,
+    started: Callable[[Jvm], None] = lambda _: None,
 ) -> SparkSession:
-    """A session with our settings, and ``conf`` on top of them. With ``remote`` (``sc://...``) over Spark Connect.
+    """Return a session with the project's settings, and ``conf`` on top. With ``remote`` (``sc://...``) over Connect.
 
-    Calls: takes seconds, a JVM is started.
+    ``started`` receives the JVM before it answers. Calls: one at a time; starts a JVM, which takes seconds.
+    Raises: SurroundingsError - Java or a package is missing, or the JVM did not start within ``limit_s`` seconds;
+    nothing of it is left.
     """
-    from pyspark.sql import SparkSession
-
-    if remote is None and not _is_local(master):
+    check_spark(remote)
+    if remote is None and not is_local(master):
         # a cluster may have a Python of its own for jobs: an archive that it ships, an image
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     else:
         os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 the path has
     # pyspark.pandas warns at import when pandas has another version than it likes; nothing here uses pandas
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
-    settings = {**_RUNTIME, **(conf or {})}
+    settings = {**RUNTIME, **(conf or {})}
     if remote is not None:
-        builder = SparkSession.builder.remote(remote).appName(app_name)
-    else:
-        settings = {**_static(master), **settings}
-        settings[_JAVA_OPTIONS] = _java_options(java_options or archive_options(), settings.get(_JAVA_OPTIONS, ""))
-        if _is_local(master):
-            os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
-        builder = SparkSession.builder.master(master).appName(app_name)
-        _launch(settings, master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark_session: SparkSession = builder.getOrCreate()
-    _ship(spark_session, master, remote)
-    if remote is None:
-        spark_session.sparkContext.setLogLevel("ERROR")
+        return _connected(app_name, remote, settings)
+    settings = {**static_settings(master), **settings}
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
+    jvm = _running_jvm()
+    if jvm is None:
+        options = settings.get(JAVA_OPTIONS, "")
+        folder = JvmFolder()
+        settings[JAVA_OPTIONS] = with_java_options(java_options or archive_options(), options, folder)
+        settings.setdefault(_SOCKETS, str(folder.path))
+        jvm = launch_jvm(settings, master, folder, limit_s, started)
+        _gateway().jvm_process = jvm
+    from pyspark.sql import SparkSession
+
+    try:
+        with killed_after(jvm, limit_s):
+            builder = SparkSession.builder.master(master).appName(app_name)
+            spark_session = _configured(builder, settings)
+            _ship(spark_session, master, remote)
+            spark_session.sparkContext.setLogLevel("ERROR")
+    except BaseException:
+        jvm.kill()
+        forget_jvm()
+        raise
     return spark_session
 
 
-def _is_local(master: str) -> bool:
-    """Whether executors are this machine's."""
-    return master.startswith("local")
+def _connected(app_name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    try:
+        spark_session = _configured(SparkSession.builder.remote(remote).appName(app_name), settings)
+        _ship(spark_session, "", remote)
+    except SystemExit as error:  # PySpark ends the process where it finds a package missing or too old
+        raise SurroundingsError(
+            "PySpark refuses the packages of Spark Connect in this environment.",
+            mend="Run `pip install --upgrade 'spark-binlog-load[connect]'`.",
+        ) from error
+    return spark_session
 
 
-def _launch(settings: Mapping[str, str], master: str) -> None:
-    """Start the JVM ahead of its session, without secrets: it is told settings by its command line, for all to read.
-
-    The session tells them to the JVM that runs by then, over its socket. Harmless when there is one already.
-    """
-    from pyspark import SparkConf, SparkContext
-
-    plain = [(name, value) for name, value in settings.items() if not SECRET_SETTING.search(name)]
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setMaster(master).setAll(plain))
+def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
-_RUNTIME: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
-    # else a timestamp without a zone (DATETIME) is taken for an instant
-    "spark.sql.timestampType": "TIMESTAMP_NTZ",
-    # rows go to the executors as Arrow batches, and not row by row through a relation of the driver
-    "spark.sql.execution.arrow.localRelationThreshold": "0",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # also decides how many partitions a DataFrame made of Arrow has: never less than a Task is meant to be
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.adaptive.enabled": "false",  # would run a Task's shuffle as a job of its own
-}
+def _gateway() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway
 
 
-def _static(master: str) -> dict[str, str]:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": f"{_driver_memory() // _MIB}m",
-        "spark.python.worker.reuse": "true",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
-        "spark.log.level": "ERROR",
-        "spark.cleaner.referenceTracking.blocking": "false",
-        "spark.speculation": "false",  # whatever spark-defaults.conf says: a copy of a task loads the same rows again
-    }
-    if _is_local(master):
-        settings |= {
-            # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back;
-            # executors of a cluster may have temporary folders whose names are too long for a socket
-            "spark.python.unix.domain.socket.enabled": "true",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.executorEnv.PYTHONPATH": str(_ROOT),
-            "spark.python.daemon.module": "spark.daemon",  # a cluster's executors import PySpark as it is set up there
-        }
-    else:
-        settings |= {
-            "spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0"),  # noqa: S104 - executors call back
-            "spark.rpc.message.maxSize": "1024",  # MiB: rows travel within a task, and one row may be large
-        }
-    return settings
-
-
-def _java_options(archive: str, theirs: str) -> str:
-    """Ours, and a job file's behind them: the JVM heeds the last word, but takes one collector only."""
-    collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else "-XX:+UseSerialGC"
-    # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", _places(), archive, theirs)))
-
-
-def _places() -> str:
-    """Java options: temporary files lie where ours do, and Spark's warnings stay out of our log from its first line."""
-    folder = Path(tempfile.gettempdir())
-    path = folder / f"cdc-log4j2-{os.getuid()}.properties"
-    path.write_text(_LOG4J, encoding="ascii")
-    quiet = f"-Dlog4j2.configurationFile={path.as_uri()}"
-    # Spark puts its sockets among its temporary files, and the path of a socket is short
-    return f'"-Djava.io.tmpdir={folder}" {quiet}' if len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_PATH else quiet
-
-
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-"""
-
-
-def _driver_memory() -> int:
-    """An eighth of the machine, within 512 MiB and 2 GiB: rows pass through the JVM, they do not stay in it."""
-    return max(512 * _MIB, min(2048 * _MIB, psutil.virtual_memory().total // 8))
+def _running_jvm() -> Jvm | None:
+    """The JVM that this process has; None, and PySpark has forgotten it, if it is dead."""
+    jvm: Jvm | None = getattr(_gateway(), "__dict__", {}).get("jvm_process")
+    if jvm is not None and jvm.is_alive:
+        return jvm
+    forget_jvm()
+    return None
 
 
 def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
-    if remote is None and _is_local(master):
+    if remote is None and is_local(master):
         return  # executors are this machine's, and find our packages by PYTHONPATH
     archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -196,10 +152,39 @@ def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return read
 
 
-class SessionHolder:
-    """Keeps one session, and builds it when it is first wanted or when its JVM has died.
+class _Start:
+    """A session that one thread builds and others wait for."""
 
-    Calls: any thread.
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+        self.result: Future[SparkSession] = Future()
+        self._jvm: Jvm | None = None
+        self._is_aborted = False
+        self._lock = threading.Lock()
+
+    def started(self, jvm: Jvm) -> None:
+        """Note the JVM. Raises: SurroundingsError - the start was aborted."""
+        with self._lock:
+            self._jvm = jvm
+            if self._is_aborted:
+                raise _closed()
+
+    def abort(self) -> None:
+        """Kill the JVM, so that the building thread gets an error."""
+        with self._lock:
+            self._is_aborted = True
+            if self._jvm is not None:
+                self._jvm.kill()
+
+
+def _closed() -> SurroundingsError:
+    return SurroundingsError("Spark is closed, because the job ends.", mend="Nothing is to be done.")
+
+
+class SessionHolder:
+    """Keeps one session, and builds it at its first use or when its JVM has died. Closed, it builds none.
+
+    Calls: any thread. No call waits longer than the limit of a start.
     """
 
     def __init__(
@@ -208,24 +193,74 @@ class SessionHolder:
         master: str = "local[*]",
         conf: Mapping[str, str] | None = None,
         remote: str | None = None,
+        *,
+        start_limit_s: float = START_LIMIT_S,
     ) -> None:
         """Nothing is started yet."""
         self._build = (app_name, master, dict(conf or {}), remote)
+        self._limit_s = start_limit_s
         self._session: SparkSession | None = None
         self._shares_memory: bool | None = None  # not known yet
-        self._lock = threading.RLock()
+        self._starting: _Start | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()  # never held during a call into the JVM, which may hang
+        self._probing = threading.Lock()
         self._warming: threading.Thread | None = None
 
     def get(self) -> SparkSession:
-        """The session, alive as far as is known."""
+        """Return the session, alive as far as is known.
+
+        Calls: blocks while it is built. One thread builds; the others wait for its result.
+        Raises: SurroundingsError - it cannot be built, or the holder is closed.
+        """
+        known = self._session
+        if known is not None and self.lives(known) and self._answers(known) and not self._is_closed:
+            return known
         with self._lock:
-            if self._session is not None and not (self._alive(self._session) and self._answers(self._session)):
-                logger.warning("the session of Spark is gone; it is built anew")
-                self._forget()
-            if self._session is None:
-                app_name, master, conf, remote = self._build
-                self._session = build_session(app_name, master, conf, remote)
-            return self._session
+            if self._is_closed:
+                raise _closed()
+            if self._session is not known and self._session is not None:
+                return self._session  # another thread has built it meanwhile
+            start, is_mine = self._starting, False
+            if start is None:
+                start, is_mine = _Start(), True
+                self._starting, self._session = start, None
+        if is_mine:
+            return self._started(start, known)
+        try:
+            # the start has a limit twice: for the JVM and for the session in it
+            return start.result.result(3 * self._limit_s)
+        except NotDone as error:
+            raise SurroundingsError(
+                f"Spark is still starting after {time.monotonic() - start.since:.0f} s.",
+                mend="See `cdc logs NAME`; the job retries.",
+            ) from error
+
+    def _started(self, start: _Start, gone: SparkSession | None) -> SparkSession:
+        try:
+            if gone is not None:
+                logger.warning("the Spark session is gone; a new one is built")
+                self._forget(gone)
+            app_name, master, conf, remote = self._build
+            found = build_session(app_name, master, conf, remote, limit_s=self._limit_s, started=start.started)
+        except BaseException as error:
+            with self._lock:
+                self._starting = None
+            start.result.set_exception(error)
+            if self._is_closed:
+                raise _closed() from error
+            raise
+        with self._lock:
+            self._starting = None
+            is_closed = self._is_closed
+            if not is_closed:
+                self._session = found
+        if is_closed:  # a stop came while it was built
+            start.result.set_exception(_closed())
+            self._stop(found)
+            raise _closed()
+        start.result.set_result(found)
+        return found
 
     def warm_up(self) -> None:
         """Begin to build the session and its Python workers; returns at once. What fails shows at the next ``get``."""
@@ -237,14 +272,29 @@ class SessionHolder:
         """Whether what ``warm_up`` began goes on."""
         return self._warming is not None and self._warming.is_alive()
 
+    @property
+    def starting_s(self) -> float | None:
+        """For how many seconds the session is being built; None if it is not."""
+        start = self._starting
+        return None if start is None else time.monotonic() - start.since
+
     def _warm_up(self) -> None:
         try:
             self.get()
             self.shares_memory()
             if self._build[3] is None:
                 ensure_archive()
-        except Exception as error:  # noqa: BLE001 - it is told where a Task meets it
+        except Exception as error:  # noqa: BLE001 - a Task reports it
             logger.debug("Spark could not be started ahead: %s", error)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the session is one of Spark Connect."""
+        return self._build[3] is not None
+
+    def known(self) -> SparkSession | None:
+        """The session as it was built last, alive or not; None if there is none. Never builds one."""
+        return self._session
 
     def core_count(self) -> int:
         """How many partitions run at once."""
@@ -253,20 +303,24 @@ class SessionHolder:
         return int(self.get().sparkContext.defaultParallelism)
 
     def shares_memory(self) -> bool:
-        """Whether the executors can read this process's shared memory (``spark.shared``); found out once a session.
+        """Whether the executors can read this process's shared memory (``spark.shared``); found out once.
 
         Calls: the first one starts the Python workers, which takes seconds.
         """
-        with self._lock:
-            if self._shares_memory is None:
-                self._shares_memory = self._probe_memory()
-            return self._shares_memory
+        if self._shares_memory is None:
+            with self._probing:
+                if self._shares_memory is None:
+                    self._shares_memory = self._probe_memory()
+        return self._shares_memory
 
     def _probe_memory(self) -> bool:
         if self._build[3] is not None or not self._build[1].startswith("local") or not hasattr(os, "memfd_create"):
             return False
         spark_session, cores = self.get(), self.core_count()
-        with SharedRows() as memory:
+        jvm = _running_jvm()
+        if jvm is None:
+            raise SurroundingsError("Spark's JVM died while it started.", mend="See `cdc logs NAME`; the job retries.")
+        with SharedRows() as memory, killed_after(jvm, self._limit_s):
             read = _reader_of(memory.path)
             # one partition a core: every worker imports pyarrow now, and not at its first rows
             answers = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "shared boolean").collect()
@@ -275,19 +329,48 @@ class SessionHolder:
             logger.warning("Spark's workers cannot read this process's memory: rows go through the JVM, which costs")
         return shared
 
-    def alive(self) -> bool:
-        """Whether there is a session and its JVM answers."""
-        with self._lock:
-            return self._session is not None and self._alive(self._session)
+    def kill(self) -> None:
+        """Kill the JVM and its workers: calls into it that hang return with an error. The next ``get`` starts another.
+
+        Over Spark Connect only this end is closed.
+        """
+        known = self._session
+        if known is None:
+            return
+        if self._build[3] is None:
+            _kill(known)
+        else:
+            with suppress(Exception):
+                known.client.close()
 
     def close(self) -> None:
-        """Stop the session. Harmless when repeated."""
+        """Stop the session, or the start of one, within limits; no other is built. Harmless when repeated."""
         with self._lock:
-            if self._session is not None and self._alive(self._session):
-                self._session.stop()
-            self._session = None
+            self._is_closed = True
+            start, known, self._session = self._starting, self._session, None
+        if start is not None:
+            start.abort()
+            with suppress(Exception):
+                start.result.result(END_LIMIT_S)
+        if known is not None:
+            self._stop(known)
 
-    def _alive(self, spark_session: SparkSession) -> bool:
+    def _stop(self, spark_session: SparkSession) -> None:
+        """Stop ``spark_session`` and end its JVM; a JVM that hangs is killed."""
+        if self._build[3] is not None:
+            with suppress(Exception):
+                spark_session.stop()
+            return
+        jvm: Jvm | None = getattr(spark_session.sparkContext._gateway, "jvm_process", None)
+        if jvm is not None:
+            with suppress(Exception), killed_after(jvm, END_LIMIT_S):
+                if self.lives(spark_session):
+                    spark_session.stop()
+            jvm.end()
+        forget_jvm()
+
+    def lives(self, spark_session: SparkSession) -> bool:
+        """Whether the JVM of ``spark_session`` answers; over Spark Connect, whether it was not closed here."""
         if self._build[3] is not None:
             return not getattr(spark_session, "is_stopped", False)
         context = spark_session.sparkContext
@@ -301,7 +384,7 @@ class SessionHolder:
             return False
 
     def _answers(self, spark_session: SparkSession) -> bool:
-        """Whether a Spark Connect server still has the session: one that is idle for an hour it closes unasked."""
+        """Whether a Spark Connect server still has the session: it closes one that is idle for an hour."""
         if self._build[3] is None:
             return True
         try:
@@ -311,27 +394,17 @@ class SessionHolder:
             return False
         return True
 
-    def _forget(self) -> None:
-        """Make PySpark forget a session or a JVM that is gone, so that the next session is a new one."""
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
-        spark_session, self._session = self._session, None
-        if spark_session is None:
-            return
+    def _forget(self, gone: SparkSession) -> None:
+        """Let PySpark forget a session that is gone, so that the next one is a new one."""
         if self._build[3] is not None:
             with suppress(Exception):  # the other end is gone; PySpark hands out a session until its client is closed
-                spark_session.client.close()
+                gone.client.close()
             return
-        context = spark_session.sparkContext
-        with suppress(Exception):  # the other end is gone; what counts is that our ends are closed
-            context._accumulatorServer.shutdown()
-        with suppress(Exception):
-            context._gateway.shutdown()  # type: ignore[union-attr]
-        with suppress(Exception):
-            context._gateway.proc.stdin.close()  # type: ignore[union-attr]
-        SparkContext._active_spark_context = None
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkSession._instantiatedSession = None
-        os.environ.pop("PYSPARK_GATEWAY_PORT", None)
+        _kill(gone)
+        forget_jvm()
+
+
+def _kill(spark_session: SparkSession) -> None:
+    jvm = getattr(spark_session.sparkContext._gateway, "jvm_process", None)
+    if jvm is not None:
+        jvm.kill()

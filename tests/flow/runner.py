@@ -27,6 +27,9 @@ class ThreadRunner:
     def warm_up(self):
         pass
 
+    def trouble(self):
+        return None
+
     def submit(self, tasks):
         assert all(task.mapping.columns is None and task.copies is not None for task in tasks)
         self.submitted += [task.name for task in tasks]

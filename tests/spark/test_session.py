@@ -14,10 +14,12 @@ import pytest
 
 import spark.session
 from spark.session import SessionHolder
+from spark.settings import static_settings
 
 _SESSION = """
 from pathlib import Path
 from spark.session import SessionHolder
+from spark.settings import static_settings
 def told(key):
     conf = {"spark.hadoop.fs.s3a.secret.key": key, "spark.hadoop.fs.s3a.endpoint": "an-endpoint",
             "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
@@ -82,7 +84,7 @@ class ConnectSession:
 
 
 def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark.session, "build_session", lambda *_: ConnectSession())
+    monkeypatch.setattr(spark.session, "build_session", lambda *_, **__: ConnectSession())
     holder = SessionHolder("idle", remote="sc://spark:15002")
     first = holder.get()
     assert holder.get() is first
@@ -94,7 +96,7 @@ def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pyte
 
 def test_a_cluster_s_executors_are_told_no_address_or_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    cluster, local = (spark.session._static(master) for master in ("spark://elsewhere:7077", "local[2]"))
+    cluster, local = (static_settings(master) for master in ("spark://elsewhere:7077", "local[2]"))
     assert "spark.driver.host" not in cluster, "Spark finds the address that others can call"
     assert "spark.python.unix.domain.socket.enabled" not in cluster and cluster["spark.rpc.message.maxSize"] == "1024"
     assert local["spark.python.unix.domain.socket.enabled"] == "true" and local["spark.driver.host"] == "127.0.0.1"

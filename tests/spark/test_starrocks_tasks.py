@@ -67,7 +67,7 @@ def test_many_tasks_of_many_channels_win_in_their_order(mode: str, sessions: Ses
         labels = {load.detail["label"] for load in loads}
         committed_once(starrocks, labels)
         assert len(labels) == (1 if mode == "multi" else 16)
-        runner.close()
+        runner.cancel(0)
         sink.close()
 
 
@@ -89,7 +89,7 @@ def test_a_lost_share_of_the_one_transaction_fails_what_follows_it(sessions: Ses
         (future,) = runner.submit(tasks_of([channel], 2))
         sink.commit(future.result(), mark_of(2))
         assert starrocks.rows("SELECT * FROM ods.t") == [(1, "again", "x")]
-        runner.close()
+        runner.cancel(0)
         sink.close()
 
 

@@ -187,10 +187,10 @@ def test_many_small_tasks_share_a_job(
         sink.ensure_table(channel.target)
         channel.add(changes({"id": number}))
     tasks = [task for channel in channels if (task := channel.task_for(RUN, 1)) is not None]
-    tracker = sessions.get().sparkContext.statusTracker()
-    before = set(tracker.getJobIdsForGroup(None))
+    jobs = sessions.get().sparkContext._jsc.sc().statusStore()  # of all groups
+    before = jobs.jobsList(None).size()
     loads = [load for future in runner.submit(tasks) for load in future.result()]
-    assert len(set(tracker.getJobIdsForGroup(None)) - before) == 1
+    assert jobs.jobsList(None).size() - before == 1
     assert sorted(load.table for load in loads) == sorted(channel.target.name for channel in channels)
 
 
