@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 LEAVE_OUT = (
@@ -29,6 +30,21 @@ LOAD_AGAIN = (
     "`cdc resume NAME --accept-gap` goes on without these changes; then load the tables that they touched again with "
     "`cdc snapshot`."
 )
+
+
+_COMMAND = re.compile(
+    r"`cdc (?P<verb>pause|resume|snapshot|status|stop|logs|restart)(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"
+)
+
+
+def with_job(mend: str, job: str) -> str:
+    """Return a hint with the job's name in its commands: errors arise where the name is not known."""
+
+    def named(found: re.Match[str]) -> str:
+        table = " TABLE" if found["verb"] == "snapshot" and found["end"] == "`" else ""
+        return f"`cdc {found['verb']} {job}{table}{found['end']}"
+
+    return _COMMAND.sub(named, mend)
 
 
 class CdcError(Exception):
