@@ -65,7 +65,11 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     own = store.last_committed(record.name)
     position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
-    store.save(replace(start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots) if own else start)
+    store.save(
+        replace(start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots, left_out=own.left_out)
+        if own
+        else start
+    )
     _log.warning("adopted: %s goes on at %s as incarnation %s", record.name, position, adopted.incarnation)
     return adopted
 
@@ -172,6 +176,7 @@ class Recovery:
                 sequence=mark.sequence,
                 counts=before.counts,
                 snapshots=before.snapshots,
+                left_out=self._parts.routes.left_out,
                 committed_at=utc_now(),
             )
             store.save(taken)
