@@ -57,6 +57,10 @@ class _Orders:
     def maps(self, database: str, table: str) -> bool:
         return True
 
+    def leave_out(self, database: str, table: str, error: Exception) -> bool:
+        """Return False."""
+        return False
+
     def reads(self, schema: TableSchema) -> Reads:
         return Reads(frozenset(column.name for column in schema.columns), frozenset(schema.key))
 

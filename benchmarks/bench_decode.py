@@ -47,6 +47,10 @@ class _Columns:
     def maps(self, database: str, table: str) -> bool:
         return database == DATABASE
 
+    def leave_out(self, database: str, table: str, error: Exception) -> bool:
+        """Return False."""
+        return False
+
     def reads(self, schema: TableSchema) -> Reads:
         chosen = schema.columns[:: len(schema.columns) // self.count][: self.count] if self.count else schema.columns
         names = frozenset(column.name for column in chosen) | frozenset(schema.key)

@@ -20,6 +20,7 @@ from cdc.config import (
     StartAtFile,
     StartAtGtids,
 )
+from cdc.names import parse_table
 from cdc.parts import SnapshotSettings
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Receiver
@@ -86,7 +87,9 @@ def _stall_s(config: Config) -> float:
 
 def _mapping(channel: Channel) -> Mapping:
     options = channel.tables.model_dump(exclude_none=True) if channel.tables else {}
-    return Mapping(channel.source, channel.target, channel.key or (), channel.columns, channel.filter, options)
+    target = parse_table(channel.target).plain
+    key, exclude = channel.key or (), channel.exclude or ()
+    return Mapping(channel.source, target, key, channel.columns, channel.filter, options, exclude)
 
 
 def _sink(config: Config) -> Sink:
@@ -117,7 +120,7 @@ def _sink(config: Config) -> Sink:
         [str(address) for address in sink.fe],
         username=sink.username,
         password=sink.password.get_secret_value(),
-        databases=[channel.target.partition(".")[0] for channel in config.channels],
+        databases=[parse_table(channel.target).database for channel in config.channels],
         sql_port=sink.sql_port,
         multi_table=sink.multi_table,
         create_tables=sink.create_tables,

@@ -85,6 +85,19 @@ def source_findings(server: Server, tables: Sequence[tuple[TableSchema, frozense
                 f"Run SET GLOBAL {name} = OFF, or see that Canal has {needs}.",
                 fatal=False,
             )
+    documents = [
+        f"{table.name}.{column.name}"
+        for table, read in tables
+        for column in table.columns
+        if column.kind is Kind.JSON and column.name in read
+    ]
+    if documents:
+        yield Finding(
+            f"Canal's text of a JSON document differs from what was written: {', '.join(documents)}. Numbers may lose "
+            "digits, a DATE becomes a date with time, and opaque values become raw bytes.",
+            "Use a binlog source where such values matter; otherwise nothing is to be done.",
+            fatal=False,
+        )
     for table, read in tables:
         for column in table.columns:
             if column.name not in read:

@@ -11,6 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdc.batch import PreparedLoad, TargetState
+from cdc.left_out import LeftOut
+from cdc.names import table_of, table_text
 from cdc.position import Position, position_from_json
 from cdc.snapshot.chunks import TableSnapshot
 
@@ -80,6 +82,7 @@ class Checkpoint:
     # by target table: its identity, and the newest COMMITTED checkpoint that had rows for it
     targets: Mapping[str, TargetState] = field(default_factory=dict)
     sink: str | None = None  # identity of the sink's root; None: not known yet
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by source table: the job goes on without these
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form, without ``schemas``: they are large and rarely change, so a store keeps them apart."""
@@ -100,6 +103,7 @@ class Checkpoint:
             "snapshots": {source: snapshot.to_json() for source, snapshot in self.snapshots.items()},
             "targets": {target: [state.identity, state.checkpoint] for target, state in self.targets.items()},
             "sink": self.sink,
+            "left_out": {source: asdict(one) for source, one in self.left_out.items()},
         }
 
     @classmethod
@@ -119,13 +123,27 @@ class Checkpoint:
             closed_by=data["closed_by"],
             committed_at=data["committed_at"],
             seconds=data["seconds"],
-            counts={source: ChannelCounts(**counts) for source, counts in data["counts"].items()},
+            counts={_written(source): ChannelCounts(**counts) for source, counts in data["counts"].items()},
             # states written before there were snapshots have none
-            snapshots={source: TableSnapshot.from_json(one) for source, one in data.get("snapshots", {}).items()},
+            snapshots={
+                _written(source): TableSnapshot.from_json(one) for source, one in data.get("snapshots", {}).items()
+            },
+            left_out={source: LeftOut(**one) for source, one in data.get("left_out", {}).items()},
             # states of older versions have neither targets nor sink: both are recorded by the next commit
             targets={target: TargetState(*state) for target, state in data.get("targets", {}).items()},
             sink=data.get("sink"),
         )
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """Return the source tables of which rows are committed, or will be once this is."""
+        counted = {source for source, counts in self.counts.items() if counts.upserts or counts.deletes}
+        return frozenset(counted | {source for source, snapshot in self.snapshots.items() if snapshot.rows})
+
+
+def _written(source: str) -> str:
+    """Return a table's name as it is written now: states of earlier versions have names without quotes."""
+    return table_text(*table_of(source))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from cdc.errors import CdcError, ConfigError, SurroundingsError
+from cdc.errors import CdcError, ConfigError, SurroundingsError, with_job
 from cdc.starting import POLL_S, config_of, console, drive, not_running, refuse_start, refuse_unready, start_detached
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def app(context: click.Context, debug: bool) -> None:
 
 @app.command()
 @job_file_argument
-def check(job_file: Path) -> None:
+@output_option
+def check(job_file: Path, output: str) -> None:
     """Validate the job file and the world around it."""
     from cdc.config import load_config
 
@@ -76,14 +78,20 @@ def check(job_file: Path) -> None:
     from cdc.jobs import opened_store
     from cdc.render import finding_view
 
-    with console(stderr=True).status("Looking at source, sink and tables"):
-        with opened_store() as store:
-            record = store.job(config.name)
-        findings = check_job(config, record.incarnation if record else "")
-    terminal = console()
-    finding_view(findings, terminal)
-    if any(finding.fatal for finding in findings):
+    with console(stderr=True).status("Looking at source, sink and tables"), opened_store() as store:
+        record = store.job(config.name)
+        findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
+    findings = tuple(replace(one, mend=with_job(one.mend, config.name)) for one in findings)
+    is_refused, terminal = any(finding.fatal for finding in findings), console()
+    if output == "json":
+        body = {"job": config.name, "can_start": not is_refused, "findings": [asdict(one) for one in findings]}
+        click.echo(json.dumps(body, indent=2))
+    else:
+        finding_view(findings, terminal)
+    if is_refused:
         sys.exit(SurroundingsError.exit_code)
+    if output == "json":
+        return
     terminal.print(f"[green]The job {config.name} can start.[/]")
 
 
@@ -109,10 +117,10 @@ def start(
         record = store.job(config.name)
         if foreground:
             if record is None:
-                refuse_unready(config, "")
+                refuse_unready(config, "", None)
             sys.exit(drive(job_file, config, adopt=adopt, agreed=agreed, debug=debug))
         refuse_start(store, config)
-        refuse_unready(config, record.incarnation if record else "")
+        refuse_unready(config, record.incarnation if record else "", store.last_committed(config.name))
         start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
 
 
@@ -192,8 +200,9 @@ def _resume_running(driver: Driver, agreed: Resume, before: JobStatus) -> None:
 @app.command()
 @name_argument
 @click.option("--forget", is_flag=True, help="Also drop the job's state: its position is gone, its rows stay.")
-def stop(name: str, forget: bool) -> None:
-    """Stop a job for good."""
+@click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal.")
+def stop(name: str, forget: bool, yes: bool) -> None:
+    """Stop a job for good. To halt it and keep it, use `cdc pause`; to end its process only, `cdc restart`."""
     from cdc.checkpoint import FORGOTTEN, JobState, forgetting
     from cdc.checkpoint_sqlite import state_folder
     from cdc.folder import JobFolder
@@ -202,6 +211,7 @@ def stop(name: str, forget: bool) -> None:
     with opened_store() as store:
         record = known(store, name)
         driver = Driver(record)
+        _ask_before_stop(record, forget=forget, yes=yes)
         if driver.status() is not None:
             driver.stop()
             _poll(
@@ -219,6 +229,37 @@ def stop(name: str, forget: bool) -> None:
             store.forget(name)
             JobFolder(state_folder(), name).remove()
     _say(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
+
+
+@app.command()
+@name_argument
+@click.pass_context
+def restart(context: click.Context, name: str) -> None:
+    """End a job's process and start it again, with the job file and the program as they are now; its state is kept."""
+    from cdc.config import load_config
+    from cdc.identity import check_identity
+    from cdc.jobs import Driver, driver_lives, known, opened_store, supervisor_lives
+
+    with opened_store() as store:
+        record = known(store, name)
+        _refuse_ended(record)
+        if _is_paused_by_hand(Driver(record).status() or record):
+            raise ConfigError(
+                f"The job {name} is paused: {record.reason or 'by its user'}",
+                mend=f"`cdc resume {name}` goes on with the job file as it is now.",
+            )
+        job_file = Path(record.job_file)
+        check_identity(record, load_config(job_file))  # the process runs on if the file is not usable
+        if supervisor_lives(record):
+            _end_supervisor(record)
+        elif driver_lives(record) and record.driver_pid is not None:
+            raise ConfigError(
+                f"The job {name} runs without a supervisor (process {record.driver_pid}), which was started with "
+                "--foreground.",
+                mend="Restart it with what started it: systemd, Kubernetes or your terminal.",
+            )
+        _poll(f"Ending {name}", lambda: not driver_lives(record), PAUSE_S)
+        start_detached(store, name, job_file, [], debug=context.obj)
 
 
 @app.command()
@@ -313,13 +354,18 @@ def snapshot(name: str, table: str, where: str | None) -> None:
 
 @app.command()
 @job_file_argument
-def ddl(job_file: Path) -> None:
+@output_option
+def ddl(job_file: Path, output: str) -> None:
     """Print the target's CREATE TABLE statements."""
     from cdc.config import load_config
 
     config = load_config(job_file)
     from cdc.inspection import ddl_of_job
 
+    if output == "json":
+        body = {"job": config.name, "statements": [one.rstrip().rstrip(";") for one in ddl_of_job(config)]}
+        click.echo(json.dumps(body, indent=2))
+        return
     for statement in ddl_of_job(config):
         click.echo(statement.rstrip().rstrip(";") + ";\n")
 
@@ -339,9 +385,23 @@ def demo(folder: Path, seconds: float) -> None:
     sys.exit(run_demo(folder.absolute(), seconds=seconds))
 
 
-def _is_paused_by_hand(status: JobStatus) -> bool:
+def _is_paused_by_hand(job: JobStatus | JobRecord) -> bool:
     """Whether it waits for its user; a job whose server is away is PAUSED as well, and goes on by itself."""
-    return (status.state, status.resume) == ("PAUSED", "manual")
+    return (getattr(job.state, "value", job.state), job.resume) == ("PAUSED", "manual")
+
+
+def _ask_before_stop(record: JobRecord, *, forget: bool, yes: bool) -> None:
+    """Ask on a terminal before a job is cancelled for good. Without one, a script has decided already."""
+    is_over = record.state.value in {"CANCELLED", "DONE"}
+    if yes or (is_over and not forget) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    name, kept = record.name, f"`cdc pause {record.name}` halts it and keeps it."
+    if not is_over:
+        click.echo(f"This cancels {name} for good: it cannot be started again. {kept}", err=True)
+    if forget:
+        click.echo("Its position and its state are deleted; the rows in its targets stay.", err=True)
+    if not click.confirm(f"{'Forget' if is_over else 'Stop'} {name}?", default=False, err=True):
+        raise ConfigError(f"Nothing was done: {name} is {record.state.value}.", mend=f"`cdc status {name}` shows it.")
 
 
 def _refuse_ended(record: JobRecord) -> None:

@@ -30,6 +30,7 @@ from cdc.errors import ConfigError
 from cdc.jobfile import NO_HOME, Fault, Misfit, explain, read_job_file
 from cdc.kinds import Address, Bytes, Count, Model, PathText, Port, Seconds, Text, filled, setting, switch
 from cdc.logs import SECRET_SETTING
+from cdc.names import parse_excluded, parse_table
 from cdc.status import is_loopback
 
 MYSQL_PORT = 3306
@@ -56,7 +57,6 @@ STATUS_PORT = 8470
 NAME_MOST = 40  # the shortest label limit of the sinks leaves this much for the job
 
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
-_TABLE = re.compile(r"(?P<database>[^.*\s]+)\.(?P<table>[^.\s]+)")
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 
 
@@ -303,7 +303,10 @@ class StarrocksSink(ClusterSink):
 
 
 class Channel(Model):
-    """One source table to one target table, or with one ``*`` on each side all tables of a database."""
+    """One source table to one target table, or with one ``*`` on each side all tables of a database.
+
+    Names are written as ``cdc.names`` has it. A channel that names a table takes precedence over a pattern.
+    """
 
     source: str
     target: str
@@ -313,13 +316,33 @@ class Channel(Model):
     )
     filter: Text | None = None
     tables: ChannelTable | None = None
+    exclude: Annotated[tuple[Text, ...] | None, BeforeValidator(filled)] = None  # of a pattern: names and * patterns
 
-    @field_validator("source", "target")
+    @field_validator("source")
     @classmethod
-    def _table_name(cls, value: str) -> str:
-        if not _TABLE.fullmatch(value) or value.count("*") > 1:
-            raise ValueError("must be database.table, or database.* for all tables of a database")
+    def _source_name(cls, value: str) -> str:
+        return str(parse_table(value))
+
+    @field_validator("target")
+    @classmethod
+    def _target_name(cls, value: str) -> str:
+        name = parse_table(value)
+        if "." in name.database or "*" in name.database or (name.plain.count("*") > (name.tail is not None)):
+            raise ValueError("must have no dot in its database and no * in backticks: no sink takes such a name")
+        return str(name)
+
+    @field_validator("exclude")
+    @classmethod
+    def _excluded_names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for one in value or ():
+            parse_excluded(one)
         return value
+
+    @model_validator(mode="after")
+    def _excludes_from_a_pattern(self) -> Channel:
+        if self.exclude and not parse_table(self.source).is_pattern:
+            raise Misfit("exclude", "is for a channel with a * in its source; this one names its table")
+        return self
 
     @field_validator("key")
     @classmethod

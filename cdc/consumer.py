@@ -45,6 +45,7 @@ from cdc.position import Position
 from cdc.recovery import Recovery
 from cdc.reload import Reload, lost_targets
 from cdc.snapshot.chunks import TableSnapshot
+from cdc.taking_in import restored
 from cdc.turns import Request, Turn, Turns
 from spark.chunks import TurnOutcome
 
@@ -185,13 +186,14 @@ class Consumer:
         Raises: what ended it; sink and state are as recovery wants them, whatever it was.
         """
         try:
+            whole = restored(self._parts)
             recovery = Recovery(self._parts, self._limits, self._committer, self.sequence, self._stopping)
             self._committed = recovery.run(resolve_start)
             sequence = max(self.sequence, self._committed.sequence)
             self._gatherer = Gatherer(self._parts, last_of(self._committed), sequence)
             if self._parts.snapshot is not None:
                 self._turns = Turns(self._parts, self._parts.snapshot, self._gatherer.channel_for)
-                self._turns.begin(self._committed.snapshots)
+                self._turns.begin(self._committed.snapshots, whole)
             recovered()
             return self._carry(self._gatherer)
         except GivenUp as error:
@@ -291,7 +293,12 @@ class Consumer:
     def _save_snapshots(self, gatherer: Gatherer) -> None:
         """A quiet source closes no cycle in which it would be saved that tables have become consistent."""
         before = self._committed
-        if before is not None and self._snapshots(before, gatherer.cycle.first) != before.snapshots:
+        if before is None:
+            return
+        if (
+            self._snapshots(before, gatherer.cycle.first) != before.snapshots
+            or self._parts.routes.left_out != before.left_out
+        ):
             self._save_empty(before, gatherer.cycle.first, "snapshot")
 
     @property
@@ -309,6 +316,7 @@ class Consumer:
             self._save_empty(before, cycle.last, reason)
             return
         opened = replace(opened, schemas=gatherer.schemas, snapshots=self._snapshots(before, cycle.last))
+        opened = replace(opened, left_out=self._parts.routes.left_out)
         self._closed = cycle.close(opened, before, reason, self._now() - cycle.began)
         self._committing = self._threads.submit(self._committer.finish, self._closed)
 
@@ -328,6 +336,7 @@ class Consumer:
             snapshots=self._snapshots(before, last),
             targets=before.targets,
             sink=before.sink,
+            left_out=self._parts.routes.left_out,
         )
         self._parts.store.save(committed)
         self._acknowledge(committed)
@@ -478,6 +487,7 @@ class Consumer:
             snapshots=snapshots,
             targets=before.targets,
             sink=before.sink,
+            left_out=self._parts.routes.left_out,
         )
         gatherer.begin(gatherer.cycle.first)
         self._closed = Closed(read, [Loading("", 0, 0, 0, read.sequence, loads, taken=True)], None)

@@ -6,9 +6,9 @@ They are told even where other parts of the file are not valid.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from cdc.jobfile import Fault, Node
+from cdc.names import TableName, parsed_table
 
 
 def crossing(root: Node) -> list[Fault]:
@@ -18,21 +18,22 @@ def crossing(root: Node) -> list[Fault]:
 
 def _mapped_twice(root: Node) -> Iterator[Fault]:
     """A source table mapped twice and a target used twice, each naming the other place."""
-    seen: dict[str, list[tuple[str, int, int]]] = {"source": [], "target": []}
+    seen: dict[str, list[tuple[TableName, int, int]]] = {"source": [], "target": []}
     for index, channel in enumerate(root.items("channels")):
         for side, others in seen.items():
             node = channel.get(side)
-            if node is None or not isinstance(node.value, str):
+            parsed = parsed_table(node.value) if node is not None else None
+            if node is None or parsed is None:
                 continue
-            name, path = node.value, ("channels", index, side)
-            for other, other_index, other_line in others if side == "source" or "*" not in name else ():
+            name, path = str(parsed), ("channels", index, side)
+            for other, other_index, other_line in others if side == "source" or not parsed.is_pattern else ():
                 place = f"by channels[{other_index}] (line {other_line})"
-                if name == other or (side == "target" and "*" not in name and name.lower() == other.lower()):
+                if parsed == other or (side == "target" and parsed.plain.lower() == other.plain.lower()):
                     what = "is mapped already" if side == "source" else "is used already"
                     yield Fault(node.line, path, f"{name} {what} {place}; one source table goes to one target table")
-                elif side == "source" and (fnmatchcase(name, other) or fnmatchcase(other, name)):
+                elif side == "source" and (parsed.includes(other) or other.includes(parsed)):
                     yield Fault(node.line, path, f"{name} overlaps with {other}, mapped {place}")
-            others.append((name, index, node.line))
+            others.append((parsed, index, node.line))
 
 
 def _out_of_place(root: Node) -> Iterator[Fault]:
@@ -41,7 +42,8 @@ def _out_of_place(root: Node) -> Iterator[Fault]:
     for index, channel in enumerate(root.items("channels")):
         path = ("channels", index)
         source, target, tables = channel.get("source"), channel.get("target"), channel.get("tables")
-        if source and target and ("*" in str(source.value)) != ("*" in str(target.value)):
+        names = [parsed_table(node.value) for node in (source, target) if node]
+        if target and len({name.is_pattern for name in names if name}) > 1:
             yield Fault(target.line, (*path, "target"), "source and target both take one *, or neither does")
         if tables and sink_type and sink_type.value == "delta":
             yield Fault(

@@ -20,6 +20,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from cdc.ddl_tokens import Cursor, Token, Unreadable, specifications, tokens_of
+from cdc.names import table_text
 
 
 class EffectKind(Enum):
@@ -172,8 +173,8 @@ class _Reader:
             if replaces:
                 return self._rows_gone("CREATE OR REPLACE TABLE", [(database, table)])
             if if_missing and self.tables.known(database, table):
-                return Effect(EffectKind.HARMLESS, (f"{database}.{table}",), "CREATE TABLE IF NOT EXISTS")
-            return Effect(EffectKind.CREATES, (f"{database}.{table}",), "CREATE TABLE")
+                return Effect(EffectKind.HARMLESS, (table_text(database, table),), "CREATE TABLE IF NOT EXISTS")
+            return Effect(EffectKind.CREATES, (table_text(database, table),), "CREATE TABLE")
         if cursor.take_any(_DATABASE):
             if replaces:
                 cursor.if_exists()
@@ -248,7 +249,7 @@ class _Reader:
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]
         return Effect(
             EffectKind.TOUCHES if touching else EffectKind.HARMLESS,
-            (f"{database}.{table}",),
+            (table_text(database, table),),
             ", ".join(effect.reason for effect in touching or found if effect.reason),
             row_changing=any(effect.row_changing for effect in found),
             reshapes=any(effect.reshapes for effect in found),
@@ -361,7 +362,7 @@ class _Reader:
             loads = cursor.word() == "LOAD"
             while not cursor.done and not (cursor.take("INTO", "TABLE") if loads else cursor.take("INTO")):
                 cursor.at += 1
-            return Effect(EffectKind.WRITES, (".".join(self._table(cursor)),), sql[:80])
+            return Effect(EffectKind.WRITES, (table_text(*self._table(cursor)),), sql[:80])
         try:
             tree = sqlglot.parse_one(sql, dialect="mysql")
         except (SqlglotError, RecursionError):
@@ -370,7 +371,7 @@ class _Reader:
         if isinstance(tree, (exp.Update, exp.Delete)):
             written = list(tree.find_all(exp.Table))  # of several tables any may be written
         names = [(self._fold(table.db or self.database), self._fold(table.name)) for table in written]
-        return Effect(EffectKind.WRITES, tuple(f"{database}.{table}" for database, table in names), sql[:80])
+        return Effect(EffectKind.WRITES, tuple(table_text(database, table) for database, table in names), sql[:80])
 
     # --- names ---
 
@@ -395,13 +396,13 @@ class _Reader:
             if index >= 2 and tokens[index - 1].word == "." and tokens[index - 2].name:
                 database = self._fold(tokens[index - 2].text)
             if self.tables.maps(database, table):
-                found[f"{database}.{table}"] = True
+                found[table_text(database, table)] = True
         return tuple(found)
 
     # --- effects ---
 
     def _rows_gone(self, reason: str, named: Sequence[tuple[str, str]]) -> Effect:
-        touched = tuple(dict.fromkeys(f"{db}.{table}" for db, table in named if self.tables.maps(db, table)))
+        touched = tuple(dict.fromkeys(table_text(db, table) for db, table in named if self.tables.maps(db, table)))
         if not touched:
             return Effect(EffectKind.NONE)
         return Effect(EffectKind.TOUCHES, touched, reason, row_changing=True)
@@ -415,8 +416,8 @@ class _Reader:
             return Effect(EffectKind.NONE)
         reason = f"DROP INDEX {index}"
         if index.upper() == "PRIMARY":
-            return Effect(EffectKind.TOUCHES, (".".join(name),), reason)
-        return Effect(EffectKind.HARMLESS, (".".join(name),), reason, may_rekey=True)
+            return Effect(EffectKind.TOUCHES, (table_text(*name),), reason)
+        return Effect(EffectKind.HARMLESS, (table_text(*name),), reason, may_rekey=True)
 
     def _unreadable(self, names: Sequence[str], sql: str, tokens: Sequence[Token] = ()) -> Effect:
         touched = self._named(tokens or [Token(name, "", True) for name in names])

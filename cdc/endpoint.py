@@ -117,7 +117,7 @@ class JobCollector(Collector):
 
 
 def _job_metrics(status: JobStatus) -> Iterator[Metric]:
-    state = GaugeMetricFamily("cdc_job_state", "1 for the state that the job is in.", labels=("job", "state"))
+    state = GaugeMetricFamily("cdc_job_state", "1 for the state that the job is in.", labels=("job_name", "state"))
     for name in STATES:
         state.add_metric((status.job, name), float(name == status.state))
     yield state
@@ -135,21 +135,21 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         ]
     for name, text, value in gauges:
         if value is not None:
-            gauge = GaugeMetricFamily(name, text, labels=("job",))
+            gauge = GaugeMetricFamily(name, text, labels=("job_name",))
             gauge.add_metric((status.job,), value)
             yield gauge
-    split = CounterMetricFamily("cdc_split_transactions", "Transactions cut between cycles.", labels=("job",))
+    split = CounterMetricFamily("cdc_split_transactions", "Transactions cut between cycles.", labels=("job_name",))
     split.add_metric((status.job,), status.split_transactions)
     yield split
     if checkpoint is not None:
-        seconds = GaugeMetricFamily("cdc_checkpoint_seconds", "How long its parts took.", labels=("job", "part"))
+        seconds = GaugeMetricFamily("cdc_checkpoint_seconds", "How long its parts took.", labels=("job_name", "part"))
         for part, value in checkpoint.seconds.items():
             seconds.add_metric((status.job, part), value)
         yield seconds
 
 
 def _channel_metrics(status: JobStatus) -> Iterator[Metric]:
-    labels = ("job", "source", "target")
+    labels = ("job_name", "source", "target")
     upserts = CounterMetricFamily("cdc_channel_upserts", "Committed inserts and updates.", labels=labels)
     deletes = CounterMetricFamily("cdc_channel_deletes", "Committed deletes.", labels=labels)
     volume = CounterMetricFamily("cdc_channel_bytes", "Committed source bytes.", labels=labels)

@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 LEAVE_OUT = (
@@ -33,6 +34,21 @@ READ_OLDEST = (
     "`cdc resume NAME --accept-gap` goes on with the oldest changes that the server has, and loads all mapped tables "
     "again."
 )
+
+
+_COMMAND = re.compile(
+    r"`cdc (?P<verb>pause|resume|snapshot|status|stop|logs|restart)(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"
+)
+
+
+def with_job(mend: str, job: str) -> str:
+    """Return a hint with the job's name in its commands: errors arise where the name is not known."""
+
+    def named(found: re.Match[str]) -> str:
+        table = " TABLE" if found["verb"] == "snapshot" and found["end"] == "`" else ""
+        return f"`cdc {found['verb']} {job}{table}{found['end']}"
+
+    return _COMMAND.sub(named, mend)
 
 
 class CdcError(Exception):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from cdc.batch import Batch
 from cdc.checkpoint import Checkpoint, CheckpointState
 from cdc.cycle import Cycle, Loading, take_off_window
-from cdc.errors import SchemaMismatch
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.parts import Parts, grown
 from cdc.position import Position
 from cdc.schema import TableSchema
@@ -156,7 +156,7 @@ class Gatherer:
         for mapping in self._parts.routes.mappings:
             if not mapping.is_pattern and mapping.source not in self.channels:
                 with suppress(SchemaMismatch):  # files on disk show a table with its first rows
-                    self._join(self._parts.receiver.schema(*mapping.source.split(".", 1)))
+                    self._join(self._parts.receiver.schema(mapping.name.database, mapping.name.table))
 
     def _join_new(self) -> None:
         """Channels for tables that a pattern matches and that were created meanwhile."""
@@ -172,8 +172,14 @@ class Gatherer:
         mapping = self._parts.routes.mapping_for(schema.database, schema.table)
         if mapping is None:
             return None
-        channel = Channel(mapping, schema, self._parts.types)
-        self._parts.sink.ensure_table(channel.target)
+        try:
+            channel = Channel(mapping, schema, self._parts.types)
+            self._parts.sink.ensure_table(channel.target)
+        except (ConfigError, SchemaMismatch, TargetMismatch) as error:
+            if not self._parts.routes.leave_out(schema.database, schema.table, error):
+                raise
+            return None
+        self._parts.routes.note_joined(schema.name)
         self.channels[schema.name] = channel
         return channel
 

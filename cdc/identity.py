@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from cdc.checkpoint import JobRecord, JobState
+from cdc.checkpoint import Checkpoint, JobRecord, JobState
 from cdc.config import BinlogSource, CanalSource, Config, DeltaSink
 from cdc.errors import ConfigError
+from cdc.names import parsed_table, table_of
 from cdc.status import SinkStatus, SourceStatus
 
 SOURCE = "source server"
+PRIMARY_KEY = "the primary key"
+_TARGET = "target of "
 _ANOTHER = "For another job, start a copy of the file that has another `name:` in it (`cdc start COPY.yaml`)."
 
 
@@ -22,8 +25,8 @@ def identity_of(config: Config) -> dict[str, str]:
         "sink": f"{sink.type} {place}",
     }
     for channel in config.channels:
-        identity[f"target of {channel.source}"] = channel.target
-        identity[f"key of {channel.source}"] = ", ".join(channel.key) if channel.key else "the primary key"
+        identity[_TARGET + channel.source] = channel.target
+        identity[f"key of {channel.source}"] = ", ".join(channel.key) if channel.key else PRIMARY_KEY
     return identity
 
 
@@ -53,6 +56,38 @@ def check_identity(record: JobRecord, config: Config, *, accept_server: bool = F
             f"The job file no longer fits job {config.name}: {'; '.join(changes)}.",
             mend=f"Put it back as it was. {_ANOTHER}",
         )
+
+
+def check_loaded(record: JobRecord, config: Config, committed: Checkpoint | None) -> None:
+    """Refuse another target or key for a table with committed rows, which moved from one channel to another.
+
+    Its rows would lie in two tables, a part in each. Raises: ConfigError - with every such table.
+    """
+    changes = []
+    now = identity_of(config)
+    keys = {schema.name: ", ".join(schema.key) for schema in committed.schemas} if committed else {}
+    for table in sorted(committed.loaded) if committed else ():
+        before, after = _channel_of(table, record.identity, keys), _channel_of(table, now, keys)
+        if before and after and before != after:
+            changes.append(f"{table} was {' by '.join(before)}, is {' by '.join(after)}")
+    if changes:
+        raise ConfigError(
+            f"Rows of tables are loaded that the job file gives another target or key now: {'; '.join(changes)}.",
+            mend=f"Put target and key back as they were. {_ANOTHER}",
+        )
+
+
+def _channel_of(table: str, identity: Mapping[str, str], keys: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the target of a table and its key, as the channels of ``identity`` have them; None: none maps it."""
+    for source in (table, *(name.removeprefix(_TARGET) for name in identity if name.startswith(_TARGET))):
+        name, target = parsed_table(source), identity.get(_TARGET + source)
+        middle = name.middle(*table_of(table)) if name and name.is_pattern else "" if source == table else None
+        if target is None or middle is None:
+            continue
+        found, key = parsed_table(target), identity.get(f"key of {source}", "")
+        plain = found.with_middle(middle).plain if found else target
+        return plain, keys.get(table, key) if key == PRIMARY_KEY else key
+    return None
 
 
 def check_destination(config: Config, jobs: Iterable[JobRecord]) -> None:

@@ -11,8 +11,10 @@ from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.connection import Endpoint
 from cdc.binlog.server import Server
 from cdc.canal_checks import canal_findings, ring_findings, source_findings
+from cdc.checkpoint import Checkpoint
 from cdc.config import BinlogFilesSource, BinlogSource, CanalSource, Config
 from cdc.errors import CdcError, ConfigError
+from cdc.names import parse_table
 from cdc.preflight import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
 from channels.sinks.base import Finding, TargetTable
@@ -20,10 +22,11 @@ from spark.java import check_spark
 from spark.settings import has_authentication
 
 
-def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
+def check_job(config: Config, incarnation: str = "", begun: Checkpoint | None = None) -> tuple[Finding, ...]:
     """Everything about source, tables and targets that would stop the job.
 
     ``incarnation``: of the job that exists already, so that its own reader is not taken for a stranger.
+    ``begun``: its newest checkpoint. With one, tables of a pattern that cannot be mapped are left out: warnings.
     Raises: ConfigError - a part is not in this version.
     """
     with _assembled(config) as parts:
@@ -33,7 +36,9 @@ def check_job(config: Config, incarnation: str = "") -> tuple[Finding, ...]:
             schemas = _schemas(endpoint, parts) if endpoint is not None else []
         except CdcError:
             schemas = []  # the server cannot be asked, which is a finding already; of itself the sink still tells
-        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts)]))
+        if begun is not None:
+            schemas = [schema for schema in schemas if schema.name not in begun.left_out]
+        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts, begun)]))
 
 
 def _spark_findings(config: Config) -> tuple[Finding, ...]:
@@ -76,7 +81,7 @@ def _canal_findings(config: Config, source: CanalSource, parts: Assembly) -> tup
             canal_findings,
             client_of(source),
             filter=source.filter,
-            patterns=any("*" in name for name in sources),
+            patterns=any(parse_table(name).is_pattern for name in sources),
             create_tables=config.sink.create_tables,
             mysql=endpoint is not None,
         ),
@@ -89,9 +94,20 @@ def _canal_findings(config: Config, source: CanalSource, parts: Assembly) -> tup
 
 
 def _unreadable(endpoint: Endpoint, parts: Assembly) -> tuple[Finding, ...]:
-    schemas = [(schema, parts.routes.reads(schema).columns) for schema in _schemas(endpoint, parts)]
+    schemas = [
+        (schema, parts.routes.reads(schema).columns) for schema in _schemas(endpoint, parts) if _can_map(schema, parts)
+    ]
     with Server(endpoint.within(CHECK_S)) as server:
         return tuple(source_findings(server, schemas))
+
+
+def _can_map(schema: TableSchema, parts: Assembly) -> bool:
+    """Return whether the mapping fits the table; ``_target_findings`` reports why not."""
+    try:
+        parts.routes.reads(schema)
+    except CdcError:
+        return False
+    return True
 
 
 def _asked(config: Config) -> Endpoint | None:
@@ -121,18 +137,22 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
 def _schemas(endpoint: Endpoint, parts: Assembly) -> list[TableSchema]:
     """The mapped tables as they are now, by name."""
     with Server(endpoint.within(CHECK_S)) as server:
-        schemas = table_schemas(server, mapped_tables(server, parts.routes.maps))
+        names = mapped_tables(server, parts.routes.maps)
+        schemas = table_schemas(server, names, parts.routes.leave_out)
     return [schema for _, schema in sorted(schemas.items())]
 
 
-def _target_findings(schemas: list[TableSchema], parts: Assembly) -> list[Finding]:
+def _target_findings(schemas: list[TableSchema], parts: Assembly, begun: Checkpoint | None) -> list[Finding]:
     """What keeps a mapping from its table, and what the sink says of the others."""
     targets, found = [], []
     for schema in schemas:
         try:
             targets.append(_target(schema, parts))
         except CdcError as error:
-            found.append(finding_of(error))
+            if not parts.routes.leave_out(schema.database, schema.table, error):
+                found.append(finding_of(error))
+    left_out = {**parts.routes.left_out, **(begun.left_out if begun else {})}
+    found += [Finding(one.reason, one.mend, fatal=begun is None) for one in left_out.values()]
     return [*found, *run_checks([partial(parts.sink.check, targets)])]
 
 

@@ -38,10 +38,12 @@ from cdc.errors import (
     SinkBusy,
     SinkForeign,
     decide,
+    with_job,
 )
 from cdc.folder import JobFolder
-from cdc.identity import check_destination, check_identity, identity_of, sink_status, source_status
+from cdc.identity import check_destination, check_identity, check_loaded, identity_of, sink_status, source_status
 from cdc.logs import hide, masked
+from cdc.names import parse_table
 from cdc.parts import Limits, Parts, Widening
 from cdc.position import Position, position_from_json
 from cdc.recovery import adopt, compare
@@ -49,6 +51,7 @@ from cdc.status import (
     ChannelStatus,
     CheckpointStatus,
     JobStatus,
+    LeftOutStatus,
     Resume,
     SnapshotStatus,
     position_status,
@@ -116,13 +119,14 @@ class Job:
 
     def status(self) -> JobStatus:
         """See ``Controls``."""
+        assembly = self._assembly
         resumes = self._resumes  # before the record: it counts a resume once the record is no longer the old pause
         record, progress = self._record, self._progress()
         waits_for = progress.waits_for if progress and record.state is JobState.RUNNING else None
         if waits_for is not None:
             record = _paused(record, waits_for, "automatic")
         elif (trouble := self._trouble(progress, record)) is not None:
-            record = replace(record, reason=_reason(trouble), mend=trouble.mend)
+            record = replace(record, reason=_reason(trouble), mend=with_job(trouble.mend, record.name))
         checkpoint = progress.checkpoint if progress else self._last_committed()
         position = progress.position if progress else checkpoint.last if checkpoint else None
         return JobStatus(
@@ -141,6 +145,10 @@ class Job:
             channels=tuple(_channel_statuses(progress, record.state)) if progress else self._saved_channels(checkpoint),
             window_bytes=progress.window_bytes if progress and self._record.state is JobState.RUNNING else 0,
             window_limit_bytes=self._config.memory.window,
+            left_out=LeftOutStatus.of(
+                assembly.routes.left_out if assembly else checkpoint.left_out if checkpoint else {},
+                record.name,
+            ),
             resumes=resumes,
         )
 
@@ -153,7 +161,7 @@ class Job:
         return source or (assembly.runner.trouble() if assembly is not None else None)
 
     def _saved_channels(self, checkpoint: Checkpoint | None) -> tuple[ChannelStatus, ...]:
-        targets = {channel.source: channel.target for channel in self._config.channels}
+        targets = {channel.source: parse_table(channel.target).plain for channel in self._config.channels}
         return saved_channels(checkpoint, self._record.state.value, targets)
 
     def request_pause(self) -> None:
@@ -256,6 +264,7 @@ class Job:
         if record.state in (JobState.CANCELLED, JobState.DONE):
             raise ConfigError(f"Job {record.name} is {record.state.value}.", mend=forgetting(record.name))
         check_identity(record, self._config, accept_server=self._accepts_server)
+        check_loaded(record, self._config, self._last_committed())
         self._resumed_at = self._last_position()
         record = self._with_passed(record)
         stays_paused = record.state is JobState.PAUSED and record.resume == "manual" and self._resume is None
@@ -363,7 +372,7 @@ class Job:
 
     def _refused(self, error: Exception) -> None:
         if isinstance(error, CdcError) and not isinstance(error, LeaseLost):
-            self._settle(JobState.PENDING, _reason(error), error.mend)
+            self._settle(JobState.PENDING, _reason(error), with_job(error.mend, self._record.name))
 
     def _prepared_consumer(self) -> Consumer:
         parts = self._assembled()
@@ -436,6 +445,7 @@ class Job:
         try:
             config = self._read()
             check_identity(self._record, config, accept_server=self._accepts_server)
+            check_loaded(self._record, config, self._last_committed())
         except ConfigError as error:
             self._save(replace(_paused(self._record, error, "manual"), statement_at=self._record.statement_at))
             return
@@ -522,7 +532,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _paused(record: JobRecord, error: BaseException, resume: str) -> JobRecord:
-    mend = error.mend if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
+    mend = with_job(error.mend, record.name) if isinstance(error, CdcError) else f"See `cdc logs {record.name}`."
     place = error.where.get("position") if isinstance(error, SchemaChanged) else None
     statement_at = place.to_json() if isinstance(place, Position) else None
     return replace(

@@ -15,11 +15,13 @@ from urllib.parse import urlsplit
 
 from cdc.checkpoint import JobRecord, JobState
 from cdc.checkpoint_sqlite import SqliteStore, state_folder
-from cdc.errors import CdcError, ConfigError, SurroundingsError
+from cdc.errors import CdcError, ConfigError, SurroundingsError, with_job
 from cdc.folder import JobFolder
+from cdc.names import parsed_table
 from cdc.status import (
     CheckpointStatus,
     JobStatus,
+    LeftOutStatus,
     Resume,
     SinkStatus,
     SourceStatus,
@@ -96,7 +98,7 @@ class Driver:
                 url=self._record.status_url,
             ) from error
         if code == 409:
-            refusal = CdcError(str(answer.get("error")), mend=str(answer.get("mend", "")))
+            refusal = CdcError(str(answer.get("error")), mend=with_job(str(answer.get("mend", "")), self._record.name))
             refusal.exit_code = int(answer.get("exit_code", CdcError.exit_code))
             raise refusal
         if code == 401:
@@ -152,6 +154,7 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         split_transactions=split_transactions(checkpoint.last) if checkpoint is not None else 0,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint is not None else None,
         channels=saved_channels(checkpoint, state, targets),
+        left_out=LeftOutStatus.of(checkpoint.left_out, record.name) if checkpoint is not None else (),
     )
 
 
@@ -223,7 +226,8 @@ def _from_job_file(file: Path) -> tuple[SourceStatus, SinkStatus, dict[str, str]
     source = SourceStatus(kind, server, text("source", "destination"))
     sink = SinkStatus(text("sink", "type") or "unknown", text("sink", "path", "fe") or "unknown")
     pairs = [(one.get("source"), one.get("target")) for one in (root.items("channels") if root else ())]
-    return source, sink, {str(a.value): str(b.value) for a, b in pairs if a is not None and b is not None}
+    names = ((parsed_table(a.value), parsed_table(b.value)) for a, b in pairs if a is not None and b is not None)
+    return source, sink, {str(a): b.plain for a, b in names if a is not None and b is not None}
 
 
 def mark(store: SqliteStore, record: JobRecord, state: JobState, reason: str, mend: str) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cdc.binlog.catalog import cascades, mapped_tables, system_versioned, table_schemas
+from cdc.binlog.catalog import cascades, mapped_tables, quoted, quoted_column, system_versioned
 from cdc.binlog.connection import BinlogStream, Endpoint, ReaderIdentity
 from cdc.binlog.server import Server
 from cdc.errors import CdcError, SourceBlocked, SourceUnavailable
+from cdc.names import parse_table
 from cdc.receiver.base import Selection
 from cdc.receiver.feeds import binlog_files, check_readers
 from cdc.receiver.logged import unlogged
@@ -40,7 +41,13 @@ def run_checks(checks: Iterable[Check]) -> tuple[Finding, ...]:
             found += check()
         except CdcError as error:
             found.append(finding_of(error))
-    return tuple(dict.fromkeys(found))
+    return tuple({_what(finding): finding for finding in reversed(found)}.values())[::-1]
+
+
+def _what(finding: Finding) -> object:
+    """Return what makes findings the same: several checks meet the same missing privilege."""
+    head, _, _ = finding.problem.partition(" (server ")
+    return head.rstrip(".") if head.startswith("A privilege is missing") else finding
 
 
 def finding_of(error: CdcError) -> Finding:
@@ -256,25 +263,22 @@ def _identity(server: Server, identity: ReaderIdentity) -> Iterator[Finding]:
 
 def _tables(server: Server, selection: Selection, sources: Sequence[str]) -> Iterator[Finding]:
     names = mapped_tables(server, selection.maps)
-    there = {".".join(name) for name in names}
     for source in sources:
-        database, _, table = source.partition(".")
-        if table == "*":
-            if not any(name[0] == database for name in names):
+        name = parse_table(source)
+        if name.is_pattern:
+            if not any(name.middle(*one) for one in names):
                 yield Finding(
-                    f"{source} matches no table that this account can see.",
-                    f"Correct the pattern, or run `GRANT SELECT ON `{database}`.* TO ...`.",
+                    f"{source} matches no table that this account can see; tables that are created later join.",
+                    f"Correct the pattern, or run `GRANT SELECT ON {quoted_column(name.database)}.* TO ...`, if there "
+                    "should be tables by now.",
+                    fatal=False,
                 )
-        elif source not in there:
+        elif (name.database, name.table) not in names:
             yield Finding(
                 f"Table {source} is not there, or this account cannot see it.",
-                f"Correct `source` of the channel, or run `GRANT SELECT ON {source} TO ...`.",
+                "Correct `source` of the channel, or run `GRANT SELECT ON "
+                f"{quoted((name.database, name.table))} TO ...`.",
             )
-    for schema in table_schemas(server, names).values():
-        try:
-            selection.reads(schema)
-        except CdcError as error:
-            yield finding_of(error)
 
 
 def _cascades(server: Server, selection: Selection) -> Iterator[Finding]:

@@ -75,7 +75,13 @@ def _carried(start: Checkpoint, own: Checkpoint) -> Checkpoint:
     # the targets count their checkpoints by incarnation, and none is of the new one
     targets = {name: replace(state, checkpoint=None) for name, state in own.targets.items()}
     return replace(
-        start, schemas=own.schemas, counts=own.counts, snapshots=own.snapshots, targets=targets, sink=own.sink
+        start,
+        schemas=own.schemas,
+        counts=own.counts,
+        snapshots=own.snapshots,
+        left_out=own.left_out,
+        targets=targets,
+        sink=own.sink,
     )
 
 
@@ -186,6 +192,7 @@ class Recovery:
                 snapshots=before.snapshots,
                 targets=before.targets,
                 sink=before.sink,
+                left_out=self._parts.routes.left_out,
                 committed_at=utc_now(),
             )
             store.save(taken)

@@ -50,7 +50,18 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
         parts += [Text(""), snapshots_view(status)]
     if status.channels:
         parts += [Text(""), _channels(status, now)]
+    if status.left_out:
+        parts += [Text(""), _left_out(status)]
     return Group(*parts) if len(parts) > 1 else head
+
+
+def _left_out(status: JobStatus) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("LEFT OUT", "REASON AND WAY OUT"):
+        table.add_column(name, overflow="fold")
+    for one in status.left_out:
+        table.add_row(Text(one.table, style="bold yellow"), Text(f"{one.reason} {one.mend}"))
+    return table
 
 
 def snapshots_view(status: JobStatus) -> RenderableType:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdc.names import table_text
 from cdc.position import Position, position_from_json
 
 DELETED = "__deleted"  # bool: the row is gone
@@ -118,8 +119,8 @@ class TableSchema:
 
     @property
     def name(self) -> str:
-        """``database.table``."""
-        return f"{self.database}.{self.table}"
+        """``database.table``, see ``cdc.names``."""
+        return table_text(self.database, self.table)
 
     def column(self, name: str) -> Column:
         """The column called ``name``, whatever its case (MySQL's column names ignore it). Raises: KeyError."""

@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc.errors import CdcError, ConfigError, LeaseLost, SurroundingsError
+from cdc.errors import CdcError, ConfigError, LeaseLost, SurroundingsError, with_job
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cdc.checkpoint import Checkpoint
     from cdc.checkpoint_sqlite import SqliteStore
     from cdc.config import Config
     from cdc.folder import Failure
@@ -34,7 +35,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def refuse_unready(config: Config, incarnation: str) -> None:
+def refuse_unready(config: Config, incarnation: str, begun: Checkpoint | None) -> None:
     """What servers and tables are like cannot mend itself: say all of it before anything starts; warnings too.
 
     Raises: SurroundingsError.
@@ -42,11 +43,11 @@ def refuse_unready(config: Config, incarnation: str) -> None:
     from cdc.inspection import check_job
     from cdc.render import finding_view
 
-    findings = check_job(config, incarnation)
+    findings = check_job(config, incarnation, begun)
     fatal = [finding for finding in findings if finding.fatal]
     finding_view([finding for finding in findings if not finding.fatal], console(stderr=True))
     if fatal:
-        told = "\n".join(f"  {finding.problem} {finding.mend}" for finding in fatal)
+        told = "\n".join(f"  {finding.problem} {with_job(finding.mend, config.name)}" for finding in fatal)
         raise SurroundingsError(f"The job {config.name} cannot start:\n{told}\n", mend="Nothing was started.")
 
 
@@ -99,6 +100,7 @@ def drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bo
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except CdcError as error:
+        error.mend = with_job(error.mend, config.name)
         folder.set_failure(error)
         logging.getLogger(__name__).error(str(error))
         if supervisor is None:
@@ -147,8 +149,16 @@ def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str
     fence = record.fence if (record := store.job(name)) else 0
     supervisor = launch(folder, driver_command(name, job_file, ["--debug"] if debug else []), once, debug=debug)
     terminal = console(stderr=True)
-    with terminal.status(f"Starting {name}"):
-        status = _wait_until_running(store, name, fence, supervisor)
+    try:
+        with terminal.status(f"Starting {name}"):
+            status = _wait_until_running(store, name, fence, supervisor)
+    except KeyboardInterrupt:
+        terminal.print(
+            f"{name} goes on starting without this command. See `cdc status {name}`; `cdc pause {name}` halts it.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise
     if status is not None and status.state in {"RUNNING", "DONE"}:
         terminal.print(f"[green]{name} is {status.state}.[/] Look at it with `cdc status {name}`.", highlight=False)
         if any(channel.snapshot and not channel.snapshot.consistent for channel in status.channels):

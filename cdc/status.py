@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cdc.errors import with_job
+from cdc.left_out import LeftOut
+from cdc.names import parsed_table, table_of
 from cdc.snapshot.chunks import SnapshotState, TableSnapshot
 
 if TYPE_CHECKING:
@@ -117,6 +120,20 @@ class ChannelStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOutStatus:
+    """A source table that a wildcard matches and that the job goes on without."""
+
+    table: str
+    reason: str
+    mend: str
+
+    @classmethod
+    def of(cls, tables: Mapping[str, LeftOut], job: str) -> tuple[LeftOutStatus, ...]:
+        """Return all of them, by name."""
+        return tuple(cls(name, one.reason, with_job(one.mend, job)) for name, one in sorted(tables.items()))
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One job at a moment."""
 
@@ -135,6 +152,7 @@ class JobStatus:
     channels: tuple[ChannelStatus, ...] = ()
     window_bytes: int = 0  # rows read ahead or handed out, and in no started Task's hands
     window_limit_bytes: int = 0  # memory.window; 0: no driver is running
+    left_out: tuple[LeftOutStatus, ...] = ()
     resumes: int = 0  # that this driver has taken up: a pause that is shown beside a higher number came after them
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +174,7 @@ class JobStatus:
             "resumes": self.resumes,
             "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
             "channels": [asdict(channel) for channel in self.channels],
+            "left_out": [asdict(one) for one in self.left_out],
         }
 
     @classmethod
@@ -163,13 +182,16 @@ class JobStatus:
         """The status that ``to_json`` wrote. Raises: KeyError, TypeError - it did not."""
         checkpoint = data["checkpoint"]
         plain = {
-            name: value for name, value in data.items() if name not in {"source", "sink", "checkpoint", "channels"}
+            name: value
+            for name, value in data.items()
+            if name not in {"source", "sink", "checkpoint", "channels", "left_out"}
         }
         return cls(
             source=SourceStatus(**data["source"]),
             sink=SinkStatus(**data["sink"]),
             checkpoint=None if checkpoint is None else CheckpointStatus(**checkpoint),
             channels=tuple(ChannelStatus.from_json(channel) for channel in data["channels"]),
+            left_out=tuple(LeftOutStatus(**one) for one in data.get("left_out", ())),
             **plain,
         )
 
@@ -230,7 +252,7 @@ def saved_channels(checkpoint: Checkpoint | None, state: str, targets: Mapping[s
     counts = checkpoint.counts if checkpoint is not None else {}
     known = {*snapshots, *counts}
     found = []
-    for name in (*sorted(known), *(name for name in targets if name not in known and "*" not in name)):
+    for name in (*sorted(known), *(name for name in targets if name not in known and not _is_pattern(name))):
         channel = ChannelStatus(name, _target(name, targets), state)
         if name in counts:
             one = counts[name]
@@ -251,10 +273,16 @@ def _target(source: str, targets: Mapping[str, str]) -> str:
     if source in targets:
         return targets[source]
     for pattern, target in targets.items():
-        head, star, tail = pattern.partition("*")
-        if star and source.startswith(head) and source.endswith(tail):
-            return target.replace("*", source[len(head) : len(source) - len(tail)])
+        name = parsed_table(pattern)
+        middle = name.middle(*table_of(source)) if name and name.is_pattern else None
+        if middle is not None:
+            return target.replace("*", middle)
     return source
+
+
+def _is_pattern(source: str) -> bool:
+    name = parsed_table(source)
+    return name is not None and name.is_pattern
 
 
 def is_loopback(host: str) -> bool:

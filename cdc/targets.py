@@ -15,6 +15,7 @@ from enum import Enum
 from cdc.batch import TargetState
 from cdc.checkpoint import Checkpoint, CheckpointState
 from cdc.errors import SinkUnavailable, TargetLost
+from cdc.names import table_of
 from cdc.parts import Parts
 from cdc.snapshot.chunks import TableSnapshot
 from channels.mapping import Routes
@@ -115,7 +116,7 @@ def sources_by_target(routes: Routes, checkpoints: Iterable[Checkpoint]) -> Mapp
         names.update(one.counts, one.snapshots, (schema.name for schema in one.schemas))
     found: dict[str, set[str]] = {}
     for name in names:
-        mapping = routes.mapping_for(*name.split(".", 1))
+        mapping = routes.mapping_for(*table_of(name))
         if mapping is not None:
             found.setdefault(mapping.target, set()).add(name)
     return {target: frozenset(sources) for target, sources in found.items()}

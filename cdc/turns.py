@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdc.batch import LoadName
@@ -18,6 +18,7 @@ from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.server import Server
 from cdc.commit import utc_now
 from cdc.errors import ConfigError, SchemaMismatch
+from cdc.names import table_of, table_text
 from cdc.parts import Parts, SnapshotSettings
 from cdc.position import Position
 from cdc.schema import Column, TableSchema
@@ -79,12 +80,15 @@ class Turns:
 
     # what is due
 
-    def begin(self, saved: Mapping[str, TableSnapshot]) -> None:
-        """Take up what was saved, and find the tables that are new. Raises: SourceUnavailable."""
+    def begin(self, saved: Mapping[str, TableSnapshot], whole: Collection[str] = ()) -> None:
+        """Take up what was saved, and find the tables that are new. Raises: SourceUnavailable.
+
+        ``whole``: tables that are loaded whole whatever was saved of them.
+        """
         with Server(self._settings.endpoint) as server:
-            there = [".".join(name) for name in mapped_tables(server, self._parts.routes.maps)]
-        kept = {name: one for name, one in saved.items() if self._parts.routes.maps(*name.split(".", 1))}
-        new = [name for name in there if name not in kept] if self._settings.initial else []
+            there = [table_text(*name) for name in mapped_tables(server, self._parts.routes.maps)]
+        kept = {name: one for name, one in saved.items() if self._parts.routes.maps(*table_of(name))}
+        new = [name for name in there if name in whole or (self._settings.initial and name not in kept)]
         self.tables = {**kept, **{name: TableSnapshot() for name in new}}
 
     def request(self, request: Request) -> None:
@@ -195,8 +199,12 @@ class Turns:
         self, server: Server, name: str, position: Position
     ) -> tuple[TableSchema, Channel, Order, TableSnapshot] | None:
         """What is known of a table that is due, its chunks planned; None where the stream must come first."""
-        database, table = name.split(".", 1)
-        today = table_schemas(server, [(database, table)]).get((database, table))
+        database, table = table_of(name)
+        if not self._parts.routes.maps(database, table):
+            self._forget(name)
+            return None
+        leave_out = self._parts.routes.leave_out
+        today = table_schemas(server, [(database, table)], leave_out).get((database, table))
         if today is None:
             self._forget(name)
             return None
@@ -364,8 +372,8 @@ def check_request(request: Request, settings: SnapshotSettings | None, routes: R
             "The source of this job has no tables, only a stream of changes.",
             mend="Load the table through a job with a `binlog` source.",
         )
-    database, dot, table = request.table.partition(".")
-    if not dot or not routes.maps(database, table):
+    database, table = table_of(request.table)
+    if not routes.maps(database, table):
         raise ConfigError(
             f"The job reads no table {request.table}.", mend="Name it as `source` of its channel: database.table."
         )

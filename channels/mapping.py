@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import logging
+import re
+import threading
 from collections import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,11 +17,19 @@ import sqlglot
 from sqlglot import exp
 
 from cdc.batch import Reads
-from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
+from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
+from cdc.left_out import LeftOut
+from cdc.names import FORM, TableName, is_shadow, parse_excluded, parse_table, part_text, table_of, table_text
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.sinks.base import TargetColumn, TargetTable
 from spark.frames import expression_types
 from spark.session import SessionHolder
+
+TAKEN_IN = (
+    "The next start (`cdc restart NAME`) loads it whole if it can be mapped by then and the source has tables to read."
+)
+
+_log = logging.getLogger(__name__)
 
 
 class ExpressionTypes(Protocol):
@@ -37,33 +49,32 @@ class Mapping:
     Column names ignore case, as MySQL's do; table names are taken as they are written.
     """
 
-    source: str  # "shop.orders", or "crm.*"
-    target: str  # "ods.orders", or "ods.crm_*"
+    source: str  # "shop.orders", or "crm.*"; see ``cdc.names`` for names with a space or a dot in them
+    target: str  # "ods.orders", or "ods.crm_*"; as it is, without quotes
     key: tuple[str, ...] = ()  # target columns; (): those that copy the source's key
     columns: abc.Mapping[str, str] | None = None  # target column -> Spark SQL over source columns; None: all by name
     filter: str | None = None  # Spark SQL; a row for which it is false or NULL becomes a delete
     options: abc.Mapping[str, Any] = field(default_factory=dict)  # for the sink: partition, buckets, properties
+    exclude: tuple[str, ...] = ()  # of a pattern: tables that it does not match, names and * patterns
+
+    @property
+    def name(self) -> TableName:
+        """Return ``source`` as a name. Raises: ValueError - it is not one."""
+        return parse_table(self.source)
 
     @property
     def is_pattern(self) -> bool:
         """Whether this stands for many tables."""
-        return "*" in self.source
+        return self.name.is_pattern
 
-    def matches(self, source: str) -> bool:
-        """Whether ``source`` (``database.table``) is mapped by this."""
-        head, star, tail = self.source.partition("*")
-        if not star:
-            return source == head
-        fits = len(source) >= len(head) + len(tail) and source.startswith(head) and source.endswith(tail)
-        return fits and len(source) > len(head) + len(tail)
-
-    def resolved(self, source: str) -> Mapping:
-        """The mapping of one table that this pattern matches."""
-        if not self.is_pattern:
-            return self
-        head, _, tail = self.source.partition("*")
-        middle = source[len(head) : len(source) - len(tail)]
-        return replace(self, source=source, target=self.target.replace("*", middle))
+    def resolved(self, source: str) -> Mapping | None:
+        """Return the mapping of the table ``source`` by this pattern; None if the pattern does not match it."""
+        database, table = table_of(source)
+        middle = self.name.middle(database, table)
+        if middle is None or is_shadow(table) or any(parse_excluded(one).fullmatch(table) for one in self.exclude):
+            return None
+        target = self.target.replace("*", middle)
+        return replace(self, source=table_text(database, table), target=target, exclude=())
 
     def expressions(self, schema: TableSchema) -> dict[str, str]:
         """Target column -> Spark SQL, for every target column in target order."""
@@ -207,18 +218,30 @@ class SparkExpressionTypes:
 
 
 class Routes:
-    """All mappings of a job, one to one. Gives each source table its mapping, patterns resolved."""
+    """All mappings of a job, one to one. Gives each source table its mapping, patterns resolved.
+
+    A channel that names a table takes precedence over a pattern. Calls: from any thread.
+    """
 
     def __init__(self, mappings: Sequence[Mapping]) -> None:
         """Raises: ConfigError - a source mapped twice, a target used twice, a mapping that cannot stand."""
         self._mappings = tuple(mappings)
-        self._known: dict[str, Mapping | None] = {}
-        self._targets: dict[str, str] = {}  # target, case ignored -> source
         for mapping in self._mappings:
             _check(mapping)
         for number, mapping in enumerate(self._mappings):
             for earlier in self._mappings[:number]:
                 _check_pair(earlier, mapping)
+        self._named = {one.name: one for one in self._mappings if not one.is_pattern}
+        self._patterns = tuple(one for one in self._mappings if one.is_pattern)
+        self._lock = threading.RLock()
+        self._left_out: dict[str, LeftOut] = {}
+        self._loaded: set[str] = set()
+        self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        self._known: dict[TableName, Mapping | None] = {}
+        # target, case ignored -> source
+        self._targets = {one.target.casefold(): one.source for one in self._named.values()}
 
     @property
     def mappings(self) -> tuple[Mapping, ...]:
@@ -226,21 +249,34 @@ class Routes:
         return self._mappings
 
     def mapping_for(self, database: str, table: str) -> Mapping | None:
-        """The mapping of a source table, resolved; None when no channel reads it.
+        """The mapping of a source table, resolved; None when no channel reads it, or it is left out."""
+        found = self._match(TableName(database, table))
+        return found if found is not None and found.source not in self._left_out else None
 
-        Raises: ConfigError - its target, by a pattern, is another source's already.
+    def _match(self, name: TableName) -> Mapping | None:
+        """As ``mapping_for``, of tables too that are left out.
+
+        Raises: ConfigError - its target, by a pattern, is another source's already, and rows of it are loaded.
         """
-        source = f"{database}.{table}"
-        if source not in self._known:
-            found = [mapping.resolved(source) for mapping in self._mappings if mapping.matches(source)]
-            if len(found) > 1:
-                raise _mapped_twice(source)
-            if found:
-                owner = self._targets.setdefault(found[0].target.casefold(), source)
-                if owner != source:
-                    raise _used_twice(found[0].target, owner, source)
-            self._known[source] = found[0] if found else None
-        return self._known[source]
+        with self._lock:
+            if name not in self._known:
+                found = self._named.get(name)
+                self._known[name] = found if found is not None else self._by_pattern(name)
+            return self._known[name]
+
+    def _by_pattern(self, name: TableName) -> Mapping | None:
+        found = [one for pattern in self._patterns if (one := pattern.resolved(str(name))) is not None]
+        if not found:
+            return None
+        error = None
+        owner = self._targets.setdefault(found[0].target.casefold(), found[0].source)
+        if len(found) > 1:
+            error = _mapped_twice(found[0].source)
+        elif owner != found[0].source:
+            error = _used_twice(found[0].target, owner, found[0].source)
+        if error is not None and not self.leave_out(name.database, name.table, error):
+            raise error
+        return found[0]
 
     def maps(self, database: str, table: str) -> bool:
         """See ``cdc.receiver.base.Selection``."""
@@ -248,10 +284,73 @@ class Routes:
 
     def reads(self, schema: TableSchema) -> Reads:
         """See ``cdc.receiver.base.Selection``."""
-        mapping = self.mapping_for(schema.database, schema.table)
+        mapping = self._match(TableName(schema.database, schema.table))
         if mapping is None:
             raise KeyError(schema.name)
-        return mapping.reads(schema)
+        try:
+            return mapping.reads(schema)
+        except CdcError as error:
+            self.advise(schema.database, schema.table, error)
+            raise
+
+    # tables that a pattern matches and that cannot be mapped
+
+    @property
+    def left_out(self) -> dict[str, LeftOut]:
+        """Return the tables that are left out, by name."""
+        with self._lock:
+            return dict(self._left_out)
+
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """See ``cdc.receiver.base.Selection``."""
+        name = table_text(database, table)
+        with self._lock:
+            if not self.advise(database, table, error) or name in self._loaded:
+                return False
+            if name not in self._left_out:
+                reason = f"{error.message} ({error.place})" if error.place else error.message
+                self._left_out[name] = LeftOut(reason, f"{error.mend} {TAKEN_IN}")
+                _log.warning("%s is left out, and the other tables go on: %s %s", name, reason, error.mend)
+            return True
+
+    def advise(self, database: str, table: str, error: CdcError) -> bool:
+        """Name both ways out in the hint of ``error``, if a pattern maps this table; return whether one does."""
+        name = TableName(database, table)
+        pattern = next((one for one in self._patterns if one.resolved(str(name)) is not None), None)
+        if pattern is None or name in self._named:
+            return False
+        found = pattern.resolved(str(name))
+        assert found is not None
+        is_free = self._targets.get(found.target.casefold(), found.source) == found.source
+        target = _in_yaml(found.target) if is_free else "another one"
+        own = f"source: {_in_yaml(found.source)}, target: {target}, key: [...]"
+        error.mend = (
+            f"Leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
+            f"by a channel of its own: `{{{own}}}`."
+        )
+        return True
+
+    def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut]) -> None:
+        """Take up what was saved: tables with committed rows, which are never left out, and tables left out."""
+        with self._lock:
+            self._loaded, self._left_out = set(loaded), dict(left_out)
+            self._forget_tables()
+            for name in sorted(self._loaded):  # they keep their targets, whatever table is asked for first
+                self._match(TableName(*table_of(name)))
+
+    def note_joined(self, source: str) -> None:
+        """A table has a channel in this run: it is not left out any more, whatever comes."""
+        self._loaded.add(source)
+
+    def matches(self, source: str) -> bool:
+        """Return whether a channel matches this table, left out or not."""
+        return self._match(TableName(*table_of(source))) is not None
+
+    def take_in(self, source: str) -> None:
+        """A table is no longer left out."""
+        with self._lock:
+            self._left_out.pop(source, None)
+            self._known.pop(TableName(*table_of(source)), None)
 
 
 def can_be_null(column: Column) -> bool:
@@ -294,15 +393,20 @@ def _parsed(text: str, source: str) -> exp.Expr:
 
 
 def _check(mapping: Mapping) -> None:
-    for side, name in (("source", mapping.source), ("target", mapping.target)):
-        database, dot, table = name.partition(".")
-        if not (database and dot and table) or "*" in database or table.count("*") > 1:
-            raise ConfigError(
-                f"{side} {name!r} is not `database.table`.",
-                mend="Write database, a dot and the table; one * may stand in the table's name.",
-                source=mapping.source,
-            )
-    if ("*" in mapping.source) != ("*" in mapping.target):
+    try:
+        is_pattern = mapping.is_pattern
+    except ValueError as error:
+        raise ConfigError(
+            f"source {mapping.source!r} is not `database.table`.", mend=f"It {FORM}.", source=mapping.source
+        ) from error
+    database, _, table = mapping.target.partition(".")
+    if not (database and table) or "*" in database or table.count("*") > 1:
+        raise ConfigError(
+            f"target {mapping.target!r} is not `database.table`.",
+            mend="Write database, a dot and the table; one * may stand in the table's name.",
+            source=mapping.source,
+        )
+    if is_pattern != ("*" in mapping.target):
         raise ConfigError(
             f"{mapping.source} -> {mapping.target} has a * on one side only.",
             mend="Put one * on each side, or on none.",
@@ -323,10 +427,15 @@ def _check(mapping: Mapping) -> None:
 
 
 def _check_pair(one: Mapping, other: Mapping) -> None:
-    if one.source == other.source or one.matches(other.source) or other.matches(one.source):
-        raise _mapped_twice(other.source if one.is_pattern else one.source)
+    if one.name == other.name or (one.name.includes(other.name) or other.name.includes(one.name)):
+        raise _mapped_twice(other.source)
     if one.target.casefold() == other.target.casefold() and not one.is_pattern:
         raise _used_twice(other.target, one.source, other.source)
+
+
+def _in_yaml(text: str) -> str:
+    """Return ``text`` as a YAML value inside of [] or {}."""
+    return text if re.fullmatch(r"[\w$.-]+", text) and not text.isdecimal() else json.dumps(text, ensure_ascii=False)
 
 
 def _mapped_twice(source: str) -> ConfigError:

@@ -27,6 +27,9 @@ class Mapped:
     def maps(self, database, table):
         return database == self.database and (not self.tables or table in self.tables)
 
+    def leave_out(self, database, table, error):
+        return False
+
     def reads(self, schema: TableSchema) -> Reads:
         names = frozenset(self.columns or (column.name for column in schema.columns))
         for name in names:

@@ -17,7 +17,8 @@ from sqlglot.errors import SqlglotError
 from cdc.binlog.foreign_keys import rules_of
 from cdc.binlog.server import Server
 from cdc.ddl_tokens import Unreadable
-from cdc.errors import SchemaMismatch, SourceBlocked, SourceUnavailable
+from cdc.errors import CdcError, SchemaMismatch, SourceBlocked, SourceUnavailable
+from cdc.names import table_of, table_text
 from cdc.schema import Column, Kind, TableSchema
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
@@ -76,18 +77,25 @@ def mapped_tables(server: Server, maps: Callable[[str, str], bool]) -> tuple[Nam
     return tuple((row["d"], row["t"]) for row in rows if maps(row["d"], row["t"]))
 
 
-def table_schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
+def table_schemas(
+    server: Server,
+    names: Sequence[Name],
+    leave_out: Callable[[str, str, CdcError], bool] = lambda database, table, error: False,
+) -> dict[Name, TableSchema]:
     """The tables called ``names`` as they are now; those that are not there are left out.
 
+    ``leave_out``: see ``Selection``; asked about a table with a column of a type that is not known.
     Raises: SchemaMismatch - a column is of a type that is not known; SourceUnavailable.
     """
     found: dict[Name, TableSchema] = {}
     for start in range(0, len(names), _TABLES_PER_QUERY):
-        found |= _schemas(server, names[start : start + _TABLES_PER_QUERY])
+        found |= _schemas(server, names[start : start + _TABLES_PER_QUERY], leave_out)
     return found
 
 
-def _schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
+def _schemas(
+    server: Server, names: Sequence[Name], leave_out: Callable[[str, str, CdcError], bool]
+) -> dict[Name, TableSchema]:
     where = f"(TABLE_SCHEMA, TABLE_NAME) IN ({', '.join(['(%s, %s)'] * len(names))})"
     arguments = tuple(part for name in names for part in name)
     tables = server.ask(
@@ -105,14 +113,22 @@ def _schemas(server: Server, names: Sequence[Name]) -> dict[Name, TableSchema]:
     )
     columns: dict[Name, list[Column]] = defaultdict(list)
     versioned: set[Name] = set()
+    unknown: set[Name] = set()
     for row in described:
-        columns[row["d"], row["t"]].append(_column(row))
+        try:
+            columns[row["d"], row["t"]].append(_column(row))
+        except SchemaMismatch as error:
+            if not leave_out(row["d"], row["t"], error):
+                raise
+            unknown.add((row["d"], row["t"]))
         if _text(row["expression"]).upper() == "ROW START":
             versioned.add((row["d"], row["t"]))
     keys = _keys(server, where, arguments)
     schemas = {}
     for row in tables:
         name = (row["d"], row["t"])
+        if name in unknown:
+            continue
         if row["kind"] == "SYSTEM VERSIONED" and name not in versioned:
             columns[name] += [_period("row_start"), _period("row_end")]  # logged, but shown nowhere
         key = keys.get(name)
@@ -164,7 +180,7 @@ def _column(row: dict[str, Any]) -> Column:
         raise SchemaMismatch(
             f"Column {row['name']} has a type that this version does not know: {row['base']}.",
             mend="Leave the table out of `channels`, or give the column another type.",
-            table=f"{row['d']}.{row['t']}",
+            table=table_text(row["d"], row["t"]),
         )
     type_text = _text(row["type"])
     extra = (row["extra"] or "").upper()
@@ -230,7 +246,7 @@ def cascades(server: Server, maps: Callable[[str, str], bool]) -> tuple[ForeignK
     for row in rows:
         for verb, rule in (("DELETE", row.get("deleted")), ("UPDATE", row.get("updated"))):
             if rule in ("CASCADE", "SET NULL", "SET DEFAULT") and maps(row["d"], row["t"]):
-                child, parent = f"{row['d']}.{row['t']}", f"{row['p']}.{row['parent']}"
+                child, parent = table_text(row["d"], row["t"]), table_text(row["p"], row["parent"])
                 found.append(ForeignKey(child, parent, row["name"], f"ON {verb} {rule}"))
     return tuple(found)
 
@@ -287,14 +303,14 @@ def writes_beyond(server: Server, name: Name, maps: Callable[[str, str], bool]) 
     if not _may_see_triggers(server, name):
         return f"this account may not see its triggers without `GRANT TRIGGER ON {quoted_column(name[0])}.*`"
     try:
-        keys, reached = cascades(server, lambda *_: True), [".".join(name)]
+        keys, reached = cascades(server, lambda *_: True), [table_text(*name)]
     except SourceBlocked as error:
         return f"mapped tables may change with it: {error.message}"
     for parent in reached:  # grows
         for key in keys:
             if key.parent != parent or key.child in reached:
                 continue
-            if maps(*key.child.split(".", 1)):
+            if maps(*table_of(key.child)):
                 return f"its foreign keys change {key.child} with it ({key.constraint}, {key.action})"
             reached.append(key.child)
     return None
@@ -328,7 +344,7 @@ def system_versioned(server: Server, maps: Callable[[str, str], bool]) -> tuple[
     rows = server.ask(
         "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
     )
-    return tuple(f"{row['d']}.{row['t']}" for row in rows if maps(row["d"], row["t"]))
+    return tuple(table_text(row["d"], row["t"]) for row in rows if maps(row["d"], row["t"]))
 
 
 def _text(value: object) -> str:

@@ -11,6 +11,7 @@ from cdc.binlog.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LEFT_OUT, LENGTH,
 from cdc.binlog.kernels import SLACK_BYTES
 from cdc.binlog.rows import Slot, make_slot
 from cdc.binlog.tables import parse_table_map, schema_of, table_name
+from cdc.errors import SchemaMismatch, TargetMismatch
 from cdc.position import Position
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ class Registry:
         if schema is None:
             return LEFT_OUT
         layout = tuple((column.type, column.meta) for column in table_map.columns)
-        reads = self.selection.reads(schema)
+        try:
+            reads = self.selection.reads(schema)
+        except (SchemaMismatch, TargetMismatch) as error:
+            if not self.selection.leave_out(database, table, error):
+                raise
+            return SKIPPED
         shape = (replace(schema, since=None), layout, reads)
         if shape not in self._by_shape:
             self.slots.append(make_slot(table_map, schema, reads))

@@ -25,7 +25,8 @@ from cdc.binlog import text
 from cdc.canal import kernels
 from cdc.canal.layout import Layout, LayoutColumn, layout_of
 from cdc.canal.protocol_pb2 import RowData
-from cdc.errors import LEAVE_OUT, CdcError, DecodeError, SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, CdcError, DecodeError, SchemaMismatch, TargetMismatch, UnsupportedImage
+from cdc.names import table_text
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 
 if TYPE_CHECKING:
@@ -150,10 +151,12 @@ class EntryDecoder:
                 continue
             key = (*name, int(entries.index[members[0], kernels.LAYOUT]))
             try:
+                if key not in self._plans and not self._can_plan(entries, key, int(members[0])):
+                    continue
                 decoded.append((*self._decode(entries, key, members, counts), members))
             except (UnsupportedImage, DecodeError) as error:
                 newest_ms = int(entries.index[members, kernels.TIME_MS].max())
-                if not self._leaves_out(error, [".".join(name)], newest_ms):
+                if not self._leaves_out(error, [table_text(*name)], newest_ms):
                     raise
                 counts[members] = 0
         bases = sequence + np.cumsum(counts) - counts
@@ -163,9 +166,7 @@ class EntryDecoder:
     def _decode(
         self, entries: Entries, key: tuple[str, str, int], members: np.ndarray, counts: np.ndarray
     ) -> tuple[_Plan, list[pa.Array]]:
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._planned(entries, key, int(members[0]))
+        plan = self._plans[key]
         fields = entries.index[members]
         images = np.where(fields[:, kernels.EVENT] == kernels.UPDATE, 2, 1)
         room = int((fields[:, kernels.ROWS] * images).sum())
@@ -201,6 +202,18 @@ class EntryDecoder:
                 raise
         arrays.append(pa.array(deleted[:rows]))
         return plan, arrays
+
+    def _can_plan(self, entries: Entries, key: tuple[str, str, int], entry: int) -> bool:
+        """Plan how a table's rows are read. Return False if the job goes on without the table."""
+        database, table, _ = key
+        try:
+            self._plans[key] = self._planned(entries, key, entry)
+        except (SchemaMismatch, TargetMismatch) as error:
+            if not self._selection.leave_out(database, table, error):
+                raise
+            self._mapped.clear()
+            return False
+        return True
 
     def _planned(self, entries: Entries, key: tuple[str, str, int], entry: int) -> _Plan:
         database, table, _ = key

@@ -23,6 +23,13 @@ class Selection(Protocol):
         Raises: SchemaMismatch - the mapping names a column that the schema lacks; TargetMismatch - no usable key.
         """
 
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """Return whether the job goes on without a table that cannot be mapped for ``error``.
+
+        True where a pattern alone maps it and no row of it is committed: ``maps`` is then False, and its user is
+        shown why. Calls: from any thread.
+        """
+
 
 class Receiver(Protocol):
     """Pulls from a source, in order, and keeps what is handed out until it is acked.

@@ -16,6 +16,7 @@ from cdc.binlog.server import Server
 from cdc.canal.layout import Layout, misfits, schema_of
 from cdc.ddl import Effect, EffectKind, effect_of
 from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaMismatch, UnsupportedImage
+from cdc.names import table_of, table_text
 from cdc.position import CanalPosition, Position
 from cdc.receiver.base import Selection
 from cdc.receiver.tables import Resumption, in_force, reads_column
@@ -134,12 +135,12 @@ class CanalTables:
 
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
-        self._loaded |= {name for name in map(_name, tables) if self.maps(*name)}
+        self._loaded |= {name for name in map(table_of, tables) if self.maps(*name)}
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """Mapped tables seen so far."""
         seen = {**self._versions, **dict.fromkeys(self._loaded)}
-        return tuple(f"{db}.{name}" for db, name in seen if db == database and table in (None, name))
+        return tuple(table_text(db, name) for db, name in seen if db == database and table in (None, name))
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """Whether the channel reads this column; of a table never seen, every one counts as read."""
@@ -160,7 +161,7 @@ class CanalTables:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
         elif not (effect.reshapes or effect.may_rekey):
             return False
-        self._stale |= {_name(table) for table in effect.tables}
+        self._stale |= {table_of(table) for table in effect.tables}
         return True
 
     def left_out_by(self, statement: CanalStatement) -> frozenset[str]:
@@ -169,7 +170,7 @@ class CanalTables:
         Raises: UnsupportedImage - nobody has.
         """
         effect = self._effect(statement)
-        mapped = sorted(table for table in effect.tables if self.maps(*_name(table)))
+        mapped = sorted(table for table in effect.tables if self.maps(*table_of(table)))
         if effect.kind is not EffectKind.WRITES or not (mapped or not effect.tables):
             return frozenset()
         error = UnsupportedImage(
@@ -219,8 +220,3 @@ def _not_full() -> UnsupportedImage:
         "Rows come without some of the table's columns: the row image is not FULL.",
         mend=f"Set binlog_row_image=FULL on the server and in the session, use no field filter in Canal. {LEAVE_OUT}",
     )
-
-
-def _name(table: str) -> Name:
-    database, _, name = table.partition(".")
-    return database, name

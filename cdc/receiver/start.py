@@ -16,7 +16,7 @@ from cdc.binlog.connection import BEYOND_DUMP, BinlogStream, Endpoint, ReaderIde
 from cdc.binlog.decoder import BinlogDecoder
 from cdc.binlog.events import ServerError, Statement
 from cdc.binlog.server import Server
-from cdc.errors import READ_OLDEST, ConfigError, PositionLost, SourceUnavailable, WrongServer
+from cdc.errors import READ_OLDEST, CdcError, ConfigError, PositionLost, SourceUnavailable, WrongServer
 from cdc.position import AnyGtidSet, BinlogPosition, GtidSet, file_number, parse_gtid_set
 from cdc.schema import TableSchema
 
@@ -300,6 +300,9 @@ class _Nothing:
         return False
 
     def reads(self, schema: TableSchema) -> Reads:
+        raise AssertionError("no table is mapped")
+
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
         raise AssertionError("no table is mapped")
 
     def schema(self, table_map: object) -> TableSchema:

@@ -16,7 +16,8 @@ from cdc.binlog.catalog import is_sequence, mapped_tables, table_schemas, writes
 from cdc.binlog.events import Statement
 from cdc.binlog.server import Server
 from cdc.ddl import Effect, EffectKind, effect_of
-from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaChanged, SchemaMismatch, UnsupportedImage
+from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaChanged, SchemaMismatch, TargetMismatch, UnsupportedImage
+from cdc.names import table_of, table_text
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
 from cdc.receiver.fit import assembled, misfit, refuse_lost_labels
@@ -164,13 +165,13 @@ class KnownTables:
             self._agreed_upto = replace(here, gtid_set=gtids or "")
         missing = [name for name in mapped_tables(server, self._selection.maps) if name not in self._versions]
         if server.full_metadata:
-            self._catalog = table_schemas(server, missing)
+            self._catalog = table_schemas(server, missing, self._selection.leave_out)
         elif missing:
             self._learn(server, missing, start)
 
     def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, _Change]:
         """Take today's description of tables for the one in force at ``since``; what forbids it, by table."""
-        found = table_schemas(server, names)
+        found = table_schemas(server, names, self._selection.leave_out)
         changed = self._changed_between(server, since, set(names))
         for name, schema in found.items():
             if name not in changed:
@@ -188,7 +189,7 @@ class KnownTables:
             creates = effect.kind is EffectKind.CREATES
             if not (creates or effect.reshapes or (effect.kind is EffectKind.TOUCHES and not effect.columns_stay)):
                 return
-            for name in names.intersection(map(_name, effect.tables)):
+            for name in names.intersection(map(table_of, effect.tables)):
                 begun = self._begun.get(name)
                 if not (creates and begun is not None and _same_place(begun, statement.before)):
                     changed.setdefault(name, _Change(effect.reason, statement.before))
@@ -205,8 +206,13 @@ class KnownTables:
         found = self._schema(table_map)
         told = {mapped.name for mapped in table_map.columns if mapped.labels is not None}
         if found is not None and self.maps(found.database, found.table):
-            reads = self._selection.reads(found)
-            refuse_lost_labels(found, (reads.columns | reads.key) - told)
+            try:
+                reads = self._selection.reads(found)
+                refuse_lost_labels(found, (reads.columns | reads.key) - told)
+            except (SchemaMismatch, TargetMismatch) as error:
+                if not self._selection.leave_out(found.database, found.table, error):
+                    raise
+                return None
         return found
 
     def _schema(self, table_map: TableMap) -> TableSchema | None:
@@ -366,14 +372,14 @@ class KnownTables:
 
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
-        named = {name for name in map(_name, tables) if self.maps(*name)}
+        named = {name for name in map(table_of, tables) if self.maps(*name)}
         with self._loaded_lock:
             self._loaded |= named  # made anew: the reading thread may be at it
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.ddl.Tables``."""
         seen = {**self._catalog, **self._versions, **dict.fromkeys(self._looked_at | self._loaded)}
-        return tuple(f"{db}.{name}" for db, name in seen if db == database and table in (None, name))
+        return tuple(table_text(db, name) for db, name in seen if db == database and table in (None, name))
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """See ``cdc.ddl.Tables``. Of a table never seen, every column counts as read."""
@@ -394,8 +400,8 @@ class KnownTables:
         if effect.kind is EffectKind.CREATES:
             log.info("%s begins: %s", effect.tables[0], effect.reason, extra={"position": str(statement.before)})
             self._drop(effect.tables)
-            self._begun |= dict.fromkeys(map(_name, effect.tables), statement.before)
-            known = [name for name in map(_name, effect.tables) if name in self._versions]
+            self._begun |= dict.fromkeys(map(table_of, effect.tables), statement.before)
+            known = [name for name in map(table_of, effect.tables) if name in self._versions]
             self._gone |= dict.fromkeys(known, statement.before)
         elif effect.kind is EffectKind.HARMLESS:
             if effect.may_rekey:
@@ -424,7 +430,7 @@ class KnownTables:
 
     def _renew(self, statement: Statement, effect: Effect) -> None:
         """Go on with the tables as they are behind the statement, if the mapping still fits them."""
-        names = [_name(table) for table in effect.tables]
+        names = [table_of(table) for table in effect.tables]
         self._drop(effect.tables)
         if self._ask is None:
             return
@@ -437,7 +443,13 @@ class KnownTables:
                     with self._loaded_lock:
                         self._loaded -= {name}
                     continue
-                self._selection.reads(schema)
+                try:
+                    self._selection.reads(schema)
+                except (SchemaMismatch, TargetMismatch) as error:
+                    if not self._selection.leave_out(*name, error):
+                        raise
+                    self._gone[name] = statement.after
+                    continue
                 if not server.full_metadata and self._changed_between(server, statement.after, {name}):
                     self._gone[name] = statement.after  # the next statement tells more, or rows before it are refused
                     continue
@@ -445,13 +457,13 @@ class KnownTables:
 
     def _drop(self, tables: Iterable[str]) -> None:
         for table in tables:
-            name = _name(table)
+            name = table_of(table)
             self._described.pop(name, None)
             self._catalog.pop(name, None)
             self._sequences.discard(name)
 
     def _check_key(self, statement: Statement, effect: Effect) -> None:
-        name = _name(effect.tables[0])
+        name = table_of(effect.tables[0])
         known = self.current(*name)
         if known is None or self._ask is None:
             return
@@ -461,7 +473,7 @@ class KnownTables:
             self._touched(statement, replace(effect, kind=EffectKind.TOUCHES))
 
     def _check_writes(self, statement: Statement, effect: Effect) -> None:
-        mapped = sorted(table for table in effect.tables if self.maps(*_name(table)))
+        mapped = sorted(table for table in effect.tables if self.maps(*table_of(table)))
         beyond = [told for table in effect.tables if (told := self._written_beyond(table))]
         if mapped:
             why = f"it writes {', '.join([*mapped, *beyond])}"
@@ -483,7 +495,7 @@ class KnownTables:
 
     def _written_beyond(self, table: str) -> str:
         """What a statement on ``table`` may write besides, in words with the table's name; "" if nothing."""
-        name = _name(table)
+        name = table_of(table)
         if name in self._plain_writes or self._ask is None:
             return ""
         with self._ask() as server:
@@ -519,8 +531,3 @@ def _same_place(one: BinlogPosition, other: BinlogPosition) -> bool:
     if one.file and other.file and one.server == other.server:
         return (one.file, one.offset) == (other.file, other.offset)
     return bool(one.gtid_set) and one.gtid_set == other.gtid_set
-
-
-def _name(table: str) -> Name:
-    database, _, name = table.partition(".")
-    return database, name

@@ -86,7 +86,7 @@ def refuse_unknown(
                 found = prepared_tables(server, xid, before)
         except CdcError as error:
             log.warning("the binlog cannot be looked through for XA transaction %s: %s", xid, error)
-    mapped = None if found is None or found & _ANYTHING else sorted(name for name in found if maps(*name.split(".", 1)))
+    mapped = None if found is None or found & _ANYTHING else sorted(name for name in found if _maps(name, maps))
     if mapped == []:
         return
     rows = f"its rows of {', '.join(mapped)}" if mapped else "rows of mapped tables, if it has any,"
@@ -114,3 +114,8 @@ def _xid(row: dict[str, object]) -> str:
     text = data if isinstance(data, bytes) else str(data).encode("utf-8", "surrogateescape")
     length = int(str(row["gtrid_length"]))
     return xid_text(text[:length], text[length:], int(str(row["formatID"])))
+
+
+def _maps(listed: str, maps: Callable[[str, str], bool]) -> bool:
+    """Return whether a table is mapped that the server lists so: without quotes, whatever dot ends its database."""
+    return any(maps(listed[:at], listed[at + 1 :]) for at, character in enumerate(listed) if character == ".")

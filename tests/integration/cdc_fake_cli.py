@@ -20,5 +20,5 @@ if __name__ == "__main__":
     # tests that a shell runs in the background, as `make test &` does, hand on that SIGINT is ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cdc.starting.driver_command = driver_command
-    cdc.inspection.check_job = lambda config, incarnation: ()
+    cdc.inspection.check_job = lambda config, incarnation, begun=None: ()
     cdc.cli.main()

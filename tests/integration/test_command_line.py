@@ -392,3 +392,48 @@ def test_help_and_version_are_quick_and_import_nothing_heavy(desk: Desk) -> None
         [sys.executable, "-c", script], cwd=ROOT, env=desk.environment, capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def on_terminal(desk: Desk, answer: str, *words: str) -> tuple[int, str]:
+    """Run a command on a terminal and answer its question; the exit code and what the terminal showed."""
+    command = [sys.executable, "-m", "tests.integration.cdc_fake_cli", *words]
+    ours, theirs = os.openpty()
+    with subprocess.Popen(command, cwd=ROOT, env=desk.environment, stdin=theirs, stdout=theirs, stderr=theirs) as done:
+        os.close(theirs)
+        shown = b""
+        is_answered = False
+        with suppress(OSError):  # its end is an error of a terminal
+            while data := os.read(ours, 4096):
+                shown += data
+                if b"[y/N]" in shown and not is_answered:
+                    os.write(ours, answer.encode() + b"\n")
+                    is_answered = True
+        os.close(ours)
+    return done.returncode, shown.decode()
+
+
+def test_stop_asks_on_a_terminal_before_it_acts(desk: Desk) -> None:
+    desk.start()
+    code, shown = on_terminal(desk, "n", "stop", "shop")
+    assert code == 2 and "cancels shop for good" in shown and "`cdc pause shop` halts it and keeps it" in shown
+    assert desk.status()["state"] == "RUNNING"
+    code, shown = on_terminal(desk, "y", "stop", "shop")
+    assert code == 0 and "shop is CANCELLED" in shown
+    code, shown = on_terminal(desk, "", "stop", "shop", "--forget", "--yes")
+    assert code == 0 and "[y/N]" not in shown and "shop is forgotten" in shown
+
+
+def test_restart_takes_another_process_and_keeps_the_state(desk: Desk) -> None:
+    before = desk.start()
+    assert "shop is RUNNING." in desk.run("restart", "shop")
+    after = desk.record()
+    assert (after.driver_pid, after.supervisor_pid) != (before.driver_pid, before.supervisor_pid)
+    assert after.incarnation == before.incarnation and after.fence > before.fence
+    desk.job_file.write_text("name: shop\n")
+    desk.run("restart", "shop", code=2)
+    assert desk.status()["state"] == "RUNNING", "a broken file ends no process"
+    desk.job_file.write_text(JOB)
+    desk.run("pause", "shop")
+    assert "`cdc resume shop`" in desk.run("restart", "shop", code=2)
+    desk.run("stop", "shop")
+    assert "--forget" in desk.run("restart", "shop", code=2)

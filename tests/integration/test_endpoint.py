@@ -185,6 +185,7 @@ def test_status_is_the_documented_json(url: str) -> None:
                 "impossible_dates": 2,
             }
         ],
+        "left_out": [],
     }
     assert JobStatus.from_json(body) == STATUS
 
@@ -213,15 +214,15 @@ def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
     assert code == 200
     assert str(answer.getheader("Content-Type")).startswith("text/plain; version=")
     for line in (
-        'cdc_job_state{job="shop",state="RUNNING"} 1.0',
-        'cdc_job_state{job="shop",state="PAUSED"} 0.0',
-        'cdc_lag_seconds{job="shop"} 0.4',
-        'cdc_window_bytes{job="shop"} 77.0',
-        'cdc_checkpoint_seconds{job="shop",part="gather"} 5.0',
-        'cdc_channel_upserts_total{job="shop",source="shop.orders",target="ods.orders"} 1000.0',
-        'cdc_channel_deletes_total{job="shop",source="shop.orders",target="ods.orders"} 10.0',
-        'cdc_channel_bytes_total{job="shop",source="shop.orders",target="ods.orders"} 90000.0',
-        'cdc_channel_impossible_dates_total{job="shop",source="shop.orders",target="ods.orders"} 2.0',
+        'cdc_job_state{job_name="shop",state="RUNNING"} 1.0',
+        'cdc_job_state{job_name="shop",state="PAUSED"} 0.0',
+        'cdc_lag_seconds{job_name="shop"} 0.4',
+        'cdc_window_bytes{job_name="shop"} 77.0',
+        'cdc_checkpoint_seconds{job_name="shop",part="gather"} 5.0',
+        'cdc_channel_upserts_total{job_name="shop",source="shop.orders",target="ods.orders"} 1000.0',
+        'cdc_channel_deletes_total{job_name="shop",source="shop.orders",target="ods.orders"} 10.0',
+        'cdc_channel_bytes_total{job_name="shop",source="shop.orders",target="ods.orders"} 90000.0',
+        'cdc_channel_impossible_dates_total{job_name="shop",source="shop.orders",target="ods.orders"} 2.0',
     ):
         assert line in str(text).splitlines()
     controls.now = replace(STATUS, lag_seconds=None, checkpoint=None)

@@ -36,6 +36,9 @@ class Everything:
     def maps(self, database, table):
         return True
 
+    def leave_out(self, database, table, error):
+        return False
+
     def reads(self, schema):
         return Reads(frozenset(column.name for column in schema.columns), frozenset(self.key or schema.key))
 

@@ -260,9 +260,9 @@ BROKEN = {
             ),
         ],
     ),
-    "a pattern over a table that is mapped": (
-        GOOD + "  - {source: shop.*, target: ods.*}\n",
-        ["shop.yaml:6 channels[1].source: shop.* overlaps with shop.orders, mapped by channels[0] (line 5)"],
+    "a pattern over a pattern": (
+        GOOD + "  - {source: shop.*, target: ods.*}\n  - {source: shop.o*, target: dw.*}\n",
+        ["shop.yaml:7 channels[2].source: shop.o* overlaps with shop.*, mapped by channels[1] (line 6)"],
     ),
     "a star on one side": (
         GOOD + "  - {source: crm.*, target: ods.all}\n",
@@ -272,8 +272,8 @@ BROKEN = {
         changed("shop.orders", "orders"),
         [
             (
-                "shop.yaml:5 channels[0].source: must be database.table, or database.* for all tables of a database "
-                "(got 'orders')"
+                "shop.yaml:5 channels[0].source: must be database.table, or database.* for all tables of a database; "
+                "write a name that holds a space, a dot or a * in backticks: `my db`.`odd.table` (got 'orders')"
             )
         ],
     ),

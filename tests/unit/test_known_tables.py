@@ -49,7 +49,7 @@ class StubServer:
 @pytest.fixture
 def today(monkeypatch):
     today = {}
-    monkeypatch.setattr(cdc.receiver.tables, "table_schemas", lambda server, names: {n: today[n] for n in names if n in today})  # fmt: skip
+    monkeypatch.setattr(cdc.receiver.tables, "table_schemas", lambda server, names, leave_out=None: {n: today[n] for n in names if n in today})  # fmt: skip
     monkeypatch.setattr(cdc.receiver.tables, "is_sequence", lambda server, name: False)
     return today
 
@@ -57,6 +57,7 @@ def today(monkeypatch):
 def known_tables(today):
     selection = SimpleNamespace(
         maps=lambda database, name: True,
+        leave_out=lambda database, name, error: False,
         reads=lambda schema: Reads(frozenset(column.name for column in schema.columns), frozenset(["id"])),
     )
     agreed = Resumption(behind_ddl=True, past_ddl=True)

@@ -72,7 +72,7 @@ def test_what_is_no_expression_over_the_row_is_refused(text: str) -> None:
     ("mappings", "said"),
     [
         ([("a.b", "c.d"), ("a.b", "c.e")], "a.b is mapped twice"),
-        ([("a.*", "c.*"), ("a.b", "x.y")], "a.b is mapped twice"),
+        ([("a.*", "c.*"), ("a.b*", "x.*")], "a.b* is mapped twice"),
         ([("a.b", "c.d"), ("a.c", "C.D")], "C.D is used twice, by a.b and by a.c"),
         ([("a.*", "c.d")], "one side only"),
         ([("a", "c.d")], "not `database.table`"),
@@ -93,11 +93,57 @@ def test_patterns_give_each_table_its_own_mapping() -> None:
     assert not routes.maps("shop", "order") and not routes.maps("crm2", "people")
 
 
-def test_a_target_that_two_patterns_give_is_refused_when_the_second_table_comes() -> None:
+def test_a_table_whose_target_is_taken_is_left_out():
     routes = Routes([Mapping("a.*", "ods.*"), Mapping("b.*", "ods.*")])
-    assert routes.maps("a", "people")
-    with pytest.raises(ConfigError, match=r"by a\.people and by b\.people"):
-        routes.maps("b", "people")
+    assert routes.maps("a", "people") and not routes.maps("b", "people") and not routes.maps("b", "People")
+    left_out = routes.left_out["b.people"]
+    assert "by a.people and by b.people" in left_out.reason
+    assert (
+        "exclude: [people]` in the channel b.*" in left_out.mend
+        and "{source: b.people, target: another one" in left_out.mend
+    )
+
+
+def test_a_loaded_table_keeps_its_target_whatever_comes_first():
+    routes = Routes([Mapping("a.*", "ods.*")])
+    routes.restore({"a.t0"}, {})
+    assert not routes.maps("a", "T0") and routes.maps("a", "t0")
+    assert set(routes.left_out) == {"a.T0"}
+
+
+def test_a_channel_takes_precedence_over_a_pattern():
+    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm.notes", "ods.old_notes", ("id",))])
+    found = routes.mapping_for("crm", "notes")
+    assert found is not None and (found.target, found.key) == ("ods.old_notes", ("id",))
+    assert not routes.maps("crm", "old_notes"), "its target is the named channel's"
+
+
+def test_exclude_takes_names_and_patterns():
+    routes = Routes([Mapping("crm.*", "ods.*", exclude=("backup", "tmp_*_?", "`a*`"))])
+    mapped = {name: routes.maps("crm", name) for name in ("backup", "backup2", "tmp_1_?", "tmp_1_2", "a*", "ab")}
+    assert mapped == {"backup": False, "backup2": True, "tmp_1_?": False, "tmp_1_2": True, "a*": False, "ab": True}
+    assert routes.left_out == {}
+
+
+@pytest.mark.parametrize("kind", ["gho", "ghc", "del", "new", "old"])
+def test_a_pattern_does_not_take_in_shadow_tables(kind):
+    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm._kept_new", "ods.kept")])
+    assert not routes.maps("crm", f"_people_{kind}") and routes.maps("crm", f"people_{kind}")
+    assert routes.maps("crm", f"__{kind}") and routes.maps("crm", "_kept_new")
+
+
+def test_a_table_without_key_is_left_out_unless_rows_of_it_are_loaded():
+    keyless = TableSchema("crm", "backup", SCHEMA.columns, ())
+    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm.named", "ods.named")])
+    with pytest.raises(TargetMismatch) as caught:
+        routes.reads(keyless)
+    assert (
+        "exclude: [backup]" in caught.value.mend and "{source: crm.backup, target: ods.backup, key" in caught.value.mend
+    )
+    assert routes.leave_out("crm", "backup", caught.value) and not routes.maps("crm", "backup")
+    assert not routes.leave_out("crm", "named", caught.value), "a channel that names its table is never given up"
+    routes.restore({"crm.backup"}, {})
+    assert not routes.leave_out("crm", "backup", caught.value) and routes.maps("crm", "backup")
 
 
 def test_a_source_column_with_a_name_of_ours_is_refused_unless_columns_say_otherwise():
