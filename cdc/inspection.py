@@ -17,6 +17,7 @@ from cdc.errors import CdcError, ConfigError
 from cdc.names import parse_table
 from cdc.preflight import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.schema import TableSchema
+from cdc.targets import lost_targets_of, sources_by_target
 from channels.sinks.base import Finding, TargetTable
 from spark.java import check_spark
 from spark.settings import has_authentication
@@ -38,7 +39,22 @@ def check_job(config: Config, incarnation: str = "", begun: Checkpoint | None = 
             schemas = []  # the server cannot be asked, which is a finding already; of itself the sink still tells
         if begun is not None:
             schemas = [schema for schema in schemas if schema.name not in begun.left_out]
-        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts, begun)]))
+        lost = _lost_findings(config, incarnation, parts, begun) if begun is not None else ()
+        return tuple(dict.fromkeys([*findings, *_target_findings(schemas, parts, begun), *lost]))
+
+
+def _lost_findings(config: Config, incarnation: str, parts: Assembly, begun: Checkpoint) -> tuple[Finding, ...]:
+    """Return a finding for each target that is not the table that the job wrote."""
+
+    def compare() -> Iterator[Finding]:
+        routed = sources_by_target(parts.routes, [begun])
+        for lost in lost_targets_of(parts.sink, config.name, incarnation, begun, routed):
+            hint = "Bring it back (a file system that is not mounted?)."
+            if parts.snapshot is not None:
+                hint += f" If it is lost, `cdc resume {config.name} --reload-missing` loads its table again."
+            yield Finding(f"The sink does not hold what the job has committed: {lost}.", hint)
+
+    return run_checks([compare])
 
 
 def _spark_findings(config: Config) -> tuple[Finding, ...]:

@@ -399,6 +399,14 @@ def test_target_removed_while_paused_pauses_and_is_reloaded(shop: Shop) -> None:
     shutil.rmtree(shop.warehouse / "ods" / "orders")
     shop.cdc("resume", code=1)
     assert not (shop.warehouse / "ods" / "orders").exists(), "nothing is created before its user has agreed"
+    checked = subprocess.run(
+        [*CDC, "check", str(shop.folder / "home.yaml")],
+        env=shop.job.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert checked.returncode == 3 and "ods.orders is missing" in checked.stdout, checked.stdout + checked.stderr
     _refused_until_reloaded(shop, "ods.orders is missing")
 
 
