@@ -176,11 +176,10 @@ def _forget(
             sink=None if root_is_lost else checkpoint.sink,
         )
 
-    # PREPARED first: it becomes the newest COMMITTED one, so after a crash here nothing is missing from it
-    for checkpoint in prepared:
-        parts.store.save(forgotten(checkpoint))
+    # PREPARED last: until it is saved, a start after a crash finds the same targets lost
     committed = forgotten(committed)
-    parts.store.save(committed)
+    for checkpoint in (committed, *map(forgotten, prepared)):
+        parts.store.save(checkpoint)
     for name, fault in sorted(tables.items()):
         if fault is TargetFault.INCOMPLETE:
             parts.sink.repair(name)
