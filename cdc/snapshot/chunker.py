@@ -82,7 +82,7 @@ class Chunker:
         chunks = [
             Chunk(number, each.above, each.high, max(1, round(each.rows * share))) for number, each in enumerate(ranges)
         ]
-        if whole:
+        if whole or any(column.is_approximate for column in self._order.columns):
             chunks[-1] = replace(chunks[-1], upto=None)
         return Plan(tuple(chunks), sum(chunk.estimated_rows for chunk in chunks))
 
