@@ -282,8 +282,8 @@ class SessionHolder:
         try:
             self.get()
             self.shares_memory()
-            if self._build[3] is None:
-                ensure_archive()
+            if self._build[3] is None:  # on a thread of its own: whoever waits for Spark does not wait for a cache
+                threading.Thread(target=ensure_archive, name="class-archive", daemon=True).start()
         except Exception as error:  # noqa: BLE001 - a Task reports it
             logger.debug("Spark could not be started ahead: %s", error)
 

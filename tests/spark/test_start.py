@@ -131,6 +131,25 @@ _DRIVER = """
 import signal, sys, time
 from pathlib import Path
 from spark.session import SessionHolder
+def test_warm_up_does_not_wait_for_the_class_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    building, is_built = threading.Event(), threading.Event()
+
+    def build() -> None:
+        building.set()
+        assert is_built.wait(120)
+
+    holder = SessionHolder("shop", "local[1]")
+    for name in ("get", "shares_memory"):
+        monkeypatch.setattr(holder, name, lambda: None)
+    monkeypatch.setattr(spark.session, "ensure_archive", build)
+    try:
+        holder.warm_up()
+        assert building.wait(120)
+        wait_for(lambda: not holder.is_warming, "the first snapshot step")
+    finally:
+        is_built.set()
+
+
 def hang(batches):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     Path(sys.argv[0] if len(sys.argv) > 1 else MARK, "busy").touch()
