@@ -132,6 +132,9 @@ class TwoPhases:
     def prepared(self):
         return sorted(label for label, found in self.loads.items() if found[0] is LoadState.PREPARED)
 
+    def target_states(self, incarnation, targets):
+        return {target: TargetState(f"id-{target}", None) for target in targets}
+
     def keys(self, table):
         return pa.table({"id": pa.array(sorted(self.rows.get(table.name, {})), pa.int32())})
 
@@ -175,8 +178,15 @@ class TableTransactions(TwoPhases):
         if self.claimed != (mark.incarnation, mark.fence):
             raise foreign(mark)
 
+    def target_states(self, incarnation, targets):
+        """Each table proves its checkpoint."""
+        return {target: TargetState(f"id-{target}", self.done.get((incarnation, target), -1)) for target in targets}
+
     def state(self, load):
-        if self.done.get((load.name.incarnation, load.table), -1) >= load.name.checkpoint:
+        done = self.done.get((load.name.incarnation, load.table), -1)
+        if done > load.name.checkpoint:
+            raise foreign(self.marks[load.table])
+        if done == load.name.checkpoint:
             return LoadState.COMMITTED
         return super().state(load)
 
@@ -191,7 +201,10 @@ class TableTransactions(TwoPhases):
 
     def _merge(self, table, loads, mark):
         """The loads that are lost."""
-        if self.done.get((mark.incarnation, table), -1) >= mark.checkpoint:
+        done = self.done.get((mark.incarnation, table), -1)
+        if done > mark.checkpoint:
+            raise foreign(self.marks[table])
+        if done == mark.checkpoint:
             return []
         lost = [load for load in loads if super(TableTransactions, self).state(load) is not LoadState.PREPARED]
         if not lost:
@@ -242,7 +255,9 @@ class OneTransaction(TwoPhases):
                 self.loads[label] = [LoadState.COMMITTED, name.channel, []]
             self.mark = mark
             return True
-        if self.mark.incarnation == mark.incarnation and self.mark.checkpoint >= mark.checkpoint:
+        if self.mark.incarnation == mark.incarnation and self.mark.checkpoint > mark.checkpoint:
+            raise foreign(self.mark)
+        if self.mark.incarnation == mark.incarnation and self.mark.checkpoint == mark.checkpoint:
             return True
         for owner, _ in owners:  # what is not committed now must never be
             self._drop(owner)
@@ -334,9 +349,11 @@ class SteppedSink:
     def identity(self, *, create):
         return self.steps.step("identity", lambda: "model", reject=AWAY)
 
+    def repair(self, target):
+        raise NotImplementedError("no file of these tables can be lost")
+
     def target_states(self, job, incarnation, targets):
-        states = {name: TargetState(name) for name in targets}
-        return self.steps.step("target_states", lambda: states, reject=AWAY)
+        return self.steps.step("target_states", lambda: self.model.target_states(incarnation, targets), reject=AWAY)
 
     def keys(self, table):
         return self.steps.step("keys", lambda: self.model.keys(table), reject=AWAY)
