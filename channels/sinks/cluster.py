@@ -18,7 +18,7 @@ from typing import Any
 
 import pymysql
 
-from cdc.errors import SinkUnavailable, TargetMismatch
+from cdc.errors import SinkForeign, SinkUnavailable, TargetMismatch
 from cdc.position import position_from_json
 from channels.sinks.base import CheckpointMark, Finding, TargetColumn, TargetTable, foreign
 from channels.sinks.stream_load import IDLE_S, Access, waits
@@ -171,9 +171,15 @@ class FrontendSql:
         return max(self.marks(self.databases_with(CHECKPOINTS), job), key=_age, default=None)
 
     def is_recorded(self, job: str, incarnation: str, checkpoint: int) -> bool:
-        """Whether ``checkpoint`` or a newer one of that incarnation is in ``_cdc_checkpoints``."""
+        """Return True if ``checkpoint`` is the newest one of that incarnation in ``_cdc_checkpoints``.
+
+        Raises: SinkForeign - a newer one is there: it does not prove that this one was committed.
+        """
         mark = self.last_checkpoint(job)
-        return mark is not None and mark.incarnation == incarnation and mark.checkpoint >= checkpoint
+        if mark is None or mark.incarnation != incarnation:
+            return False
+        refuse_newer(mark, checkpoint)
+        return mark.checkpoint == checkpoint
 
 
 def claim(
@@ -206,11 +212,37 @@ def claim(
     check_claim(sql, databases, mark)
 
 
-def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> None:
-    """Raises: SinkForeign - another run has claimed one of ``databases`` since."""
-    for known in sql.marks(databases, mark.job):
+def check_claim(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> list[CheckpointMark]:
+    """Return the marks of ``databases``. Raises: SinkForeign - another run has claimed one of them since."""
+    marks = sql.marks(databases, mark.job)
+    for known in marks:
         if known.incarnation != mark.incarnation or known.fence > mark.fence:
             raise foreign(known)
+    return marks
+
+
+def check_commit(sql: FrontendSql, databases: Iterable[str], mark: CheckpointMark) -> None:
+    """Check that ``mark`` may be committed: an equal checkpoint is a repeat.
+
+    Raises: SinkForeign - another run has claimed a database, or a database has a newer checkpoint than ``mark``.
+    """
+    for known in check_claim(sql, databases, mark):
+        refuse_newer(known, mark.checkpoint)
+
+
+def refuse_newer(known: CheckpointMark, checkpoint: int) -> None:
+    """Raises: SinkForeign - the sink has a newer checkpoint than the one that is to be committed."""
+    if known.checkpoint > checkpoint:
+        raise SinkForeign(
+            f"The sink has checkpoint {known.checkpoint} of job {known.job}, and the job commits checkpoint "
+            f"{checkpoint}.",
+            mend=f"The state file is older than the sink, or two processes run the job: `cdc stop {known.job}` in the "
+            "other CDC_HOME, or bring the newer state file back. If it is lost: `cdc start JOB.yaml --adopt`.",
+            incarnation=known.incarnation,
+            fence=known.fence,
+            checkpoint=known.checkpoint,
+            position=known.position,
+        )
 
 
 # ---- limits

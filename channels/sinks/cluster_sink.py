@@ -11,20 +11,20 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from cdc.batch import PreparedLoad, TargetState
 from cdc.errors import LoadLost, TargetMismatch
-from channels.label import label_for
+from channels.label import label_for, label_prefix
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable
 from channels.sinks.cluster import (
     CHECKPOINTS,
     FrontendSql,
     Product,
     SqlError,
-    check_claim,
+    check_commit,
     claim,
     mark_row,
     partition_findings,
@@ -106,6 +106,13 @@ class ClusterSink(ABC):
     @abstractmethod
     def _discard(self, load: PreparedLoad) -> None:
         """End a load that is not committed; one that is stays. Raises: SinkUnavailable - it cannot be told."""
+
+    @abstractmethod
+    def _abort_others(self, prefix: str, kept: Collection[str]) -> None:
+        """Abort unfinished loads whose label begins with ``prefix``, without those ``kept``.
+
+        Loads that the user may not see stay until they expire. Raises: SinkUnavailable - a load cannot be aborted.
+        """
 
     @abstractmethod
     def _lost(self, labels: list[str]) -> LoadLost: ...
@@ -234,10 +241,16 @@ class ClusterSink(ABC):
         claim(self._sql, self._claimed, mark, self._record, self._visible_timeout_s)
 
     def _check_claim(self, checkpoint: CheckpointMark) -> None:
-        check_claim(self._sql, self._claimed, checkpoint)
+        check_commit(self._sql, self._claimed, checkpoint)
 
     def _commit_each(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """Tables commit side by side; within one, Tasks and parts commit in order."""
+        if any(load.name.attempt for load in loads):
+            kept = {_label(load) for load in loads}
+            for fence in sorted({*range(min(load.name.fence for load in loads), checkpoint.fence + 1)}):
+                self._abort_others(
+                    label_prefix(checkpoint.job, checkpoint.incarnation, fence, checkpoint.checkpoint), kept
+                )
         jobs = [self._threads.submit(self._commit_table, found) for found in by_table(loads).values()]
         errors = [error for job in jobs if (error := job.exception()) is not None]
         others = [error for error in errors if not isinstance(error, LoadLost)]
@@ -248,9 +261,12 @@ class ClusterSink(ABC):
 
     def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
         self._give_up_unfit(loads)
-        lost = [label_for(load.name) for load in loads if not self._commit_load(load)]
-        if lost:
-            raise self._lost(lost)
+        for number, load in enumerate(loads):
+            if not self._commit_load(load):
+                # the whole table is loaded again: a frozen process must not commit the rest of this attempt later
+                for other in loads[number + 1 :]:
+                    self._discard(other)
+                raise self._lost([label_for(load.name)])
         self._await_visible(loads[-1].table.partition(".")[0], _label(loads[-1]))
 
     def _await_visible(self, database: str, label: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdc.batch import LoadName, PreparedLoad
@@ -244,10 +244,13 @@ class DorisSink(ClusterSink):
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
-        prefix = label_prefix(job, incarnation, fence, checkpoint)
+        self._abort_others(label_prefix(job, incarnation, fence, checkpoint), ())
+
+    def _abort_others(self, prefix: str, kept: Collection[str]) -> None:
+        """See ClusterSink."""
         for database in self._databases():
             for _ in range(self._settings.tries):
-                found = list(self._unfinished(database, prefix))
+                found = [each for each in self._unfinished(database, prefix) if each[1] not in kept]
                 if not found:
                     break
                 for number, label in found:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from channels.sinks.cluster import FrontendSql, SqlError, running_findings
 from channels.sinks.cluster_sink import ClusterSink, Shown, by_table
 from channels.sinks.starrocks_checks import alive, load_findings
 from channels.sinks.starrocks_client import DONE, STARROCKS, Answer, StarrocksHttp, Transaction
-from channels.sinks.starrocks_leftovers import Leftovers
+from channels.sinks.starrocks_leftovers import Leftovers, is_shared
 from channels.sinks.starrocks_load import LoadSettings, StarrocksPartWriter, shared_label
 from channels.sinks.starrocks_mode import Mode
 from channels.sinks.starrocks_refusals import bad_rows, raise_refused
@@ -269,6 +269,10 @@ class StarrocksSink(ClusterSink):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
                 self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
         self._leftovers.roll_back(lambda label: label.startswith(prefix))
+
+    def _abort_others(self, prefix: str, kept: Collection[str]) -> None:
+        """See ClusterSink."""
+        self._leftovers.roll_back(lambda label: label.startswith(prefix) and label not in kept and not is_shared(label))
 
     def _raise_refused(self, error: SqlError, table: str) -> None:
         raise_refused(str(error), dict, self._http.access.username, {"table": table})

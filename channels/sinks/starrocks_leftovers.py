@@ -15,6 +15,11 @@ from channels.sinks.stream_load import Unreachable
 logger = logging.getLogger(__name__)
 
 
+def is_shared(label: str) -> bool:
+    """Return True if ``label`` names a transaction over several tables."""
+    return re.search(r"-all-\d+$", label) is not None
+
+
 class Leftovers:
     """Running transactions of the targets' databases, as far as the user may see them."""
 
@@ -50,8 +55,7 @@ class Leftovers:
                 if not labels:
                     break
                 for label in labels:
-                    is_shared = re.search(r"-all-\d+$", label) is not None
-                    self._dropped(Transaction(database, label, multi=is_shared))
+                    self._dropped(Transaction(database, label, multi=is_shared(label)))
             else:
                 raise STARROCKS.unavailable("prepared loads do not go away", database=database)
 

@@ -634,3 +634,18 @@ def test_a_claim_waits_until_it_is_seen(doris: DorisStandIn, sink: DorisSink, mo
     monkeypatch.setattr(sink._sql, "marks", late)
     sink.claim(replace(mark_of(), sequence=mark_of().sequence + 1), [TABLE.name])
     assert len(looks) > 3
+
+
+def test_commit_of_new_attempt_first_aborts_earlier_ones(doris: DorisStandIn, sink: DorisSink) -> None:
+    sink.ensure_table(TABLE)
+    old = write(sink, (1, "old", False, 1))
+    new = write(sink, (1, "new", False, 2), name=name_of(attempt=1))
+    commit_load, states = sink._commit_load, []
+
+    def look_then_commit(load: Any) -> bool:
+        states.append(sink.state(old))
+        return commit_load(load)
+
+    sink._commit_load = look_then_commit  # type: ignore[method-assign]
+    sink.commit([new], mark_of())
+    assert states == [LoadState.ABORTED]

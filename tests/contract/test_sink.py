@@ -571,3 +571,16 @@ def test_year_zero_is_kept_by_delta(tmp_path: Path) -> None:
     assert sorted(found) == [-719528, 0]
     sink.close()
     shutil.rmtree(tmp_path / "ods")
+
+
+def test_commit_with_newer_checkpoint_at_sink_is_refused(subject: Subject) -> None:
+    if not isinstance(subject.sink, DorisSink | StarrocksSink):
+        return
+    subject.sink.claim(mark(0), ["ods.orders"])
+    newer = subject.prepare(name(5), (1, "five"))
+    subject.sink.commit([newer], mark(5))
+    subject.sink.commit([newer], mark(5))  # an equal checkpoint is a repeat
+    older = subject.prepare(name(4), (2, "four"))
+    with pytest.raises(SinkForeign, match="checkpoint 5 of job shop"):
+        subject.sink.commit([older], mark(4))
+    assert subject.sink.last_checkpoint("shop") == mark(5)

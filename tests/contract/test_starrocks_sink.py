@@ -939,3 +939,27 @@ def test_a_missing_table_that_is_not_ours_to_make(starrocks: StarrocksStandIn) -
         sink.ensure_table(TABLE)
     assert True in [finding.fatal for finding in sink.check([TABLE])]
     sink.close()
+
+
+def test_commit_of_lost_load_aborts_rest_of_attempt(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    loads = [write(single, (number, "a", False, number), name=name_of(task=number)) for number in range(3)]
+    starrocks.transactions.expire(labels(loads[0])[0])
+    with pytest.raises(LoadLost):
+        single.commit(loads, mark_of())
+    assert {single.state(load) for load in loads} == {LoadState.ABORTED}
+    assert starrocks.rows("SELECT * FROM ods.orders") == []
+
+
+def test_commit_of_new_attempt_first_aborts_earlier_ones(starrocks: StarrocksStandIn, single: StarrocksSink) -> None:
+    old = write(single, (1, "old", False, 1))
+    new = write(single, (1, "new", False, 2), name=name_of(attempt=1))
+    commit_load, states = single._commit_load, []
+
+    def look_then_commit(load: PreparedLoad) -> bool:
+        states.append(single.state(old))
+        return commit_load(load)
+
+    single._commit_load = look_then_commit  # type: ignore[method-assign]
+    single.commit([new], mark_of())
+    assert states == [LoadState.ABORTED]
+    assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "new")]
