@@ -95,7 +95,7 @@ def test_a_turn_that_lost_an_executor_is_aborted_and_read_again(harness, monkeyp
         def __init__(self, *_):
             pass
 
-        def begin(self, _):
+        def begin(self, *_):
             pass
 
         def at(self, position, joined, *, at_end):
@@ -144,7 +144,7 @@ def test_a_table_is_consistent_once_the_stream_has_passed_its_high_watermark():
 class _OneTable(Turns):
     """Turns over one table of one chunk, without a server."""
 
-    def begin(self, saved):
+    def begin(self, saved, whole):
         self.tables = {"shop.orders": TableSnapshot(), **saved}
 
     def next(self, position, sequence, checkpoint):
