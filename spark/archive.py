@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyspark
 
 from cdc.cache import cache_folder
+from cdc.errors import ConfigError
+from cdc.permissions import owned_by_others, refuse_untrusted, restrict_umask
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +52,21 @@ def ensure_archive() -> None:
 
 
 def _archive() -> Path | None:
-    """The archive's file for this Java and this PySpark; None where there is no Java."""
+    """Return the archive's file for this Java and this PySpark; None without Java or without a trusted folder."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
     if not java.is_file():
         return None
     java, jars = java.resolve(), Path(pyspark.__file__).parent / "jars"
     parts = (java, java.stat().st_mtime_ns, jars, jars.stat().st_mtime_ns if jars.exists() else 0)
-    return cache_folder() / "java" / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
+    try:
+        folder = cache_folder() / "java"
+        refuse_untrusted(folder, "CDC_CACHE")
+        if owned_by_others(folder):
+            return None
+    except (OSError, ConfigError):
+        return None  # nothing can be written there, or others can change it: Spark starts without the archive
+    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
 
 
 def _make(path: Path) -> None:
@@ -65,7 +74,6 @@ def _make(path: Path) -> None:
     from spark.session import build_session
 
     os.nice(19)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,5 +113,6 @@ def _drop_old(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    restrict_umask()
     if (wanted := _archive()) is not None:
         _make(wanted)
