@@ -14,6 +14,7 @@ import pytest
 
 from cdc.batch import LoadName
 from cdc.cache import cache_folder
+from cdc.demo.process import CDC
 from cdc.errors import SinkForeign, SinkUnavailable
 from cdc.permissions import restrict_umask
 from cdc.position import BinlogPosition
@@ -158,3 +159,21 @@ def test_planted_kernels_are_not_loaded(open_folder: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "another user owns it" in found.stdout and "Set CDC_CACHE" in found.stdout
     assert not list(planted.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["check", "start"])
+@pytest.mark.parametrize("name", ["a%20b", "back\\slash", "a#b"])
+def test_path_that_deltalake_cannot_address_is_refused(verb: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "name: odd\nsource: {type: binlog, host: 127.0.0.1, port: 1, username: cdc, password: secret}\n"
+        f"sink: {{type: delta, path: '{tmp_path / name}'}}\nchannels: [{{source: shop.*, target: ods.*}}]\n"
+    )
+    environment = {**os.environ, "CDC_HOME": str(tmp_path / "home")}
+    found = subprocess.run(
+        [*CDC, verb, str(file)], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.returncode == 2
+    text = " ".join(found.stderr.split())
+    assert "which the Delta library cannot address" in text and "Choose a folder without" in text
+    assert not (tmp_path / name).exists()
