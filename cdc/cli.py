@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cdc.errors import CdcError, ConfigError, SurroundingsError, with_job
+from cdc.permissions import restrict_umask
 from cdc.starting import POLL_S, config_of, console, drive, not_running, refuse_start, refuse_unready, start_detached
 
 if TYPE_CHECKING:
@@ -480,6 +481,7 @@ def main() -> NoReturn:
     """Run the command line; every error of ours ends in three lines and its exit code."""
     debug = "--debug" in sys.argv
     try:
+        restrict_umask()
         with _signals():
             # not standalone: click would make an exit code 1 of Ctrl-C
             app(prog_name="cdc", standalone_mode=False)

@@ -9,6 +9,7 @@ from functools import partial
 from cdc.assembly import Assembly, assemble, client_of, endpoint_of, reader_of, ring_of
 from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.connection import Endpoint
+from cdc.binlog.kernels import refuse_untrusted_caches
 from cdc.binlog.server import Server
 from cdc.canal_checks import canal_findings, ring_findings, source_findings
 from cdc.checkpoint import Checkpoint
@@ -28,8 +29,9 @@ def check_job(config: Config, incarnation: str = "", begun: Checkpoint | None = 
 
     ``incarnation``: of the job that exists already, so that its own reader is not taken for a stranger.
     ``begun``: its newest checkpoint. With one, tables of a pattern that cannot be mapped are left out: warnings.
-    Raises: ConfigError - a part is not in this version.
+    Raises: ConfigError - a part is not in this version; another user can change the cache folder.
     """
+    refuse_untrusted_caches()
     with _assembled(config) as parts:
         findings = (*_spark_findings(config), *_source_findings(config, incarnation, parts))
         endpoint = _asked(config)

@@ -94,8 +94,10 @@ def drive(job_file: Path, config: Config, *, adopt: bool, agreed: str, debug: bo
     flags = set(filter(None, agreed.split(",")))
     resume = Resume(**{name: name in flags for name in Resume.__dataclass_fields__}) if agreed else None
     try:
+        from cdc.binlog.kernels import refuse_untrusted_caches
         from cdc.job import run_job
 
+        refuse_untrusted_caches()
         return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -24,6 +24,7 @@ from cdc.checkpoint_sqlite import SqliteStore, state_folder
 from cdc.errors import CdcError, CheckpointError, LeaseLost
 from cdc.folder import JobFolder
 from cdc.logs import set_up_logs
+from cdc.permissions import restrict_umask
 
 FIRST_WAIT_S = 1.0  # a driver that was killed once is back within seconds
 LONGEST_WAIT_S = 60.0  # one that always dies costs little, and is back within a minute of being mended
@@ -173,6 +174,7 @@ def main() -> int:
     first = rest.index("--")
     second = rest.index("--", first + 1)
     options, command, once = rest[:first], rest[first + 1 : second], rest[second + 1 :]
+    restrict_umask()
     set_up_logs(job, debug="--debug" in options)
     try:
         return Supervisor(JobFolder(state_folder(), job), command, once).run()

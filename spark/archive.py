@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyspark
 
 from cdc.cache import cache_folder
+from cdc.errors import ConfigError
+from cdc.permissions import owned_by_others, refuse_untrusted, restrict_umask
 from spark.java import java_binary
 from spark.processes import kill_group, start_child
 
@@ -61,18 +63,24 @@ def ensure_archive() -> None:
 
 
 def _archive() -> Path | None:
-    """The archive's file for this Java and this PySpark; None where there is no Java."""
+    """Return the archive's file for this Java and this PySpark; None without Java or without a trusted folder."""
     java = java_binary()
     if java is None:
         return None
     java, jars = java.resolve(), Path(pyspark.__file__).parent / "jars"
     parts = (java, java.stat().st_mtime_ns, jars, jars.stat().st_mtime_ns if jars.exists() else 0)
-    return cache_folder() / "java" / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
+    try:
+        folder = cache_folder() / "java"
+        refuse_untrusted(folder, "CDC_CACHE")
+        if owned_by_others(folder):
+            return None
+    except (OSError, ConfigError):
+        return None  # nothing can be written there, or others can change it: Spark starts without the archive
+    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
 
 
 def _make(path: Path) -> None:
     os.nice(19)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,6 +137,7 @@ def _leave() -> None:
 
 
 if __name__ == "__main__":
+    restrict_umask()
     watch = threading.Timer(LIFETIME_S, _leave)
     watch.daemon = True
     watch.start()

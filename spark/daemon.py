@@ -31,4 +31,7 @@ if __name__ == "__main__":
 
     from pyspark.daemon import manager
 
+    from cdc.permissions import restrict_umask
+
+    restrict_umask()
     manager()

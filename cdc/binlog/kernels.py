@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from cdc.cache import cache_folder
+from cdc.errors import ConfigError
+from cdc.permissions import owned_by_others, refuse_untrusted
 
 SLACK_BYTES = 32  # a load may touch this many bytes behind a value; every buffer has them behind its last byte
 _KEPT_CACHES = 12  # of other versions of the sources; each has some 10 MB
@@ -25,13 +28,23 @@ _CONSTANTS = ("kernels.py", "charset_tables.py")
 
 
 def _cache_folder() -> Path:
+    """Return the folder of compiled kernels. Raises: ConfigError, OSError - see ``refuse_untrusted``."""
     texts = {path.name: path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))}
     # what has no kernels, and gives them no constants, may change without a new compilation
     sources = [text for name, text in texts.items() if b"cdc.binlog.kernels import" in text or name in _CONSTANTS]
     digest = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
     given = os.environ.get("NUMBA_CACHE_DIR")
-    parent = Path(given) if given else cache_folder() / "numba"
-    return parent / f"kernels-{digest}"
+    if given:
+        refuse_untrusted(Path(given), "NUMBA_CACHE_DIR")
+    folder = (Path(given) if given else cache_folder() / "numba") / f"kernels-{digest}"
+    refuse_untrusted(folder, "NUMBA_CACHE_DIR" if given else "CDC_CACHE")
+    if owned_by_others(folder):
+        raise ConfigError(
+            "The folder of compiled kernels holds files of another user, and cannot be trusted.",
+            mend=f"Remove {folder}: the kernels are compiled again.",
+            path=folder,
+        )
+    return folder
 
 
 def _drop_old(folder: Path) -> None:
@@ -41,12 +54,13 @@ def _drop_old(folder: Path) -> None:
 
 
 def _use_cache() -> bool:
-    folder = _cache_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _cache_folder()
         _drop_old(folder)
-    except OSError:
-        return False  # no place to write: the kernels are compiled at each start
+    except (OSError, ConfigError):
+        # nothing can be written, or nothing there can be trusted: the kernels are compiled at each start. An import
+        # does not refuse the job; `refuse_untrusted_caches` does.
+        return False
     if not os.access(folder, os.W_OK):
         return False
     numba.config.CACHE_DIR = str(folder)
@@ -54,6 +68,18 @@ def _use_cache() -> bool:
 
 
 CACHED = _use_cache()
+
+
+def refuse_untrusted_caches() -> None:
+    """Raise ConfigError if another user can change what this process loads from its cache folders.
+
+    Calls: before a job starts. A cache folder that cannot be created is no fault: the kernels are compiled.
+    """
+    with suppress(OSError):
+        cache_folder()
+    with suppress(OSError):
+        _cache_folder()
+
 
 kernel = numba.njit(cache=CACHED, nogil=True, error_model="numpy")
 

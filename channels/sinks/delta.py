@@ -28,15 +28,16 @@ from deltalake.transaction import AddAction
 
 from cdc.batch import LoadName, PreparedLoad, TargetState
 from cdc.errors import LoadLost, SinkForeign, SinkSetting, SinkUnavailable, TargetLost, TargetMismatch
+from cdc.permissions import current_umask
 from cdc.position import position_from_json
 from channels.label import label_for, label_prefix
 from channels.sinks import delta_tables
 from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, loads_of
 from channels.sinks.delta_claim import Claim
-from channels.sinks.delta_files import STAGING, StagedFileWriter, make_folder, sync_path, unavailable
+from channels.sinks.delta_files import STAGING, StagedFileWriter, gone, make_folder, sync_path, unavailable
 from channels.sinks.delta_layout import compaction, delete_unused
 from channels.sinks.delta_log import LOG, MARK, NO_HOOKS, DurableLogs, damaged, mend, sum_up, summed_up
-from channels.sinks.delta_marker import read_marker, write_marker
+from channels.sinks.delta_marker import MARKER, read_marker, write_marker
 from channels.sinks.delta_merge import Action, Load, Merge, table_files
 from channels.sinks.delta_paths import check_root, table_folder, table_uri, target_of
 from spark.writers import write_parts
@@ -90,6 +91,8 @@ class DeltaSink:
         self._met: dict[str, TargetTable] = {}  # what rows of a table were last found to fit
         self._maintained: dict[str, float] = {}
         self._vacuumed: dict[str, float] = {}
+        self._umask = current_umask()
+        self._has_root = False  # the marker of the root was there when it was last read
         self._token: str | None = None  # see StagedFileWriter
         self._probe_head = "seen-"
         self._swept: dict[tuple[str, str, int], float] = {}  # when leftovers of a run's forerunners went
@@ -97,6 +100,7 @@ class DeltaSink:
 
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
+        self._refuse_missing_root()
         folder = self._folder(table.name)
         self._refuse(table.name, self.describe(table))
         self._met[table.name] = table
@@ -124,7 +128,7 @@ class DeltaSink:
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:
-            make_folder(folder)
+            make_folder(folder, self._root)
             DeltaTable.create(
                 table_uri(folder),
                 delta_tables.delta_schema(table),
@@ -200,10 +204,11 @@ class DeltaSink:
             found = self._open(table.name, anew=True)
             self._refuse(table.name, delta_tables.differences(found, table) if found is not None else ())
             self._met[table.name] = table
-        return StagedFileWriter(str(self._root), self._probe(), table)
+        return StagedFileWriter(str(self._root), self._probe(), table, os.uname().nodename, self._umask)
 
     def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
         """See ``Sink``: the folder is claimed as a whole."""
+        self._refuse_missing_root()
         self._claim.take(mark)
         self._probe_head = f"seen-{mark.job}-"
         for path in (self._root / STAGING).glob(self._probe_head + "[0-9a-f]" * 32):
@@ -217,6 +222,7 @@ class DeltaSink:
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
         """See ``Sink``. Tables are merged side by side; each table's rows become visible at once."""
+        self._refuse_missing_root()
         self._claim.check(checkpoint)
         if checkpoint not in self._unswept:
             self._unswept.append(checkpoint)
@@ -238,16 +244,18 @@ class DeltaSink:
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
+        self._refuse_missing_root()
         folder = self._staging_of(job, incarnation, fence, checkpoint)
         try:
             shutil.rmtree(folder, ignore_errors=True)
-            (self._root / STAGING).mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent, self._root)
             folder.with_suffix(".aborted").touch()
         except OSError as error:
             raise unavailable(error, folder) from error
 
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
+        self._refuse_missing_root()
         name = load.name
         folder = self._staging_of(name.job, name.incarnation, name.fence, name.checkpoint)
         if folder.with_suffix(".aborted").exists():
@@ -276,12 +284,16 @@ class DeltaSink:
     def identity(self, *, create: bool) -> str | None:
         """See ``Sink``: the marker in the root folder."""
         try:
-            return write_marker(self._root) if create else read_marker(self._root)
+            found = write_marker(self._root) if create else read_marker(self._root)
         except OSError as error:
             raise unavailable(error, self._root) from error
+        self._has_root = found is not None
+        return found
 
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
         """See ``Sink``: ``metaData.id``, the application transaction, and the files on the disk."""
+        if self._has_root:  # else the caller knows already that the root is missing
+            self._refuse_missing_root()
         states = {}
         for name in targets:
             self._forget(name)  # the caller compares
@@ -478,6 +490,11 @@ class DeltaSink:
         except OSError as error:
             raise unavailable(error, self._folder(table.name)) from error
 
+    def _refuse_missing_root(self) -> None:
+        """Raise SinkUnavailable if the root is away. A marker that was there is missing where it is not mounted."""
+        if not self._root.is_dir() or (self._has_root and not (self._root / MARKER).exists()):
+            raise gone(self._root)
+
     def _gone(self, table: str) -> SinkUnavailable:
         return SinkUnavailable(
             "The target table is gone.",
@@ -553,16 +570,17 @@ class DeltaSink:
         return path.exists() and path.stat().st_size == load.detail["size"]  # type: ignore[no-any-return]
 
     def _probe(self) -> str:
-        if self._token is None:
-            token = f"{self._probe_head}{uuid.uuid4().hex}"
-            path = self._root / STAGING / token
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+        self._refuse_missing_root()
+        token = self._token or f"{self._probe_head}{uuid.uuid4().hex}"
+        path = self._root / STAGING / token
+        try:
+            if self._token is None or not path.exists():  # somebody else may delete it
+                make_folder(path.parent, self._root)
                 path.touch()
-            except OSError as error:
-                raise unavailable(error, path) from error
-            self._token = token
-        return self._token
+        except OSError as error:
+            raise unavailable(error, path) from error
+        self._token = token
+        return token
 
     def _sweep(self, mark: CheckpointMark) -> None:
         """Delete what was staged for ``mark`` and, now and then, what earlier runs and checkpoints left behind.

@@ -57,6 +57,9 @@ class Claim:
             file.flush()
         except OSError as error:
             raise unavailable(error, path) from error
+        old = self._held.get(mark.job)
+        if old is not None and old[0] is not file:
+            old[0].close()
         self._held[mark.job] = file, name
 
     def check(self, mark: CheckpointMark) -> None:
@@ -100,15 +103,15 @@ class Claim:
         return self._folder / f"claim-{job}.json"
 
     def _mine(self, job: str, path: Path) -> IO[str] | None:
-        """The file that is held, where it is still the one at ``path``."""
-        held = self._held.pop(job, None)
-        if held is None or _is_at(held[0], path):
-            return held and held[0]
-        held[0].close()
-        return None
+        """The file that is held, where it is still the one at ``path``.
+
+        Else it stays held until another one is: while the folder is away, no commit may find the job without a claim.
+        """
+        held = self._held.get(job)
+        return held[0] if held is not None and _is_at(held[0], path) else None
 
     def _locked(self, path: Path, job: str) -> IO[str]:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # never the sink's root: it may have been moved away
         while True:
             file = path.open("a+", encoding="utf-8")
             try:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError, SinkSetting, SinkUnavailable
+from cdc.errors import SinkUnavailable
 from cdc.schema import DELETED
 from channels.label import label_for, label_prefix
 from channels.sinks.base import TargetTable
@@ -38,13 +38,12 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")  # deltalake's errors have none else
 def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
     """Write ``tables`` to ``path``, durable when this returns; gives the footer.
 
-    Raises: SinkUnavailable - disk full, no permission.
+    Raises: SinkUnavailable - disk full, no permission, the folder is gone. Never: creates a folder.
     """
     found: list[pq.FileMetaData] = []
     # under another name first: a file that is there already may by now be part of a table, by a hard link
     growing = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        make_folder(path.parent)
         try:
             with growing.open("wb") as file:
                 # no dictionaries and a light codec: a file is often rewritten soon, and CPU is dearer than disk
@@ -75,11 +74,17 @@ def copy(source: Path, path: Path) -> None:
         raise unavailable(error, path) from error
 
 
-def make_folder(folder: Path) -> None:
-    """Make ``folder`` and what is missing above it, with durable names. Raises: OSError."""
+def make_folder(folder: Path, root: Path | None = None) -> None:
+    """Create ``folder`` and the missing folders above it, with durable names.
+
+    ``root``: is not created, because a root that was moved away must not appear again, empty, at its old path.
+    Raises: OSError - also if ``root`` is missing.
+    """
     if folder.is_dir():
         return
-    make_folder(folder.parent)
+    if folder == root:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
+    make_folder(folder.parent, root)
     folder.mkdir(exist_ok=True)
     with suppress(PermissionError):  # one that this user may write and not list
         sync_path(folder.parent)
@@ -94,7 +99,7 @@ def sync_path(path: Path) -> None:
         os.close(handle)
 
 
-def unavailable(error: OSError, path: Path) -> CdcError:
+def unavailable(error: OSError, path: Path) -> SinkUnavailable:
     """What an error of the file system means to the job."""
     told = _NUMBER.search(str(error))
     number = int(told[1]) if error.errno is None and told else error.errno
@@ -104,8 +109,20 @@ def unavailable(error: OSError, path: Path) -> CdcError:
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         mend = f"Give this user write permission to {path.parent}; the job goes on by itself."
         return SinkUnavailable("The folder of the Delta tables cannot be written.", mend=mend, path=path)
+    missing = [folder for folder in path.parents if not folder.is_dir()] if number == errno.ENOENT else []
+    if missing:
+        return gone(missing[-1])
     mend = f"Look after the file system of {path.parent}; the job goes on by itself."
     return SinkUnavailable(f"A file of a Delta table cannot be read or written: {error}.", mend=mend, path=path)
+
+
+def gone(folder: Path) -> SinkUnavailable:
+    """Return the error for a folder that a job has written to and that is no longer there."""
+    return SinkUnavailable(
+        "The folder of the Delta tables is gone, or its file system is not mounted.",
+        mend="Bring it back; the job then continues automatically.",
+        path=folder,
+    )
 
 
 def unpacked_bytes(footer: pq.FileMetaData) -> int:
@@ -171,19 +188,18 @@ class StagedFileWriter:
     root: str
     token: str  # name of a file that the driver left in the staging folder: proof that we see its file system
     table: TargetTable
+    host: str  # of the driver
+    umask: int  # of the driver: executors of a cluster have another parent
 
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See ``channels.sinks.base.PartWriter``."""
+        os.umask(self.umask)
         table = pa.Table.from_batches(rows)
         if not table.num_rows:
             return None
         staging = Path(self.root) / STAGING
         if not (staging / self.token).exists():
-            raise SinkSetting(
-                f"An executor on host {os.uname().nodename} does not see the folder of the Delta tables.",
-                mend="Set `sink.path` to a folder that all executors share, or run on `local[*]`.",
-                path=self.root,
-            )
+            raise self._unseen()
         deleted = table.column(DELETED)
         delete_count = pc.sum(deleted).as_py()
         check_nulls(self.table, table)
@@ -193,10 +209,29 @@ class StagedFileWriter:
             data = data.append_column(DELETED, deleted)
         folder = staging / label_prefix(name.job, name.incarnation, name.fence, name.checkpoint).rstrip("-")
         path = folder / f"{label_for(name)}.parquet"
+        try:
+            make_folder(folder, staging)
+        except OSError as error:
+            raise unavailable(error, path) from error
         write_parquet(path, data.schema, iter([data]))
         size = path.stat().st_size
         detail = {"file": str(path.relative_to(self.root)), "size": size, "deletes": delete_count}
         return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes, detail)
+
+    def _unseen(self) -> SinkUnavailable:
+        """Return the error of an executor that does not see the driver's file.
+
+        It is retried: the next run of the job finds on the driver's host whether the folder is gone.
+        """
+        host, root = os.uname().nodename, Path(self.root)
+        if host == self.host and not (root / STAGING).is_dir():
+            return gone(root)
+        return SinkUnavailable(
+            f"The executor on host {host} does not see the folder of the Delta tables of host {self.host}.",
+            mend="If the folder was moved or is not mounted, bring it back; the job then continues automatically. Else "
+            "set `sink.path` to a folder that all executors share, or run on `local[*]`.",
+            path=self.root,
+        )
 
 
 def now_ms() -> int:

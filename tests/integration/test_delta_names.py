@@ -63,6 +63,7 @@ def test_delta_table_of_any_name_stays_below_root(name: str, canary: Path) -> No
     before = {path: path.stat().st_mtime for path in canary.rglob("*") if path.is_file()}
     root = canary / "root"
     sink = DeltaSink(root, retention_s=0)
+    sink.identity(create=True)
     targets = [f"ods.{name}", *([f"{name}.t"] if "." not in name else [])]
     for target in targets:
         for checkpoint in (2, 3):

@@ -46,7 +46,8 @@ class Shop:
 
     def __init__(self, folder: Path, server: LocalServer, line: Line) -> None:
         self.folder, self.server, self.line = folder, server, line
-        self.home, self.warehouse = folder / "home", folder / "warehouse"
+        self.home, self.disk = folder / "home", folder / "disk"
+        self.warehouse = self.disk / "warehouse"  # below a mount point, so that it can be moved
         self.rows = 0
         self.job = self.another("home")
 
@@ -155,12 +156,12 @@ def create_tables(server: LocalServer) -> None:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("shop")
-    home, warehouse = folder / "home", folder / "warehouse"
+    home, disk = folder / "home", folder / "disk"
     home.mkdir()
-    warehouse.mkdir()
+    disk.mkdir()
     with (
         mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", at=home, required=False),
-        mounted("-t", "tmpfs", "-o", "size=64m", "tmpfs", at=warehouse, required=False),
+        mounted("-t", "tmpfs", "-o", "size=64m", "tmpfs", at=disk, required=False),
         LocalServer.start(obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL",)) as server,
         Line(server.port) as line,
     ):
@@ -228,7 +229,7 @@ def test_mysql_restarts(shop: Shop) -> None:
 
 def test_a_full_disk_at_the_tables(shop: Shop) -> None:
     before = shop.position()
-    with full(shop.warehouse):
+    with full(shop.disk):
         shop.write(200, size=900)
         shop.says("PAUSED", "The disk of the Delta tables is full", "Free space", resume="automatic")
         assert shop.position() == before
@@ -284,7 +285,7 @@ def test_the_jvm_or_its_python_workers_die(shop: Shop, what: str) -> None:
 
 
 def test_a_kill_while_the_disk_is_full(shop: Shop) -> None:
-    with full(shop.warehouse):
+    with full(shop.disk):
         shop.write(200, size=900)
         shop.says("PAUSED", "is full", resume="automatic")
         shop.job.kill()
@@ -455,6 +456,40 @@ def test_target_moved_away_under_live_job_returns_automatically(shop: Shop) -> N
     assert not table.exists()
     away.rename(table)
     shop.agrees()
+
+
+def test_root_moved_away_under_live_job_returns_automatically(shop: Shop) -> None:
+    shop.agrees()
+    away = shop.disk / "away"
+    shop.warehouse.rename(away)
+    shop.write()
+    status = shop.says("PAUSED", "gone", "continues automatically", resume="automatic")
+    assert "xecutor" not in f"{status['reason']} {status['mend']}"
+    shop.says("PAUSED", "the root of the sink is missing", "continues automatically", resume="automatic")  # a later try
+    assert not shop.warehouse.exists()
+    away.rename(shop.warehouse)
+    shop.agrees()
+
+
+def test_root_unmounted_under_live_job_returns_automatically(shop: Shop) -> None:
+    shop.agrees()
+    empty = shop.folder / "unmounted"
+    empty.mkdir()
+    with mounted("--bind", str(empty), at=shop.warehouse):
+        shop.write()
+        shop.says("PAUSED", "not mounted", "continues automatically", resume="automatic")
+        assert not list(empty.iterdir())
+    shop.agrees()
+
+
+def test_files_of_a_job_are_closed_to_other_users(shop: Shop) -> None:
+    shop.agrees()
+    found = [*shop.warehouse.rglob("*"), shop.warehouse, *(path for path in shop.home.rglob("*"))]
+    found.remove(shop.job.log)  # this process created it
+    open_ones = [str(path) for path in found if not path.is_symlink() and path.stat().st_mode & 0o027]
+    assert not open_ones
+    kinds = ("*.parquet", "_delta_log/*.json", "_cdc_sink.json", "claim-*.json", "seen-*", "state.db", "token")
+    assert [kind for kind in kinds if not any(path.match(kind) for path in found)] == []
 
 
 def test_a_binlog_that_is_purged_under_a_paused_job(shop: Shop) -> None:

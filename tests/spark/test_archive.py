@@ -40,7 +40,6 @@ def test_a_second_process_leaves_the_making_to_the_first(tmp_path: Path, monkeyp
     assert archive_options() == ""
     path = archive._archive()
     assert path is not None
-    path.parent.mkdir(parents=True)
     with path.with_suffix(".lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         ensure_archive()
@@ -52,7 +51,6 @@ def test_a_damaged_archive_is_passed_over(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("CDC_CACHE", str(tmp_path))
     damaged = archive._archive()
     assert damaged is not None
-    damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"half an archive")
     command = ["java", *shlex.split(archive_options()), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

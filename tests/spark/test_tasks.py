@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc.batch import Changes, LoadName
-from cdc.errors import LoadRejected, SchemaMismatch, SinkSetting
+from cdc.errors import LoadRejected, SchemaMismatch, SinkUnavailable
 from cdc.position import BinlogPosition
 from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
@@ -204,14 +204,30 @@ def test_a_refused_row_comes_back_as_the_error_it_is(
     assert "2" in str(caught.value.where["keys"])
 
 
-def test_a_folder_that_executors_do_not_see_is_refused(
-    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+def test_folder_that_executors_do_not_see_raises(
+    monkeypatch: pytest.MonkeyPatch, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
-    sink.part_writer(channel.target)
-    next((tmp_path / "_cdc_staging").glob("seen-*")).unlink()  # what another host's folder of the same name lacks
-    with pytest.raises(SinkSetting, match="does not see"):
+    sink._probe()
+    monkeypatch.setattr(sink, "_probe", lambda: "seen-elsewhere")  # another host's folder of the same name lacks it
+    with pytest.raises(SinkUnavailable, match="does not see"):
         load(runner, sink, channel, 1, changes({"id": 1}))
+
+
+def test_root_removed_between_probe_and_task_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    token = sink._probe()
+    monkeypatch.setattr(sink, "_probe", lambda: token)
+    away = tmp_path.with_name("away")
+    tmp_path.rename(away)
+    try:
+        with pytest.raises(SinkUnavailable, match=f"is gone.*path {tmp_path}"):
+            load(runner, sink, channel, 1, changes({"id": 1}))
+        assert not tmp_path.exists()
+    finally:
+        away.rename(tmp_path)
 
 
 def test_a_frame_is_split_by_key_into_the_same_parts_each_time(

@@ -1,0 +1,33 @@
+"""The command ``cdc``, whose driver stops itself with SIGSTOP at a point that a test names.
+
+The file ``$CDC_TEST_FREEZE`` holds the name of the point; it is removed when the process stops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc.cli import main
+from channels.sinks import delta
+
+
+def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        armed = Path(os.environ["CDC_TEST_FREEZE"])
+        if armed.exists() and armed.read_text() == point:
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return function(*arguments, **options)
+
+    return call
+
+
+if __name__ == "__main__":
+    delta.delete_unused = _freezing("vacuum", delta.delete_unused)
+    delta.Merge.actions = _freezing("merge", delta.Merge.actions)  # type: ignore[method-assign]
+    delta.DurableLogs.append = _freezing("log", delta.DurableLogs.append)  # type: ignore[method-assign]
+    main()

@@ -1,0 +1,118 @@
+"""A real job whose driver is stopped (SIGSTOP) for longer than the retention, and continues later (SIGCONT)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from cdc.batch import LoadName
+from cdc.demo.process import JobProcess
+from cdc.local_servers import LocalServer, obtain
+from cdc.position import BinlogPosition
+from cdc.schema import DELETED, SEQUENCE
+from channels.sinks import delta_tables
+from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
+from channels.sinks.delta import DeltaSink
+from tests.receiving import Line, until
+from tests.recovery.test_surroundings import Shop, create_tables
+
+PROGRAM = (sys.executable, "-m", "tests.recovery.freezing_cli")
+RETENTION_S = 1
+
+
+class FrozenShop(Shop):
+    """A job whose driver stops itself, and whose sink deletes unused files after a second."""
+
+    def another(self, home: str, more: str = "") -> JobProcess:
+        job = super().another(home, more)
+        text = job.job_file.read_text().replace("type: delta,", f"type: delta, retention: {RETENTION_S}s,")
+        job.job_file.write_text(text)
+        port = int(text.rpartition("port: ")[2].rstrip("}\n"))
+        job = JobProcess(job.job_file, home=self.folder / home, port=port, program=PROGRAM)
+        job.environment["CDC_TEST_FREEZE"] = str(self.armed)
+        return job
+
+    @property
+    def armed(self) -> Path:
+        return self.folder / "armed"
+
+    def freeze(self, point: str) -> None:
+        """Write rows until the driver has stopped itself at ``point``."""
+        self.armed.write_text(point)
+
+        def is_stopped() -> bool:
+            self.write()
+            return psutil.Process(self.job.pid).status() == psutil.STATUS_STOPPED
+
+        until(is_stopped, 120, f"a driver that is stopped: {point}")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrozenShop]:
+    folder = tmp_path_factory.mktemp("frozen")
+    with (
+        LocalServer.start(obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL",)) as server,
+        Line(server.port) as line,
+    ):
+        create_tables(server)
+        shop = FrozenShop(folder, server, line)
+        with shop.job:
+            shop.job.start()
+            shop.says("RUNNING", timeout_s=400)
+            yield shop
+
+
+def _rewrite(root: Path, target: str, checkpoint: int) -> None:
+    """Commit rows of the table unchanged, as another job would: new files take the place of those that hold them."""
+    sink = DeltaSink(root, retention_s=3600)
+    folder = root / target.replace(".", "/")
+    found = DeltaTable(str(folder))
+    schema = delta_tables.arrow_schema(found)
+    nullable = {field.name: field.nullable for field in found.schema().fields}
+    columns = tuple(TargetColumn(field.name, field.type, nullable[field.name]) for field in schema)
+    name = LoadName("other", "deadbeef", 1, checkpoint, target, 0)
+    files = [pq.read_table(path, partitioning=None) for path in found.file_uris()]
+    rows = [table.select(schema.names).cast(schema).slice(0, 1) for table in files if table.num_rows]
+    parts = []
+    for number, row in enumerate(rows):
+        row = row.append_column(DELETED, [[False]]).append_column(SEQUENCE, [[number]])
+        load = sink.part_writer(TargetTable(target, columns, ("id",)))(
+            replace(name, part=number), iter(row.to_batches())
+        )
+        assert load is not None
+        parts.append(load)
+    place = BinlogPosition("b.000001", 4)
+    sink.commit(parts, CheckpointMark("other", "deadbeef", 1, checkpoint, place, place, checkpoint))
+    sink.close()
+
+
+@pytest.mark.parametrize("point", ["vacuum", "merge", "log"])
+def test_driver_frozen_longer_than_retention_deletes_nothing_live(shop: FrozenShop, point: str) -> None:
+    shop.agrees()
+    shop.freeze(point)
+    checkpoint = 1 + ["vacuum", "merge", "log"].index(point)
+    for table in ("orders", "items"):
+        _rewrite(shop.warehouse, f"ods.{table}", checkpoint)
+    with shop.another("home") as second:  # the lock of the frozen process holds
+        second.log = shop.folder / f"second-{point}.log"
+        second.start()
+        assert second.wait(120) != 0
+        assert "LeaseLost" in second.log.read_text() or "runs" in second.log.read_text()
+    shop.line.cut_all()  # as the server does after its timeout
+    shop.write()
+    time.sleep(RETENTION_S + 0.5)
+    os.kill(shop.job.pid, signal.SIGCONT)
+    shop.agrees()
+    for table in ("orders", "items"):
+        files = DeltaTable(str(shop.warehouse / "ods" / table)).file_uris()
+        assert files and all(Path(path).exists() for path in files)
