@@ -223,7 +223,7 @@ class _Table:
             base, arguments = "tinyint", (Token("1", "1", True),)
         if base == "json" and self._mariadb:
             base = "longtext"
-            column = self._typed(name, base, (), _Attributes(charset="utf8mb4", named=True))
+            column = self._typed(name, base, (), _Attributes(charset="utf8mb4"))
             _, found = self._attributes(name, part)
         else:
             attributes, found = self._attributes(name, part)
@@ -239,7 +239,7 @@ class _Table:
             elif part.take("ZEROFILL"):
                 attributes = replace(attributes, unsigned=True, zerofill=True)
             elif part.take("CHARACTER", "SET") or part.take("CHARSET"):
-                attributes = replace(attributes, charset=charset_name(part.name()), named=True)
+                attributes = replace(attributes, charset=charset_name(part.name()))
             elif part.take("COLLATE"):
                 charset = charset_of_collation(part.name(), attributes.charset)
                 attributes = replace(attributes, charset=charset)
@@ -328,7 +328,6 @@ class _Table:
 @dataclass(frozen=True, slots=True)
 class _Attributes:
     charset: str
-    named: bool = False  # the charset by name, and not by a collation
     unsigned: bool = False
     zerofill: bool = False
     compressed: bool = False

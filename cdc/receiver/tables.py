@@ -209,11 +209,13 @@ class KnownTables:
         assert self._files is not None
         changed: dict[Name, _Change] = {}
         self._looked_at = frozenset([name])
+        # whether the server folds names is not known of files: a statement in another case counts as well
+        folds, self.fold_case = self.fold_case, self.fold_case or all(part == part.lower() for part in name)
         try:
             for statement in self._files.statements_from(self.place()):
                 self._note_changes(statement, {name}, changed)
         finally:
-            self._looked_at = frozenset()
+            self._looked_at, self.fold_case = frozenset(), folds
         return changed
 
     def schema(self, table_map: TableMap) -> TableSchema | None:
