@@ -28,6 +28,7 @@ from cdc.receiver.binlog import BinlogReceiver
 from cdc.receiver.canal import CanalReceiver, first_place
 from cdc.receiver.feeds import files_start
 from cdc.receiver.fetching import Ring
+from cdc.receiver.file_tables import Descriptions, ServerDescriptions, StatementDescriptions
 from cdc.receiver.logged import refuse_unlogged
 from cdc.receiver.start import resolve_start
 from cdc.receiver.tables import Resumption
@@ -134,11 +135,12 @@ def _sink(config: Config) -> Sink:
 def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
     source, window_bytes = config.source, config.memory.window
     if isinstance(source, BinlogFilesSource):
-        pattern = source.location
+        pattern, described = source.location, descriptions_of(source)
         return (
             lambda run, resume, passed: BinlogReceiver.of_files(
                 pattern,
                 routes,
+                descriptions=described,
                 accept_gap=resume is not None and resume.accept_gap,
                 window_bytes=window_bytes,
                 resumption=_resumption(resume, passed),
@@ -191,6 +193,16 @@ def _canal(
         )
 
     return receiver, lambda run: first_place(client_of(source))
+
+
+def descriptions_of(source: BinlogFilesSource) -> Descriptions | None:
+    """Return what `source.schema` says of the tables of binlog files; None where it is not there."""
+    schema = source.table_schema
+    if schema is None:
+        return None
+    if schema.mysql is not None:
+        return ServerDescriptions(endpoint_of(schema.mysql))
+    return StatementDescriptions(schema.statements or "", schema.database or "")
 
 
 def client_of(source: CanalSource) -> CanalClient:

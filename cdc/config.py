@@ -164,12 +164,36 @@ class BinlogSource(MysqlServer):
     start: Start = "snapshot"
 
 
+class FileSchema(Model):
+    """What the tables of binlog files are at the end of the files, where rows do not tell."""
+
+    file: PathText | None = None  # CREATE TABLE statements
+    database: Text | None = None  # of statements before the first USE
+    mysql: MysqlServer | None = None  # a server that has the tables
+
+    @model_validator(mode="after")
+    def _one_way(self) -> FileSchema:
+        if bool(self.file) == (self.mysql is not None):
+            raise Misfit("file", "either `file` or `mysql` is required, and not both")
+        if self.database and not self.file:
+            raise Misfit("database", "belongs to `file`")
+        if self.statements is not None and not Path(self.statements).is_file():
+            raise Misfit("file", f"there is no file {self.statements}")
+        return self
+
+    @property
+    def statements(self) -> str | None:
+        """``file`` made absolute."""
+        return None if self.file is None else self.located(self.file)
+
+
 class BinlogFilesSource(Model):
     """Binlog files on disk, read once to their end."""
 
     tag: ClassVar = "binlog_files"
     type: Literal["binlog_files"]
     path: PathText  # may hold wildcards
+    table_schema: FileSchema | None = Field(None, alias="schema")  # pydantic has a `schema` of its own
 
     @property
     def location(self) -> str:

@@ -34,6 +34,7 @@ class Token:
     text: str
     word: str  # upper case where it is an unquoted word or a sign; "" for quoted names and values
     name: bool  # it can be an identifier
+    literal: str | None = None  # of a plain string literal: its text as written, with the quotes
 
 
 class Unreadable(Exception):
@@ -105,7 +106,8 @@ def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
         if kind == "IDENTIFIER":
             found.append(Token(token.text, "", True))
         elif kind.endswith("STRING"):
-            found.append(Token(token.text, "", False))
+            literal = code[token.start : token.end + 1] if kind == "STRING" else None
+            found.append(Token(token.text, "", False, literal))
         elif (
             found
             and token.start == end + 1

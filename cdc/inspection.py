@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from cdc.assembly import Assembly, assemble, client_of, endpoint_of, reader_of, ring_of
+from cdc.assembly import Assembly, assemble, client_of, descriptions_of, endpoint_of, reader_of, ring_of
 from cdc.binlog.catalog import mapped_tables, table_schemas
 from cdc.binlog.connection import Endpoint
 from cdc.binlog.kernels import refuse_untrusted_caches
@@ -84,7 +84,7 @@ def _needs(remote: str | None) -> tuple[Finding, ...]:
 def _source_findings(config: Config, incarnation: str, parts: Assembly) -> tuple[Finding, ...]:
     source = config.source
     if isinstance(source, BinlogFilesSource):
-        return check_files(source.location)
+        return (*check_files(source.location), *_description_findings(config, source))
     if isinstance(source, CanalSource):
         return _canal_findings(config, source, parts)
     sources = [channel.source for channel in config.channels]
@@ -134,6 +134,26 @@ def _asked(config: Config) -> Endpoint | None:
     if isinstance(source, CanalSource):
         return endpoint_of(source.mysql) if source.mysql else None
     return endpoint_of(source) if isinstance(source, BinlogSource) else None
+
+
+def _description_findings(config: Config, source: BinlogFilesSource) -> tuple[Finding, ...]:
+    """Return what is wrong with `source.schema`."""
+    descriptions = descriptions_of(source)
+    if descriptions is None:
+        return ()
+    try:
+        descriptions.open()
+    except CdcError as error:
+        return (finding_of(error),)
+    found = []
+    for channel in config.channels:
+        try:
+            if "*" not in channel.source:
+                database, _, table = channel.source.partition(".")
+                descriptions.table((database, table))
+        except CdcError as error:
+            found.append(finding_of(error))
+    return tuple(found)
 
 
 def ddl_of_job(config: Config) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from cdc.errors import ConfigError
@@ -302,7 +303,7 @@ def _trace(
         if below is None and not (number == len(location) - 1 and isinstance(node and node.value, dict)):
             continue
         path.append(part)
-        known = owner.model_fields.get(str(part)) if owner is not None and isinstance(part, str) else None
+        known = _fields(owner).get(str(part)) if owner is not None and isinstance(part, str) else None
         if known is not None:
             candidates = list(_models(known.annotation, known.metadata))
             secret = SecretStr in (known.annotation, *get_args(known.annotation))
@@ -343,8 +344,13 @@ def _in_words(found: Mapping[str, Any], path: Place, owner: type[BaseModel] | No
     return f"{found['msg'][:1].lower()}{found['msg'][1:]}{got}"
 
 
+def _fields(owner: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields by the keys that a job file has."""
+    return {field.alias or name: field for name, field in owner.model_fields.items()}
+
+
 def _unknown(key: str, owner: type[BaseModel] | None) -> str:
-    names = list(owner.model_fields) if owner is not None else []
+    names = list(_fields(owner)) if owner is not None else []
     near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
     if near:
         return f"is not a known key; did you mean `{near[0]}`?"

@@ -137,6 +137,11 @@ def charset_of(collation: int, flavor: str) -> str:
     return name
 
 
+def charset_names() -> frozenset[str]:
+    """Return the names of all charsets, as MySQL spells them."""
+    return frozenset(_COLLATIONS)
+
+
 @lru_cache(maxsize=2)
 def _by_collation(flavor: str) -> dict[int, str]:
     found = {number: name for name, text in _COLLATIONS.items() for number in _numbers(text, 10)}

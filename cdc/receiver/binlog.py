@@ -32,7 +32,8 @@ from cdc.errors import (
 )
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
-from cdc.receiver.feeds import Feed, FilesFeed, ServerFeed
+from cdc.receiver.feeds import Feed, FilesFeed, ServerFeed, scan_files
+from cdc.receiver.file_tables import Descriptions, FileTables
 from cdc.receiver.start import scan
 from cdc.receiver.tables import KnownTables, Resumption
 from cdc.receiver.undecided import refuse_unknown
@@ -71,6 +72,7 @@ class BinlogReceiver:
         patience_s: float = PATIENCE_S,
         xa_limit_s: float = XA_LIMIT_S,
         accept_gap: bool = False,
+        files: FileTables | None = None,
     ) -> None:
         """``endpoint``: the server to ask about tables; None for files, whose rows must tell all themselves."""
         self._feed = feed
@@ -91,7 +93,7 @@ class BinlogReceiver:
 
         self._ask = ask
         self._accept_gap = accept_gap
-        self._tables = KnownTables(selection, ask, scan_control_events if identity else None, resumption)
+        self._tables = KnownTables(selection, ask, scan_control_events if identity else None, resumption, files)
         self._window = Window(window_bytes)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -132,6 +134,7 @@ class BinlogReceiver:
             window_bytes=window_bytes,
             resumption=resumption,
             accept_gap=accept_gap,
+            files=None,
             **tuning,
         )
 
@@ -141,13 +144,22 @@ class BinlogReceiver:
         pattern: str,
         selection: Selection,
         *,
+        descriptions: Descriptions | None = None,
         accept_gap: bool = False,
         window_bytes: int = WINDOW_BYTES,
         resumption: Resumption = Resumption(),  # noqa: B008
     ) -> BinlogReceiver:
-        """A receiver of binlog files on disk, in order of their numbers; it ends behind the last one."""
+        """Return a receiver of binlog files on disk, in order of their numbers; it ends after the last one.
+
+        ``descriptions``: of tables whose rows do not tell their columns.
+        """
         return cls(
-            FilesFeed(pattern), selection, window_bytes=window_bytes, resumption=resumption, accept_gap=accept_gap
+            FilesFeed(pattern),
+            selection,
+            window_bytes=window_bytes,
+            resumption=resumption,
+            accept_gap=accept_gap,
+            files=FileTables(partial(scan_files, pattern), descriptions),
         )
 
     # --- the Consumer's side ---

@@ -5,18 +5,19 @@ from __future__ import annotations
 import glob
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from cdc.binlog.connection import HEARTBEAT_S, SILENT_HEARTBEATS, BinlogStream, Endpoint, ReaderIdentity
 from cdc.binlog.decoder import BinlogDecoder
+from cdc.binlog.events import Statement
 from cdc.binlog.server import Reader, Server
 from cdc.errors import PositionLost, SourceBlocked, SourceUnavailable
 from cdc.position import BinlogPosition
 from cdc.receiver.logged import refuse_unlogged
-from cdc.receiver.start import FIRST_EVENT, Continuation, continuation
+from cdc.receiver.start import FIRST_EVENT, Continuation, NoTables, continuation
 from cdc.receiver.tables import KnownTables
 
 
@@ -159,6 +160,11 @@ class FilesFeed:
 
     def begin(self, position: BinlogPosition, tables: KnownTables) -> Continuation:
         """See ``Feed``."""
+        tables.prepare_files()
+        return self.open(position)
+
+    def open(self, position: BinlogPosition) -> Continuation:
+        """Read from ``position`` on. Raises: PositionLost - its file is not there."""
         self.close()
         files = binlog_files(self._pattern)
         names = [path.name for path in files]
@@ -200,6 +206,22 @@ class FilesFeed:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def scan_files(pattern: str, start: BinlogPosition, on_statement: Callable[[Statement], None]) -> None:
+    """Read the control events from ``start`` to the end of the files. Raises: PositionLost, SourceUnavailable."""
+    nothing, feed = NoTables(), FilesFeed(pattern)
+    decoder = BinlogDecoder(
+        selection=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=False
+    )
+    feed.open(start)
+    try:
+        while not feed.ended:
+            feed.fill(decoder, 0)
+            while decoder.next() is not None:
+                pass
+    finally:
+        feed.close()
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def misfit(schema: TableSchema, table_map: TableMap) -> str | None:
     if len(schema.columns) != len(table_map.columns):
         return f"{len(schema.columns)} columns are known, the rows have {len(table_map.columns)}"
     for column, mapped in zip(schema.columns, table_map.columns, strict=True):
-        problem = _column_misfit(column, mapped, mariadb=table_map.mariadb)
+        problem = column_misfit(column, mapped, mariadb=table_map.mariadb)
         if problem is not None:
             return f"column {column.name} {problem}"
     if table_map.key and [schema.columns[index].name for index in table_map.key] != list(schema.key):
@@ -85,7 +85,8 @@ def misfit(schema: TableSchema, table_map: TableMap) -> str | None:
     return None
 
 
-def _column_misfit(column: Column, mapped: MappedColumn, *, mariadb: bool) -> str | None:
+def column_misfit(column: Column, mapped: MappedColumn, *, mariadb: bool) -> str | None:
+    """Return why ``column`` cannot describe the values of ``mapped``; None where nothing speaks against it."""
     low, high = mapped.meta & 0xFF, mapped.meta >> 8
     if mapped.name is not None and mapped.name != column.name:
         return f"is called {mapped.name} there"
@@ -129,7 +130,7 @@ def assembled(table_map: TableMap, known: TableSchema | None) -> TableSchema | N
     columns = []
     for mapped in table_map.columns:
         other = others.get(mapped.name or "")
-        if other is not None and _column_misfit(other, mapped, mariadb=table_map.mariadb) is None:
+        if other is not None and column_misfit(other, mapped, mariadb=table_map.mariadb) is None:
             columns.append(other)
             continue
         try:

@@ -293,19 +293,23 @@ def _check_purged(server: Server, position: BinlogPosition) -> None:
 # --- reading control events alone ---
 
 
-class _Nothing:
+class NoTables:
     """A selection that maps no table, so that a decoder gives control events only."""
 
     def maps(self, database: str, table: str) -> bool:
+        """See ``Selection``."""
         return False
 
     def reads(self, schema: TableSchema) -> Reads:
+        """See ``Selection``."""
         raise AssertionError("no table is mapped")
 
     def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """See ``Selection``."""
         raise AssertionError("no table is mapped")
 
     def schema(self, table_map: object) -> TableSchema:
+        """See ``TableSource``."""
         raise AssertionError("no table is mapped")
 
 
@@ -321,7 +325,7 @@ def scan(
     Within one file that is exactly ``end``; over several it may lie a little behind. Rows are stepped over unseen.
     No other reader is disturbed. Raises: SourceUnavailable, PositionLost.
     """
-    nothing = _Nothing()
+    nothing = NoTables()
     decoder = BinlogDecoder(
         selection=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=True
     )

@@ -20,6 +20,7 @@ from cdc.errors import LEAVE_OUT, LOAD_AGAIN, CdcError, SchemaChanged, SchemaMis
 from cdc.names import table_of, table_text
 from cdc.position import BinlogPosition, Position
 from cdc.receiver.base import Selection
+from cdc.receiver.file_tables import FileTables, with_nulls
 from cdc.receiver.fit import assembled, misfit, refuse_lost_labels
 from cdc.schema import Column, Kind, TableSchema
 
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FULL_METADATA = "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later), so that rows tell their columns."
-_FILES_WITHOUT_METADATA = (
-    "These files cannot be read alone, since they do not have the names and types of columns. Read them from a server "
-    "that has the files and the tables (`type: binlog` with `start: {file, offset}`), or leave the table out."
-)
 
 Name = tuple[str, str]  # database and table
 Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], None]], BinlogPosition]
@@ -119,7 +116,9 @@ class KnownTables:
         ask: Callable[[], Server] | None,
         scan: Scan | None,
         resumption: Resumption,
+        files: FileTables | None = None,
     ) -> None:
+        self._files = files  # without ``ask``: what describes tables of binlog files
         self._selection = selection
         self._ask = ask  # opens a connection for questions; None: no server, binlog files alone
         self._scan = scan
@@ -169,6 +168,11 @@ class KnownTables:
         elif missing:
             self._learn(server, missing, start)
 
+    def prepare_files(self) -> None:
+        """Read what the job file says of the tables of binlog files. Raises: SourceBlocked, SourceUnavailable."""
+        if self._files is not None:
+            self.fold_case = self._files.open()
+
     def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, _Change]:
         """Take today's description of tables for the one in force at ``since``; what forbids it, by table."""
         found = table_schemas(server, names, self._selection.leave_out)
@@ -184,21 +188,35 @@ class KnownTables:
         if not names or self._scan is None or (start.file and start.server == end.server and start.reached(end)):
             return changed
 
-        def look(statement: Statement) -> None:
-            effect = self._effect(statement)
-            creates = effect.kind is EffectKind.CREATES
-            if not (creates or effect.reshapes or (effect.kind is EffectKind.TOUCHES and not effect.columns_stay)):
-                return
-            for name in names.intersection(map(table_of, effect.tables)):
-                begun = self._begun.get(name)
-                if not (creates and begun is not None and _same_place(begun, statement.before)):
-                    changed.setdefault(name, _Change(effect.reason, statement.before))
-
         self._looked_at = frozenset(names)
         try:
-            self._scan(server, start, end, look)
+            self._scan(server, start, end, lambda statement: self._note_changes(statement, names, changed))
         finally:
             self._looked_at = frozenset()
+        return changed
+
+    def _note_changes(self, statement: Statement, names: set[Name], changed: dict[Name, _Change]) -> None:
+        effect = self._effect(statement)
+        creates = effect.kind is EffectKind.CREATES
+        if not (creates or effect.reshapes or (effect.kind is EffectKind.TOUCHES and not effect.columns_stay)):
+            return
+        for name in names.intersection(map(table_of, effect.tables)):
+            begun = self._begun.get(name)
+            if not (creates and begun is not None and _same_place(begun, statement.before)):
+                changed.setdefault(name, _Change(effect.reason, statement.before))
+
+    def _changed_in_files(self, name: Name) -> Mapping[Name, _Change]:
+        """Return the first statement after the current position that changed the columns of a table."""
+        assert self._files is not None
+        changed: dict[Name, _Change] = {}
+        self._looked_at = frozenset([name])
+        # whether the server folds names is not known of files: a statement in another case counts as well
+        folds, self.fold_case = self.fold_case, self.fold_case or all(part == part.lower() for part in name)
+        try:
+            for statement in self._files.statements_from(self.place()):
+                self._note_changes(statement, {name}, changed)
+        finally:
+            self._looked_at, self.fold_case = frozenset(), folds
         return changed
 
     def schema(self, table_map: TableMap) -> TableSchema | None:
@@ -219,6 +237,9 @@ class KnownTables:
         name = (table_map.database, table_map.table)
         known = self._newest(name)
         if known is not None and misfit(known, table_map) is None:
+            if self._files is not None and (exact := with_nulls(known, table_map)) is not known:
+                self._keep(name, exact)
+                return self._newest(name)
             return known
         if name in self._sequences or self._is_left_out(name):
             return None
@@ -235,9 +256,7 @@ class KnownTables:
                 changed = self._learn(server, [name], self.place())
             known = self._newest(name)
         else:
-            known = assembled(table_map, known)
-            if known is not None:
-                self._keep(name, known)
+            known, changed = self._schema_of_files(table_map, known)
         problem = misfit(known, table_map) if known is not None else "nothing describes them"
         change = changed.get(name)
         if change is not None:
@@ -247,7 +266,7 @@ class KnownTables:
         error = SchemaMismatch(
             f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
             mend=(f"{LEAVE_OUT} " if change is not None else "")
-            + (_FULL_METADATA if self._ask is not None else _FILES_WITHOUT_METADATA),
+            + (_FULL_METADATA if self._files is None else self._files.hint(name, changes=change is not None)),
             table=table_map.name,
             position=self.place(),
         )
@@ -258,6 +277,26 @@ class KnownTables:
             raise error
         self._left_out[name] = change.at
         return None
+
+    def _schema_of_files(
+        self, table_map: TableMap, known: TableSchema | None
+    ) -> tuple[TableSchema | None, Mapping[Name, _Change]]:
+        """Return the table as the files and the job file describe it, and what forbids to use the latter."""
+        name, later = (table_map.database, table_map.table), None
+        changed: Mapping[Name, _Change] = {}
+        if self._files is not None:
+            if known is None and self._files.described:
+                changed, later = self._changed_in_files(name), self._files.table(name)
+                if name not in changed:
+                    known, later = later, None
+            self._files.refuse_unsure(table_map, known, later)
+        found = assembled(table_map, known)
+        if found is None and known is not None and misfit(known, table_map) is None:
+            found = with_nulls(known, table_map)
+        if found is None:
+            return known, changed
+        self._keep(name, found)
+        return self._newest(name), {}
 
     def _is_left_out(self, name: Name) -> bool:
         """Whether the statement that its rows are left out up to is still to come."""
@@ -403,6 +442,8 @@ class KnownTables:
             self._begun |= dict.fromkeys(map(table_of, effect.tables), statement.before)
             known = [name for name in map(table_of, effect.tables) if name in self._versions]
             self._gone |= dict.fromkeys(known, statement.before)
+            for name in map(table_of, effect.tables):
+                self._begin_table(statement, name, statement.before)
         elif effect.kind is EffectKind.HARMLESS:
             if effect.may_rekey:
                 self._check_key(statement, effect)
@@ -432,6 +473,11 @@ class KnownTables:
         """Go on with the tables as they are behind the statement, if the mapping still fits them."""
         names = [table_of(table) for table in effect.tables]
         self._drop(effect.tables)
+        if self._files is not None and not effect.columns_stay:
+            for name in names:
+                self._files.changed(name, self._newest(name))
+                self._gone[name] = statement.after  # what comes under that name must be described again
+                self._begin_table(statement, name, statement.after)
         if self._ask is None:
             return
         with self._ask() as server:
@@ -455,6 +501,12 @@ class KnownTables:
                     continue
                 self._add(name, schema, statement.after)
 
+    def _begin_table(self, statement: Statement, name: Name, since: BinlogPosition) -> None:
+        """Take the table from a CREATE TABLE statement in binlog files, if it defines all."""
+        schema = self._files.created(statement, name) if self._files is not None else None
+        if schema is not None:
+            self._add(name, schema, since)
+
     def _drop(self, tables: Iterable[str]) -> None:
         for table in tables:
             name = table_of(table)
@@ -464,6 +516,8 @@ class KnownTables:
 
     def _check_key(self, statement: Statement, effect: Effect) -> None:
         name = table_of(effect.tables[0])
+        if self._files is not None and self._files.keyed_by_index(name):
+            self._renew(statement, effect)
         known = self.current(*name)
         if known is None or self._ask is None:
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import BinlogSource, CanalSource, DeltaSink, DorisSink, load_config
+from cdc.config import BinlogFilesSource, BinlogSource, CanalSource, DeltaSink, DorisSink, load_config
 from cdc.errors import ConfigError
 
 GOOD = """\
@@ -108,6 +108,35 @@ status: {host: 127.0.0.1, port: 8470, token: ${CDC_TOKEN}}
     files = '{type: binlog_files, path: "archive/mysql-bin.*"}'
     source = load_config(written(tmp_path, "name: a\nsource: " + files + GOOD[GOOD.index("\nsink") :])).source
     assert source.location == str(tmp_path / "archive" / "mysql-bin.*")  # type: ignore[union-attr]
+
+
+def files_job(tmp_path: Path, schema: str) -> Path:
+    source = f'{{type: binlog_files, path: "archive/mysql-bin.*", schema: {schema}}}'
+    return written(tmp_path, "name: a\nsource: " + source + GOOD[GOOD.index("\nsink") :])
+
+
+def test_the_schema_of_binlog_files_is_a_file_or_a_server(tmp_path: Path) -> None:
+    (tmp_path / "schema.sql").touch()
+    source = load_config(files_job(tmp_path, "{file: schema.sql, database: shop}")).source
+    assert isinstance(source, BinlogFilesSource) and source.table_schema is not None
+    assert (source.table_schema.statements, source.table_schema.database) == (str(tmp_path / "schema.sql"), "shop")
+    config = load_config(files_job(tmp_path, "{mysql: {host: db, username: cdc, password: s3cret}}"))
+    assert isinstance(config.source, BinlogFilesSource) and config.source.table_schema is not None
+    assert config.source.table_schema.mysql is not None and "s3cret" in config.secrets()
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ("{}", "source.schema.file: either `file` or `mysql` is required, and not both"),
+        ("{file: gone.sql}", "source.schema.file: there is no file"),
+        ("{mysql: {host: db, username: a}, database: shop}", "source.schema.database: belongs to `file`"),
+        ("{fiel: schema.sql}", "did you mean `file`?"),
+    ],
+)
+def test_a_faulty_schema_of_binlog_files_is_refused(tmp_path: Path, schema: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        load_config(files_job(tmp_path, schema))
 
 
 def test_every_key_of_the_canal_doris_and_starrocks_forms_is_known(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PLAIN = {"name", "type", "source", "sink", "target", "channels", "job", "usernam
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        yield name
+        yield field.alias or name
         yield from inner(field.annotation)
 
 
