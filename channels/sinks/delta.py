@@ -83,6 +83,7 @@ class DeltaSink:
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._leaf_threads = ThreadPoolExecutor(cores, "delta-leaf")
         self._claim = Claim(self._root / STAGING)
+        self._began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self._logs = DurableLogs()
         self._tables: dict[str, DeltaTable] = {}
         self._identities: dict[str, str] = {}  # of tables with committed rows
@@ -411,8 +412,10 @@ class DeltaSink:
                     mend="Raise `memory.merge`, or lower `commit.max_rows` where transactions allow.",
                     table=table,
                 )
-            name = f"part-{label_for(loads[0].name)}"
+            # no name is used twice: a file that a stopped process holds for unused never becomes part of the table
+            name = f"part-{label_for(loads[0].name)}-{uuid.uuid4().hex[:16]}"
             actions = Merge(folder, schema, load, table_files(found, key), name).actions(self._leaf_threads)
+            self._claim.check(mark)
             self._write_log(found, table, actions, mark)
         except OSError as error:
             raise unavailable(error, folder) from error
@@ -449,6 +452,7 @@ class DeltaSink:
             actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
             if not actions:
                 return
+            self._claim.check_all()
             self._logs.append(found, folder, actions, found.history(1)[0].get(MARK))
             found.update_incremental()
         except CommitFailedError:
@@ -479,16 +483,22 @@ class DeltaSink:
         if now - self._vacuumed.get(table.name, -_VACUUM_EVERY_S) < min(_VACUUM_EVERY_S, self._retention_s):
             return
         self._vacuumed[table.name] = now
-        # The clock is read before the table: a process that is frozen after this line, however long, deletes only
-        # what was unused for the retention when it read the clock.
-        oldest = time.time() - self._retention_s
+        folder, oldest = self._folder(table.name), self._wall_clock() - self._retention_s
+
+        def active() -> set[str]:
+            found = self._open(table.name, anew=True)
+            if found is None:
+                raise self._gone(table.name)
+            return {file.path for file in table_files(found, ())}
+
         try:
-            newest = self._open(table.name, anew=True)
-            if newest is not None:
-                active = {file.path for file in table_files(newest, ())}
-                delete_unused(self._folder(table.name), active, oldest)
+            delete_unused(folder, active, oldest, self._claim.check_all)
         except OSError as error:
-            raise unavailable(error, self._folder(table.name)) from error
+            raise unavailable(error, folder) from error
+
+    def _wall_clock(self) -> float:
+        """Return seconds since 1970; a clock that is set ahead while this process lives shortens no retention."""
+        return min(time.time(), self._began + time.clock_gettime(time.CLOCK_BOOTTIME))
 
     def _refuse_missing_root(self) -> None:
         """Raise SinkUnavailable if the root is away. A marker that was there is missing where it is not mounted."""

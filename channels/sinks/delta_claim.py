@@ -75,6 +75,15 @@ class Claim:
         if found is not None and (found["incarnation"], found["fence"]) != (mark.incarnation, mark.fence):
             raise _foreign(mark.job, found)
 
+    def check_all(self) -> None:
+        """Check every claim of this process. Raises: SinkForeign - another run has claimed the folder since."""
+        for job in list(self._held):
+            path = self._path(job)
+            try:
+                self._check_name(job, path)
+            except OSError as error:
+                raise unavailable(error, path) from error
+
     def release(self) -> None:
         """Let everything go. Harmless when repeated."""
         for held in self._held.values():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,8 +20,13 @@ from channels.sinks.delta_merge import LEAF_BYTES, LEAF_ROWS, Action, TableFile,
 _SMALL_ROWS = LEAF_ROWS // 4
 _SMALL_BYTES = LEAF_BYTES // 8
 _SMALL_FILES = 8  # so many small files are worth a rewrite
-# names of data files: of merges, which begin with the label of a load, and of compactions; and before they are complete
-_OWN = re.compile(r"part-(cdc-[-A-Za-z0-9_]+|[0-9a-f]{32}-[0-9]+(-[0-9]+)?)\.parquet(\.[0-9a-f]{32}\.tmp)?")
+# what a merge (label and 16 digits) or a compaction (32 digits) writes, whole or not; Spark's and deltalake's own names
+# have hyphens within the digits
+_OWN_NAME = re.compile(
+    r"part-(cdc-[a-z0-9_-]+-[0-9a-f]{8}-\d+-\d+-\w*-[0-9a-f]{10}-\d+-\d+-\d+-[0-9a-f]{16}-(leaf-\d+-|rows-\d+-|new-|staged-)\d+"
+    r"|[0-9a-f]{32}-\d+-\d+)\.parquet(\.[0-9a-f]{32}\.tmp)?",
+    re.ASCII,
+)
 _ROUND_ROWS, _ROUND_BYTES = 20 * LEAF_ROWS, 8 * LEAF_BYTES  # rewritten in one call at most: commits wait for it
 
 
@@ -51,31 +57,44 @@ def compaction(
     return actions
 
 
-def delete_unused(folder: Path, active: set[str], oldest: float) -> int:
-    """Delete files of a table that no version since ``oldest`` names; return their count.
+def delete_unused(folder: Path, find_active: Callable[[], set[str]], oldest: float, check: Callable[[], None]) -> int:
+    """Delete files of this program that no version of the table since ``oldest`` names; return their count.
 
-    ``oldest``: seconds since 1970, read before ``active``, the files of the newest version. Only files that a job has
-    named are deleted. A file that the newest version does not name was dropped by the log entry that removed it; where
-    the log no longer has such an entry, the retention is long past. Files whose writer was killed are deleted as well.
+    ``oldest``: seconds since 1970, read from the clock before ``find_active`` opens the newest version: a process that
+    was stopped in between for longer than the retention deletes nothing that came meanwhile.
+    ``check``: raises when another process has taken over; called before each deletion. Files of other writers stay.
     """
-    recent: set[str] = set()
-    for entry in (folder / "_delta_log").glob("*.json"):
-        if entry.stat().st_mtime >= oldest:
-            recent.update(_removed(entry))
+    active = find_active()
+    recent = set(_removed_since(folder / "_delta_log", oldest))
     count = 0
     for path in folder.glob("part-*.parquet*"):
-        is_own = _OWN.fullmatch(path.name) is not None
-        if is_own and path.name not in active and path.name not in recent and path.stat().st_ctime < oldest:
+        if path.name in active or path.name in recent or not _OWN_NAME.fullmatch(path.name):
+            continue
+        # names are never used twice, so what is unused now stays unused
+        if path.lstat().st_ctime < oldest:
+            check()
             path.unlink(missing_ok=True)
             count += 1
     return count
 
 
+def _removed_since(log: Path, oldest: float) -> Iterator[str]:
+    """Names of files that a version since ``oldest`` removed; those whose entry is deleted are in a checkpoint."""
+    for entry in log.glob("[0-9]*.json"):
+        with suppress(FileNotFoundError):  # log clean-up of another writer
+            if entry.stat().st_mtime >= oldest:
+                yield from _removed(entry)
+    for checkpoint in sorted(log.glob("[0-9]*.checkpoint*.parquet"))[-1:]:
+        removed = pq.read_table(checkpoint, columns=["remove"]).column("remove").drop_null().to_pylist()
+        for one in removed:
+            if one["path"] is not None and (one["deletionTimestamp"] or 0) >= oldest * 1000:
+                yield unquote(one["path"])
+
+
 def _removed(entry: Path) -> Iterator[str]:
-    with entry.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith('{"remove"'):
-                yield unquote(json.loads(line)["remove"]["path"])
+    for line in entry.read_bytes().split(b"\n"):
+        if b'"remove"' in line and (removed := json.loads(line).get("remove")) is not None:
+            yield unquote(removed["path"])
 
 
 def _place(file: TableFile) -> tuple[bool, object]:

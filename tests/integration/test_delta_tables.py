@@ -295,7 +295,7 @@ def test_what_a_kill_in_the_middle_left_is_deleted(tmp_path: Path) -> None:
     dead.claim(mark(0), ["ods.orders"])
     dead.ensure_table(TABLE)
     commit(dead, 1, range(3))
-    growing = tmp_path / "ods/orders" / f"part-cdc-shop-1.parquet.{'0' * 32}.tmp"  # a merge's file, not whole yet
+    growing = tmp_path / "ods/orders" / f"part-{'0' * 32}-0-0.parquet.{'0' * 32}.tmp"  # a merge's file, not whole yet
     growing.touch()
     foreign = tmp_path / "_cdc_staging" / f"seen-shop-two-{'0' * 32}"  # of another job
     foreign.touch()
