@@ -134,7 +134,7 @@ def served():
     answers = {
         "Server": _Server,
         "mapped_tables": lambda server, _: [tuple(name.split(".")) for name in server.endpoint.tables.names()],
-        "table_schemas": lambda _, names: {name: schema_of(".".join(name)) for name in names},
+        "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},
         "settled": lambda server, position: server.endpoint.tables.settle(position),
         "settle_session": lambda _: None,
         "order_of": lambda _, schema, __: _Order(schema.name),
