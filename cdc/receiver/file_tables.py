@@ -239,8 +239,8 @@ class FileTables:
             self._before[name] = schema
 
     def keyed_by_index(self, name: Name) -> bool:
-        """Return whether the key is a unique index, and no primary key, as a CREATE TABLE statement says."""
-        return bool(self._key_indexes.get(name))
+        """Return whether the key may be a unique index: no CREATE TABLE statement was seen with a primary key."""
+        return self._key_indexes.get(name) != ""
 
     def statements_from(self, place: BinlogPosition) -> Sequence[Statement]:
         """Return the statements of the files from ``place`` on. The first call reads the files' control events."""
