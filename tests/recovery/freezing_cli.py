@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if armed.exists() and armed.read_text() == point:
             armed.unlink()
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.2)  # the kernel may stop another thread first, and this one a moment later
         return function(*arguments, **options)
 
     return call
