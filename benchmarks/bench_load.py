@@ -82,6 +82,13 @@ def orders(ids: np.ndarray[Any, Any], sequence: int, seed: int = 0) -> pa.Record
     )
 
 
+def created(root: Path) -> DeltaSink:
+    """Return a sink whose root exists, as a job's first start leaves it."""
+    sink = DeltaSink(root)
+    sink.identity(create=True)
+    return sink
+
+
 @dataclass
 class Usage:
     """CPU seconds and peak memory of this process and everything it started."""
@@ -166,7 +173,7 @@ class Bench:
 
     def many(self, name: str, mapped: Callable[[int], Mapping], channels: int = 100, rows: int = 100) -> None:
         """One cycle over many channels with a few rows each, the second one of updates."""
-        sink = DeltaSink(self.folder / f"many-{name}")
+        sink = created(self.folder / f"many-{name}")
         runner, types = SparkTaskRunner(self.sessions, sink), SparkExpressionTypes(self.sessions)
         found = [Channel(mapped(number), order_schema(f"t{number}"), types) for number in range(channels)]
         for channel in found:
@@ -192,7 +199,7 @@ class Bench:
 
     def merges(self, target_rows: int, kinds: Sequence[str] = ("recent", "random")) -> None:
         """Commits of 2,000 changed rows on a target of ``target_rows``."""
-        sink = DeltaSink(self.folder / f"merge-{target_rows}")
+        sink = created(self.folder / f"merge-{target_rows}")
         mapping = Mapping("shop.orders", "ods.orders")
         self.load(f"delta.{target_rows}", sink, mapping, target_rows)
         random = np.random.default_rng(7)
@@ -241,9 +248,9 @@ def main() -> None:
     if "null" in arguments.parts:
         bench.load("null", NullSink(bench.folder), identity, arguments.rows, commit=False)
     if "delta" in arguments.parts:
-        bench.load("delta", DeltaSink(bench.folder / "delta"), identity, arguments.rows)
+        bench.load("delta", created(bench.folder / "delta"), identity, arguments.rows)
     if "mapped" in arguments.parts:
-        bench.load("mapped.delta", DeltaSink(bench.folder / "mapped"), mapped, arguments.rows)
+        bench.load("mapped.delta", created(bench.folder / "mapped"), mapped, arguments.rows)
     if "many" in arguments.parts:
         bench.many("identity", lambda number: Mapping(f"shop.t{number}", f"ods.t{number}"))
     if "many_mapped" in arguments.parts:

@@ -151,6 +151,21 @@ class FrontendSql:
             )
         )
 
+    def creation_times(self, names: Iterable[str]) -> dict[str, str]:
+        """Return when each of the tables ``names`` was created; one that does not exist is left out.
+
+        Source: ``information_schema.tables`` of Doris and StarRocks, which an account sees with SELECT on the table.
+        """
+        wanted = set(names)
+        found = {}
+        for database in sorted({name.partition(".")[0] for name in wanted}):
+            rows = self.ask(
+                "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (database,)
+            )
+            for table, created in (tuple(row.values()) for row in rows):
+                found[f"{database}.{table}"] = str(created)
+        return {name: created for name, created in found.items() if name in wanted}
+
     def databases_with(self, table: str) -> list[str]:
         """Databases that have a table of this name."""
         found = self.ask("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))

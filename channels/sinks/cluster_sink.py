@@ -307,8 +307,22 @@ class ClusterSink(ABC):
         return
 
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
-        """See ``Sink``."""
-        return {name: TargetState("") for name in targets}
+        """See ``Sink``: the creation time of a table, and the checkpoint of its database in ``_cdc_checkpoints``.
+
+        A table alone that was restored from a backup with its creation time, or was truncated, is not noticed.
+        """
+        created = self._sql.creation_times(targets)
+        recorded = set(self._sql.databases_with(CHECKPOINTS))
+        checkpoints = {
+            database: next(
+                (mark.checkpoint for mark in self._sql.marks([database], job) if mark.incarnation == incarnation), -1
+            )
+            for database in recorded & {name.partition(".")[0] for name in created}
+        }
+        return {
+            name: TargetState(identity, checkpoints.get(name.partition(".")[0], -1))
+            for name, identity in created.items()
+        }
 
     def _is_recorded(self, checkpoint: CheckpointMark) -> bool:
         return self._sql.is_recorded(checkpoint.job, checkpoint.incarnation, checkpoint.checkpoint)

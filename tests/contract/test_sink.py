@@ -245,18 +245,10 @@ def test_committing_again_changes_nothing(subject: Subject) -> None:
     assert subject.sink.state(first) is LoadState.COMMITTED
 
 
-def test_commit_of_checkpoint_below_the_sinks_raises_ownership_error(subject: Subject) -> None:
-    """A state that is an older copy gives its checkpoints numbers that the sink has seen."""
-    subject.sink.commit([subject.prepare(name(2), (1, "one"))], mark(2))
-    with pytest.raises(SinkForeign, match="checkpoint 2"):
-        subject.sink.commit([subject.prepare(name(1), (2, "two"))], mark(1))
-    if subject.two_phase:
-        assert subject.texts() == {1: "one"}
-
-
 def test_target_states_prove_identity_and_checkpoint(subject: Subject) -> None:
     states = subject.sink.target_states("shop", mark().incarnation, ["ods.orders", "ods.nothing"])
     assert states.keys() == {"ods.orders"}, "a table that is missing is left out"
+    assert states["ods.orders"].checkpoint in (None, -1)
     subject.sink.commit([subject.prepare(name(), (1, "one"))], mark())
     again = subject.restart().target_states("shop", mark().incarnation, ["ods.orders"])
     assert again["ods.orders"].identity == states["ods.orders"].identity
@@ -574,13 +566,11 @@ def test_year_zero_is_kept_by_delta(tmp_path: Path) -> None:
 
 
 def test_commit_with_newer_checkpoint_at_sink_is_refused(subject: Subject) -> None:
-    if not isinstance(subject.sink, DorisSink | StarrocksSink):
-        return
     subject.sink.claim(mark(0), ["ods.orders"])
     newer = subject.prepare(name(5), (1, "five"))
     subject.sink.commit([newer], mark(5))
     subject.sink.commit([newer], mark(5))  # an equal checkpoint is a repeat
     older = subject.prepare(name(4), (2, "four"))
-    with pytest.raises(SinkForeign, match="checkpoint 5 of job shop"):
+    with pytest.raises(SinkForeign, match="checkpoint 5"):
         subject.sink.commit([older], mark(4))
     assert subject.sink.last_checkpoint("shop") == mark(5)

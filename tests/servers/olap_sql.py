@@ -198,7 +198,20 @@ class SqlStatements:
                 table.set("db", exp.to_identifier(context.database or ""))
             if table.db.lower() != "information_schema":
                 self.table(table, context)
+            elif table.name.lower() == "tables":
+                table.replace(self._tables().subquery("tables"))
         return tree.sql("duckdb")
+
+    def _tables(self) -> exp.Query:
+        """information_schema.tables, as far as the sinks ask for it."""
+        rows = [
+            f"({exp.Literal.string(one.database)}, {exp.Literal.string(one.name)}, TIMESTAMP '{one.created}')"
+            for one in self.storage.tables.values()
+        ]
+        values = ", ".join(rows or ["(NULL, NULL, NULL)"])
+        return parse_one(
+            f"SELECT * FROM (VALUES {values}) AS t(TABLE_SCHEMA, TABLE_NAME, CREATE_TIME)", dialect="duckdb"
+        )
 
     def table(self, node: exp.Expression, context: Context) -> StoredTable:
         """The table named. Raises: SqlRefused - unknown."""

@@ -6,6 +6,7 @@ reader sees. A load's rows pass ``check`` (text to types, with the refusals of t
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -86,6 +87,7 @@ class StoredTable:
     partition_column: str | None = None
     partitions: list[StoredPartition] = field(default_factory=list)
     version: int = 1
+    created: str = ""  # CREATE_TIME
     renamed: dict[str, str] = field(default_factory=dict)  # a name that a prepared load may know -> today's
 
     @property
@@ -118,6 +120,7 @@ class Storage:
         self.tables: dict[tuple[str, str], StoredTable] = {}
         self.databases: set[str] = set()
         self.string_limit = string_limit
+        self._created = 0
 
     def query(self, sql: str) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
         """Names, DuckDB's types and rows."""
@@ -148,6 +151,9 @@ class Storage:
             columns = [f'"{column.name}" {column.stored}' for column in table.columns]
             columns += [f'"{SIGN}" TINYINT', f'"{SEQUENCE}" HUGEINT', f'"{VERSION}" BIGINT']
             self._duck.execute(f"CREATE TABLE {table.base} ({', '.join(columns)})")
+            # real servers count in seconds; here no two tables are created in the same one
+            self._created += 1
+            table.created = str(datetime.datetime(2026, 1, 1) + datetime.timedelta(seconds=self._created))
             self.tables[table.database, table.name] = table
             self._make_view(table)
 
