@@ -8,7 +8,7 @@
         SourceUnavailable                  RETRY
         SourceRewound                      ABORT_OPEN
         PositionLost, WrongServer, DecodeError, SchemaMismatch,
-        SchemaChanged, UnsupportedImage, SourceBlocked   PAUSE
+        SchemaChanged, UnsupportedImage, SnapshotIncomplete, SourceBlocked   PAUSE
       SinkError
         SinkUnavailable, SinkBusy          RETRY
         CommitUnknown                      RESOLVE
@@ -126,6 +126,10 @@ class UnsupportedImage(SourceError):
     """A row image that is not FULL, or statement-based DML, on a mapped table."""
 
 
+class SnapshotIncomplete(SourceError):
+    """A snapshot has read far fewer rows than the server counts."""
+
+
 class SourceBlocked(SourceError):
     """Something on the source side that a person must end: a second reader under our id, changes left unlogged."""
 
@@ -208,6 +212,7 @@ _ANSWERS: tuple[tuple[type[BaseException], Answer], ...] = (
     (SchemaMismatch, Answer.PAUSE),
     (SchemaChanged, Answer.PAUSE),
     (UnsupportedImage, Answer.PAUSE),
+    (SnapshotIncomplete, Answer.PAUSE),
     (SourceBlocked, Answer.PAUSE),
     (CommitUnknown, Answer.RESOLVE),
     (LoadLost, Answer.RELOAD),

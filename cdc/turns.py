@@ -25,6 +25,7 @@ from cdc.schema import Column, TableSchema
 from cdc.snapshot.chunker import Chunker
 from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
 from cdc.snapshot.keys import Order, order_of
+from cdc.snapshot.row_count import check_rows_read, count_rows
 from cdc.snapshot.select import check_condition, settle_session
 from cdc.snapshot.settled import settled
 from cdc.sweep import deletes, surplus, swept_columns
@@ -167,7 +168,7 @@ class Turns:
             if reads and not (plain and reads[0].expressions is None):
                 continue  # a table with expressions is read alone
             if not snapshot.open:
-                self._ended(name, server)
+                self._ended(name, server, order)
                 continue
             read = self._read_of(channel, schema, order, snapshot.where, sequence, checkpoint)
             chunks += [ChunkRead(len(reads), chunk) for chunk in snapshot.open]
@@ -245,8 +246,10 @@ class Turns:
             open=plan.chunks,
             chunks=len(plan.chunks),
             estimated_rows=plan.estimated_rows,
+            last_key=plan.chunks[-1].upto if plan.chunks else None,
             low=position,
         )
+        snapshot = replace(snapshot, counted_rows=count_rows(server, order, snapshot))
         self.tables = {**self.tables, name: snapshot}
         return snapshot
 
@@ -319,7 +322,7 @@ class Turns:
             for number, name in enumerate(turn.tables):
                 self._advance(name, [one for one in outcome.chunks if one.table == number], seconds)
                 if not self.tables[name].open:
-                    self._ended(name, server)
+                    self._ended(name, server, turn.reading.tables[number].order)
         return self.tables
 
     def _advance(self, name: str, outcomes: Sequence[object], seconds: float) -> None:
@@ -346,8 +349,10 @@ class Turns:
             ),
         }
 
-    def _ended(self, name: str, server: Server) -> None:
-        """All rows of a table are read."""
+    def _ended(self, name: str, server: Server, order: Order) -> None:
+        """All rows of a table are read. Raises: SnapshotIncomplete."""
+        snapshot = self.tables[name]
+        check_rows_read(name, snapshot, count_rows(server, order, snapshot))
         if self.tables[name].sweeps:
             self.tables = {**self.tables, name: replace(self.tables[name], state=SnapshotState.SWEEPING)}
         else:

@@ -51,6 +51,8 @@ class TableSnapshot:
     rows: int = 0
     bytes: int = 0
     estimated_rows: int = 0
+    last_key: Bound | None = None  # of the last chunk; None: it has no end
+    counted_rows: int | None = None  # COUNT(*) up to the last key before the first chunk; None: it took too long
     seconds: float = 0.0  # spent in turns
     low: Position | None = None  # low watermark: the stream stood there when the first chunk was read
     high: Position | None = None  # high watermark: the source stood there when the last chunk was read
@@ -89,6 +91,7 @@ class TableSnapshot:
             **{
                 **data,
                 "state": SnapshotState(data["state"]),
+                "last_key": tuple(data["last_key"]) if data.get("last_key") is not None else None,
                 "open": tuple(Chunk.from_json(chunk) for chunk in data["open"]),
                 "low": position_from_json(data["low"]) if data["low"] else None,
                 "high": position_from_json(data["high"]) if data["high"] else None,

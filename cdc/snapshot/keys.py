@@ -190,6 +190,14 @@ class Order:
 
     def tail(self, chunk: Chunk, where: str | None = None, *, descending: bool = False) -> tuple[str, list[str]]:
         """Everything behind the column list for the rows of ``chunk`` in key order, and its parameters."""
+        sql, bounds = self.rows_of(chunk, where)
+        if not self.columns:
+            return sql, bounds
+        direction = " DESC" if descending else ""
+        return sql + " ORDER BY " + ", ".join(f"{column.name}{direction}" for column in self.columns), bounds
+
+    def rows_of(self, chunk: Chunk, where: str | None = None) -> tuple[str, list[str]]:
+        """Return FROM and WHERE for the rows of ``chunk``, and the values that stand for ``MARK`` in it."""
         if not self.columns:
             return f" FROM {self.table}" + (f" WHERE ({where})" if where else ""), []
         terms: list[str] = []
@@ -201,11 +209,10 @@ class Order:
                 bounds += used
         if where:
             terms.append(f"({where})")
-        direction = " DESC" if descending else ""
         sql = f" FROM {self.table} FORCE INDEX ({self.index})"
         if terms:
             sql += f" WHERE {' AND '.join(terms)}"
-        return sql + " ORDER BY " + ", ".join(f"{column.name}{direction}" for column in self.columns), bounds
+        return sql, bounds
 
     def _beyond(self, values: Bound, sign: str, last: str) -> tuple[str, list[str]]:
         """``(a, b) > (x, y)`` in the form that servers find a range of an index in."""

@@ -140,6 +140,7 @@ def served():
         "order_of": lambda _, schema, __: _Order(schema.name),
         "Chunker": _Chunker,
         "surplus": _surplus,
+        "count_rows": lambda server, order, _: len(server.endpoint.tables.rows(order)),
     }
     with mock.patch.multiple("cdc.turns", **answers):
         yield SimpleNamespace()

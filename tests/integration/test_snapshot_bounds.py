@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+
+import pytest
 
 from cdc.binlog.catalog import table_schemas
 from cdc.binlog.connection import Endpoint, Tls
 from cdc.binlog.result_rows import selected
 from cdc.binlog.server import Server
+from cdc.errors import SnapshotIncomplete
 from cdc.snapshot.chunker import Chunker
-from cdc.snapshot.chunks import Chunk
+from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
 from cdc.snapshot.keys import order_of
+from cdc.snapshot.row_count import check_rows_read, count_rows
 from cdc.snapshot.select import Select, settle_session
 from tests.seeds import seed_of
 
@@ -225,3 +230,38 @@ def test_last_float_key_is_read(mysql, database):
         chunks = Chunker(asked, order).plan().chunks
     rows = [row for chunk in chunks for row in _read(mysql, schema, order, chunk)]
     assert len(rows) == 2, "the last key's text has fewer digits than its value"
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_snapshot_that_misses_most_rows_is_refused(kind, request):
+    """A count with a literal finds what a wrong comparison of bound values leaves out."""
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE `a``b` (a TIME NOT NULL, b VARCHAR(20) NOT NULL, n INT, PRIMARY KEY (a, b))")
+        cursor.execute("INSERT INTO `a``b` VALUES ('08:00:00', 'x?', 1), ('09:00:00', '''', 2), ('10:00:00', '?', 3)")
+        cursor.execute("INSERT INTO `a``b` VALUES ('10:00:00', '??', 4), ('11:00:00', 'later', 5)")
+        connection.commit()
+    with Server(_endpoint(server)) as asked:
+        schema = table_schemas(asked, [(database, "a`b")])[database, "a`b"]
+        order = order_of(asked, schema, schema.key)
+        planned = TableSnapshot(SnapshotState.READING, last_key=("10:00:00.000000", b"??".hex()))
+        assert count_rows(asked, order, planned) == 4
+        assert count_rows(asked, order, replace(planned, where="b <> '?'")) == 3
+        assert count_rows(asked, order, replace(planned, last_key=None)) == 5
+        counted = replace(planned, counted_rows=4, estimated_rows=4)
+        check_rows_read("shop.t", replace(counted, rows=2), 4)
+        check_rows_read("shop.t", replace(counted, rows=0), 2)
+        for rows in (0, 1):
+            with pytest.raises(SnapshotIncomplete, match=f"has read {rows} rows"):
+                check_rows_read("shop.t", replace(counted, rows=rows), 4)
+        assert count_rows(asked, order, replace(planned, where="SLEEP(2) = 0"), limit_s=0.2) is None
+        assert count_rows(asked, order, planned) is not None, "the connection can be used again"
+
+
+def test_snapshot_without_a_count_is_compared_with_the_estimate():
+    unknown = TableSnapshot(SnapshotState.READING, estimated_rows=1_000_000)
+    check_rows_read("shop.t", replace(unknown, rows=200_000), None)
+    check_rows_read("shop.t", replace(unknown, rows=0, where="id > 5"), None)
+    with pytest.raises(SnapshotIncomplete):
+        check_rows_read("shop.t", replace(unknown, rows=50_000), 1_000_000)
