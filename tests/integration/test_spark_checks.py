@@ -77,7 +77,7 @@ def test_status_says_that_spark_is_starting(tmp_path: Path, state: JobState) -> 
     runner = SparkTaskRunner(Starting("starting"), MemorySink())
     store = SimpleNamespace(job=lambda _: None, last_committed=lambda _: None)
     job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, assemble=cast(Any, None))
-    job._assembly = cast(Any, SimpleNamespace(runner=runner))
+    job._assembly = cast(Any, SimpleNamespace(runner=runner, routes=SimpleNamespace(left_out={})))
     job._record = JobRecord("needs", "0badcafe", 1, state, "job.yaml")
     assert job.status().reason == "Spark is starting, for 12 s."
     runner.close()

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -89,6 +90,9 @@ def test_secret_is_in_no_setting_and_no_command_line(sessions: SessionHolder) ->
     assert context.getConf().get("spark.authenticate") == "true"
     assert context.getConf().get("spark.authenticate.secret") is None
     token = context._gateway.gateway_parameters.auth_token  # type: ignore[union-attr]
-    lines = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+    lines = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie has no command line
+            lines.append(process.cmdline())
     assert token and any("java" in line[0] for line in lines if line) and token not in str(lines)
     assert not {"PYSPARK_GATEWAY_SECRET", "PYSPARK_GATEWAY_PORT"} & os.environ.keys()

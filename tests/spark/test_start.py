@@ -131,6 +131,17 @@ _DRIVER = """
 import signal, sys, time
 from pathlib import Path
 from spark.session import SessionHolder
+def hang(batches):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Path(sys.argv[0] if len(sys.argv) > 1 else MARK, "busy").touch()
+    time.sleep(600)
+    yield from batches
+MARK = sys.argv[1]
+session = SessionHolder("killed", "local[1]").get()
+session.range(1).mapInArrow(hang, "id long").collect()
+"""
+
+
 def test_warm_up_does_not_wait_for_the_class_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     building, is_built = threading.Event(), threading.Event()
 
@@ -148,17 +159,6 @@ def test_warm_up_does_not_wait_for_the_class_archive(monkeypatch: pytest.MonkeyP
         wait_for(lambda: not holder.is_warming, "the first snapshot step")
     finally:
         is_built.set()
-
-
-def hang(batches):
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    Path(sys.argv[0] if len(sys.argv) > 1 else MARK, "busy").touch()
-    time.sleep(600)
-    yield from batches
-MARK = sys.argv[1]
-session = SessionHolder("killed", "local[1]").get()
-session.range(1).mapInArrow(hang, "id long").collect()
-"""
 
 
 def _killed(tmp_path: Path, code: str, is_ready: Callable[[], object]) -> None:
