@@ -392,7 +392,8 @@ class Job:
                 self._store,
                 parts.types,
                 parts.snapshot,
-                reload_missing=self._resume is not None and self._resume.reload_missing,
+                # for what was lost before the resume: on a quiet source the agreement would hold for ever
+                reload_missing=self._resume is not None and self._resume.reload_missing and not self._is_verified,
                 is_verified=self._is_verified,
             ),
             Limits(
