@@ -1,4 +1,4 @@
-# The job in a container: Python, Java and the locked packages. Not built in the project's tests; see README.md.
+# The job in a container: Python, Java and the locked packages. The tests do not build it; see docs/how-to/containers.md.
 FROM python:3.11.14-slim-bookworm
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \
@@ -16,6 +16,6 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
 USER cdc
 ENV CDC_HOME=/data/state
 VOLUME /data
-# the supervisor's part is the container engine's: --foreground, and a restart policy
+# no supervisor is needed: the container engine restarts the process by its restart policy
 ENTRYPOINT ["tini", "--", "cdc"]
 CMD ["start", "/etc/cdc/job.yaml", "--foreground"]

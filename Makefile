@@ -31,7 +31,7 @@ demo: setup ## A private MySQL, a shop that is written to, a job that is killed 
 
 # what each of several workers would make for itself, side by side: the compiled kernels, the archive of the JVM's classes
 warm: setup
-	@$(BIN)/python -m spark.archive & made=$$!; $(BIN)/python -m tests.recovery.matrix.warm && wait $$made
+	@$(BIN)/python -m spark.class_archive_builder & made=$$!; $(BIN)/python -m tests.recovery.matrix.warm && wait $$made
 
 check: warm ## The quick part: ruff, mypy, import-linter, unit tests
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -41,7 +41,7 @@ check: warm ## The quick part: ruff, mypy, import-linter, unit tests
 
 # Files in this order, the longest ones first: else one worker works on, alone. They are not reordered by their number of
 # tests, since the longest have few.
-FOLDERS := recovery stress integration spark contract
+FOLDERS := recovery soak integration spark contract
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs; SEED=n repeats its draws
 	$(PYTEST) $(FOLDERS:%=tests/%) -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -51,33 +51,34 @@ integration: setup ## Tests against real servers alone
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
 	$(PYTEST) tests -m "canal and not stress and not matrix"
 
-recovery: setup ## The whole fault matrix (every seam, fault, receiver and sink), restarts; SEED=n repeats its draws
+recovery: setup ## The whole fault matrix (every fault point, fault, receiver and sink), restarts; SEED=n repeats its draws
 	$(PYTEST) tests/recovery -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power
-	$(BIN)/python -m tests.recovery.kills $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power)
+	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power)
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
-	$(BIN)/python -m tests.stress $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS))
 
 stress-long: setup ## Hours: the state machine for millions of steps, a hundred kills of jobs into each cluster sink
 	$(PYTEST) tests -m stress
 
 soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: any difference, any leak; writes a plot
-	$(BIN)/python -m tests.stress.soak $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m tests.soak.soak $(if $(MINUTES),--minutes $(MINUTES))
 
-bench: setup ## Every benchmark (ONLY="name ...", RUNS=n), checked, with baselines; one table, JSON and charts in benchmarks/results/
-	$(BIN)/python -m benchmarks $(ONLY) $(if $(RUNS),--runs $(RUNS))
+BENCH = $(BIN)/python -m benchmarks $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS)) $(if $(AGAINST),--against $(AGAINST))
+bench: setup ## Every benchmark (ONLY="name ...", RUNS=n, ROWS=n), with checks and baselines; AGAINST=folder compares with another checkout
+	$(BENCH) $(ONLY)
 
-profile: setup ## Where the CPU goes while a backlog is taken, function by function (py-spy, JFR)
-	$(BIN)/python -m benchmarks.profiles
+profile: setup ## Print the functions that use the CPU while a job loads a backlog (py-spy, JFR)
+	$(BENCH) end_to_end.catch_up --receiver binlog --sink delta --profile $(if $(RUNS),,--runs 1)
 
-bench-canal: setup ## The Canal client alone, and jobs on a real Canal server end to end
-	$(BIN)/python -m benchmarks.bench_canal
-	$(BIN)/python -m benchmarks.bench_canal_e2e
+bench-canal: setup ## Benchmarks of the Canal client alone, and of jobs on a real Canal server
+	$(BENCH) decode.canal_client
+	$(BENCH) end_to_end --receiver canal
 
-bench-decode: setup ## The decoder alone, beside mysql-replication
-	$(BIN)/python -m benchmarks.bench_decode
+bench-decode: setup ## Benchmarks of the decoder alone, next to mysql-replication
+	$(BENCH) decode.binlog decode.long_stream
 
 fuzz: setup ## Damaged binlogs, documents and text through the decoder (COUNT=n, SEED=n); ten million documents at once
 	$(BIN)/python -m tests.fuzz --what json --count $(or $(COUNT),10000000) --seed $(or $(SEED),0)
@@ -86,18 +87,27 @@ fuzz: setup ## Damaged binlogs, documents and text through the decoder (COUNT=n,
 	$(BIN)/python -m tests.fuzz --what stream --count 2000 --seed $(or $(SEED),0) --boundscheck
 	$(BIN)/python -m tests.fuzz --what json --count 100000 --seed $(or $(SEED),0) --boundscheck
 
-golden: setup ## Record the golden binlogs in tests/data anew, from both servers
+docs: setup ## Build the documentation site into build/site; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+reference: setup ## Generate the reference pages in docs/reference from the code
+	$(BIN)/python -m tests.support.reference
+
+screens: setup ## Record the terminal screens in docs/images from a run of the demonstration
+	$(BIN)/python -m tests.support.screens build/screens
+
+golden: setup ## Record the golden binlogs in tests/data again, from both servers
 	$(BIN)/python -m tests.data.record
 
-protocol: setup ## Generate cdc/canal/protocol_pb2.py from protocol.proto
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cdc/canal/protocol.proto
+protocol: setup ## Generate cdc/sources/canal/protocol_pb2.py from protocol.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cdc/sources/canal/protocol.proto
 
 LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
-lock: ## Write the lock files anew: requirements.lock to run, requirements-dev.lock to develop
+lock: ## Write the lock files again: requirements.lock to run, requirements-dev.lock to develop
 	$(LOCK) --upgrade -o requirements.lock
 	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo warm check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz golden protocol lock clean
+.PHONY: help setup demo warm check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean

@@ -1,38 +1,39 @@
-"""Every error of the program, and the one place that says what follows from it.
+"""Errors of the program, the table ``error -> action``, and their JSON form.
 
 ::
 
-    CdcError(message, *, mend, **where)
-      ConfigError                          the job file is refused            exit 2
+    CdcError(message, *, hint, **context)
+      ConfigError                          PAUSE        exit 2
+      PrerequisiteError                    RETRY        exit 3
       SourceError
-        SourceUnavailable                  RETRY
+        SourceUnavailable                  RETRY        exit 3
         SourceRewound                      ABORT_OPEN
-        PositionLost, WrongServer, DecodeError, SchemaMismatch,
-        SchemaChanged, UnsupportedImage, SnapshotIncomplete, SourceBlocked   PAUSE
+        PositionLost, ServerMismatch, DecodeError, SchemaMismatch,
+        DdlStop, UnsupportedRowFormat, SnapshotIncomplete, SourceActionRequired, ReaderConflict   PAUSE
       SinkError
-        SinkUnavailable, SinkBusy          RETRY
-        CommitUnknown                      RESOLVE
-        LoadLost                           RELOAD
-        LoadRejected, TargetMismatch, TargetLost, SinkForeign, SinkSetting   PAUSE
+        SinkUnavailable, SinkBusy          RETRY        exit 3 (SinkUnavailable)
+        CommitOutcomeUnknown               RESOLVE
+        PreparedLoadLost                   REPLAY
+        LoadRejected, TargetMismatch, TargetLost, SinkOwnershipError, SinkLimitExceeded   PAUSE
       LeaseLost                            EXIT
-      CheckpointError, anything else       RETRY
+      CheckpointError, any other exception RETRY
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
-LEAVE_OUT = (
-    "`cdc resume NAME --accept-gap` goes on without these changes and loads the table again, if the source has tables."
-)
-LOAD_AGAIN = (
-    "`cdc resume NAME --accept-gap` goes on without these changes; then load the tables that they touched again with "
+GAP_HINT = "`cdc resume NAME --accept-gap` omits these changes and loads the table again, if the source has tables."
+GAP_SNAPSHOT_HINT = (
+    "`cdc resume NAME --accept-gap` omits these changes; then load the tables that they changed again with "
     "`cdc snapshot`."
 )
-READ_OLDEST = (
-    "`cdc resume NAME --accept-gap` goes on with the oldest changes that the server has, and loads all mapped tables "
-    "again."
+GAP_OLDEST_HINT = (
+    "`cdc resume NAME --accept-gap` continues with the oldest changes that the server has, and loads all mapped "
+    "tables again."
 )
 
 
@@ -41,147 +42,146 @@ _COMMAND = re.compile(
 )
 
 
-def with_job(mend: str, job: str) -> str:
-    """Return a hint with the job's name in its commands: errors arise where the name is not known."""
+def with_job(hint: str, job: str) -> str:
+    """Return a hint with the job's name in its commands. The code that raises an error does not know the name."""
 
     def named(found: re.Match[str]) -> str:
         table = " TABLE" if found["verb"] == "snapshot" and found["end"] == "`" else ""
         return f"`cdc {found['verb']} {job}{table}{found['end']}"
 
-    return _COMMAND.sub(named, mend)
+    return _COMMAND.sub(named, hint)
 
 
 class CdcError(Exception):
-    """What happened, where, and the mend: three clauses of one message.
+    """An error: what failed, where, and how to fix it.
 
-    ``mend`` is a command or a setting that the reader can act on. ``where`` names table, label, position and so on;
-    secrets never go there.
+    ``hint`` is one command or setting. ``context`` names table, label, position and so on, never a secret.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, mend: str, **where: object) -> None:
+    def __init__(self, message: str, *, hint: str, **context: object) -> None:
         super().__init__(message)
         self.message = message
-        self.mend = mend
-        self.where = where
+        self.hint = hint
+        self.context = context
 
     @property
-    def place(self) -> str:
-        """``where`` in words, "" if there is none."""
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.where.items())
+    def location(self) -> str:
+        """Return ``context`` as text, "" if it is empty."""
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.context.items())
 
     def __str__(self) -> str:
-        place = self.place
-        return " ".join(part for part in (self.message, f"({place})." if place else "", self.mend) if part)
+        location = self.location
+        return " ".join(part for part in (self.message, f"({location})." if location else "", self.hint) if part)
 
 
 class ConfigError(CdcError):
-    """The job file or the command line is refused; nothing ran."""
+    """The job file or the command line is not valid. The job did not start."""
 
     exit_code = 2
 
 
-class SurroundingsError(CdcError):
-    """Something this program needs is not there: Java, a server to demonstrate on, a port."""
+class PrerequisiteError(CdcError):
+    """Something that the program needs is missing: Java, a free port, a server of the demo."""
 
     exit_code = 3
 
 
 class SourceError(CdcError):
-    """Anything that comes from the source side."""
+    """The base of all errors of the source."""
 
 
 class SourceUnavailable(SourceError):
-    """The server cannot be reached or refuses us for now."""
+    """The source server cannot be reached, or does not accept connections at the moment."""
 
     exit_code = 3
 
 
 class SourceRewound(SourceError):
-    """After a reconnect the receiver cannot go on behind what it handed out; gather the open checkpoint again."""
+    """After a reconnect the receiver cannot continue at the position that it reached. The open cycle is read again."""
 
 
 class PositionLost(SourceError):
-    """The source no longer has what comes after our Position."""
+    """The source no longer has the changes after the job's position."""
 
 
-class WrongServer(SourceError):
-    """Another server answers at the address, and it does not continue our history."""
+class ServerMismatch(SourceError):
+    """The server at the address is another one, and it does not have the job's history."""
 
 
 class DecodeError(SourceError):
-    """Bytes that do not follow the format; ``where`` has file, offset, event, table and column as far as known."""
+    """The source sent bytes that do not follow the format. ``context`` has file, offset, event, table and column."""
 
 
 class SchemaMismatch(SourceError):
-    """A row does not fit the schema that is known for its table."""
+    """A row does not match the known schema of its table."""
 
 
-class SchemaChanged(SourceError):
-    """DDL touches a mapped table; the Position lies before the statement."""
+class DdlStop(SourceError):
+    """A DDL statement changes a mapped table. The job's position is just before the statement."""
 
 
-class UnsupportedImage(SourceError):
-    """A row image that is not FULL, or statement-based DML, on a mapped table."""
+class UnsupportedRowFormat(SourceError):
+    """The binlog has row images that are not FULL, or statement-based DML, for a mapped table."""
 
 
 class SnapshotIncomplete(SourceError):
-    """A snapshot has read far fewer rows than the server counts."""
+    """A snapshot has read far fewer rows of a table than the server counts in it."""
 
 
-class SourceBlocked(SourceError):
-    """Something on the source side that a person must end: a second reader under our id, changes left unlogged."""
+class SourceActionRequired(SourceError):
+    """Only a person can resolve the state of the source, for example a prepared XA transaction."""
 
 
-class ReaderConflict(SourceBlocked):
-    """Another reader took the stream under this job's server id, for example an older process of this job."""
+class ReaderConflict(SourceActionRequired):
+    """Another reader uses this job's server id, for example an older process of this job."""
 
 
 class SinkError(CdcError):
-    """Anything that comes from the sink side."""
+    """The base of all errors of the sink."""
 
 
 class SinkUnavailable(SinkError):
-    """The sink cannot be reached for now."""
+    """The sink cannot be reached at the moment."""
 
     exit_code = 3
 
 
 class SinkBusy(SinkError):
-    """The sink asks for patience; try again after ``after_s`` seconds."""
+    """The sink is overloaded. Retry after ``after_s`` seconds."""
 
-    def __init__(self, message: str, *, mend: str, after_s: float, **where: object) -> None:
-        super().__init__(message, mend=mend, **where)
+    def __init__(self, message: str, *, hint: str, after_s: float, **context: object) -> None:
+        super().__init__(message, hint=hint, **context)
         self.after_s = after_s
 
 
-class CommitUnknown(SinkError):
-    """An answer was lost: ask ``state(load)``, then commit, abort or load again."""
+class CommitOutcomeUnknown(SinkError):
+    """The reply to a commit was lost. The job asks for ``state(load)``, then commits, aborts or loads again."""
 
 
-class LoadLost(SinkError):
-    """The sink no longer has a prepared load; ``where['labels']`` names them. The range is loaded again."""
+class PreparedLoadLost(SinkError):
+    """The sink no longer has prepared loads. ``context['labels']`` names them; their range is read and loaded again."""
 
 
 class LoadRejected(SinkError):
-    """The sink refused rows; ``where`` has the first bad rows and their keys."""
+    """The sink rejected rows. ``context`` has the first rejected rows and their keys."""
 
 
 class TargetMismatch(SinkError):
-    """The target table does not fit the mapping."""
+    """The target table does not match the mapping."""
 
 
 class TargetLost(SinkError):
-    """A target that holds committed rows is missing, was replaced or is an older copy."""
+    """A target table that had committed rows is missing, was replaced or is an older copy."""
 
 
-class SinkForeign(SinkError):
-    """The sink has seen another incarnation of this job, or is ahead of our state."""
+class SinkOwnershipError(SinkError):
+    """The sink has commits of another incarnation of this job, or commits that the job's state does not have."""
 
 
-class SinkSetting(SinkError):
-    """The load outgrows a setting, which the message names."""
+class SinkLimitExceeded(SinkError):
+    """A load exceeds a limit of the sink. The message names the setting."""
 
 
 class CheckpointError(CdcError):
@@ -192,42 +192,106 @@ class LeaseLost(CdcError):
     """Another process runs this job now."""
 
 
-class Answer(Enum):
-    """What follows from an error."""
+class ErrorAction(Enum):
+    """The actions that follow from an error. Each comment names the code that performs the action."""
 
-    RETRY = "retry"  # with back-off, for as long as it takes
-    PAUSE = "pause"  # a person must act; the mend says how
-    RESOLVE = "resolve"  # ask the sink for the load's state
-    RELOAD = "reload"  # the range first..last is read and loaded again
-    ABORT_OPEN = "abort_open"  # the open checkpoint is gathered again
-    EXIT = "exit"  # the process ends
-
-
-_ANSWERS: tuple[tuple[type[BaseException], Answer], ...] = (
-    (ConfigError, Answer.PAUSE),
-    (SourceRewound, Answer.ABORT_OPEN),
-    (PositionLost, Answer.PAUSE),
-    (WrongServer, Answer.PAUSE),
-    (DecodeError, Answer.PAUSE),
-    (SchemaMismatch, Answer.PAUSE),
-    (SchemaChanged, Answer.PAUSE),
-    (UnsupportedImage, Answer.PAUSE),
-    (SnapshotIncomplete, Answer.PAUSE),
-    (SourceBlocked, Answer.PAUSE),
-    (CommitUnknown, Answer.RESOLVE),
-    (LoadLost, Answer.RELOAD),
-    (LoadRejected, Answer.PAUSE),
-    (TargetMismatch, Answer.PAUSE),
-    (TargetLost, Answer.PAUSE),
-    (SinkForeign, Answer.PAUSE),
-    (SinkSetting, Answer.PAUSE),
-    (LeaseLost, Answer.EXIT),
-)
+    RETRY = "retry"  # with back-off, without limit: receivers reconnect, Committer commits again, Job starts a new run
+    PAUSE = "pause"  # Consumer: commit whole transactions first. Job: PAUSED until a person acts; the hint says how
+    RESOLVE = "resolve"  # Committer: ask the sink for the state of the loads before the commit is repeated
+    REPLAY = "replay"  # Consumer, Recovery: replay, which means to read and load the range first..last again
+    ABORT_OPEN = "abort_open"  # Consumer: abort the OPEN checkpoint and read its range again
+    EXIT = "exit"  # Job: the process ends
 
 
-def decide(error: BaseException) -> Answer:
-    """What follows from ``error``. Whatever is not named may pass by itself: RETRY."""
-    for kind, answer in _ANSWERS:
-        if isinstance(error, kind):
-            return answer
-    return Answer.RETRY
+_ACTIONS: dict[type[BaseException], ErrorAction] = {
+    CdcError: ErrorAction.RETRY,
+    ConfigError: ErrorAction.PAUSE,
+    PrerequisiteError: ErrorAction.RETRY,
+    SourceError: ErrorAction.RETRY,
+    SourceUnavailable: ErrorAction.RETRY,
+    SourceRewound: ErrorAction.ABORT_OPEN,
+    PositionLost: ErrorAction.PAUSE,
+    ServerMismatch: ErrorAction.PAUSE,
+    DecodeError: ErrorAction.PAUSE,
+    SchemaMismatch: ErrorAction.PAUSE,
+    DdlStop: ErrorAction.PAUSE,
+    UnsupportedRowFormat: ErrorAction.PAUSE,
+    SnapshotIncomplete: ErrorAction.PAUSE,
+    SourceActionRequired: ErrorAction.PAUSE,
+    ReaderConflict: ErrorAction.PAUSE,
+    SinkError: ErrorAction.RETRY,
+    SinkUnavailable: ErrorAction.RETRY,
+    SinkBusy: ErrorAction.RETRY,
+    CommitOutcomeUnknown: ErrorAction.RESOLVE,
+    PreparedLoadLost: ErrorAction.REPLAY,
+    LoadRejected: ErrorAction.PAUSE,
+    TargetMismatch: ErrorAction.PAUSE,
+    TargetLost: ErrorAction.PAUSE,
+    SinkOwnershipError: ErrorAction.PAUSE,
+    SinkLimitExceeded: ErrorAction.PAUSE,
+    CheckpointError: ErrorAction.RETRY,
+    LeaseLost: ErrorAction.EXIT,
+}
+_RETRIES: dict[type[BaseException], int] = {
+    DecodeError: 1,  # a bit that changed in the network is correct at the second read; damage on the disk remains
+    ReaderConflict: 5,  # an older process of this job has lost the fence and ends at its first conflict
+}
+
+
+def action_for(error: BaseException, repeats: int | None = None) -> ErrorAction:
+    """Return the action for ``error``. Errors that are not listed are transient: RETRY.
+
+    A few errors are retried before their action applies. ``repeats``: how often in a row the caller has had the error
+    before; None: the caller does not count, so the action applies at once.
+    """
+    for kind in type(error).__mro__:
+        if kind in _ACTIONS:
+            is_retried = repeats is not None and repeats < _RETRIES.get(kind, 0)
+            return ErrorAction.RETRY if is_retried else _ACTIONS[kind]
+    return ErrorAction.RETRY
+
+
+def error_to_json(error: BaseException, masked: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return ``error`` as JSON values, for another process. ``masked`` hides secrets in a text.
+
+    Values of ``context`` that JSON cannot represent become text.
+    """
+    if not isinstance(error, CdcError):
+        name = type(error).__name__
+        error = CdcError(f"{name}: {error}", hint="See the job's log.")
+    data: dict[str, Any] = {
+        "class": type(error).__name__,
+        "error": error.message,
+        "hint": error.hint,
+        "context": error.context,
+        "exit_code": error.exit_code,
+    }
+    if isinstance(error, SinkBusy):
+        data["after_s"] = error.after_s
+    return {name: _plain(value, masked) for name, value in data.items()}
+
+
+def _plain(value: object, masked: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one, masked) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one, masked) for one in value]
+    return value if value is None or isinstance(value, int | float) else masked(str(value))
+
+
+def error_from_json(data: Mapping[str, Any]) -> CdcError:
+    """Return the error that ``error_to_json`` has written. A class that this version does not have becomes CdcError.
+
+    Raises: KeyError, TypeError, ValueError - ``data`` has another form.
+    """
+    kind = globals().get(str(data.get("class")))
+    context = {str(name): value for name, value in dict(data.get("context", {})).items()}
+    message, hint = str(data["error"]), str(data.get("hint", ""))
+    if kind is SinkBusy:
+        error: CdcError = SinkBusy(message, hint=hint, after_s=float(data["after_s"]), **context)
+    elif isinstance(kind, type) and issubclass(kind, CdcError):
+        error = kind(message, hint=hint, **context)
+    else:
+        error = CdcError(message, hint=hint, **context)
+    error.exit_code = int(data.get("exit_code", error.exit_code))
+    return error

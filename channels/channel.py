@@ -1,4 +1,4 @@
-"""Channel: gathers the Changes of one source table until a Task takes them."""
+"""Channel: buffers the Changes of one source table until a Task loads them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from collections import deque
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.batch import Changes, LoadName
-from cdc.schema import DELETED, SEQUENCE, TableSchema
+from cdc.model.batch import Changes, LoadName
+from cdc.model.schema import DELETED, SEQUENCE, TableSchema
 from channels.mapping import ExpressionTypes, Mapping
 from channels.sinks.base import TargetTable
 from channels.task import RunIdentity, Task
 
 
 class Channel:
-    """One source table to one target table.
-
-    Calls: one thread, the Consumer's.
-    """
+    """One source table and its target table. Calls: only the thread of the Consumer."""
 
     def __init__(self, mapping: Mapping, schema: TableSchema, types: ExpressionTypes | None = None) -> None:
-        """Raises: SchemaMismatch, TargetMismatch - mapping and table do not fit."""
+        """Create the target of ``schema``. Raises: SchemaMismatch, TargetMismatch - mapping and table do not match."""
         self.mapping = mapping
         self.target: TargetTable = mapping.target_table(schema, types)  # of the newest schema
         self.buffered_rows = 0
@@ -38,7 +35,7 @@ class Channel:
         return self.mapping.source
 
     def add(self, changes: Changes) -> None:
-        """Gather ``changes``. Raises: SchemaMismatch, TargetMismatch - its schema is new and does not fit."""
+        """Buffer ``changes``. Raises: SchemaMismatch, TargetMismatch - its new schema does not match the mapping."""
         if changes.schema is not self._schema and not changes.schema.same_shape(self._schema):
             self.target = self.mapping.target_table(changes.schema, self._types)
             self._schema = changes.schema
@@ -48,9 +45,9 @@ class Channel:
             self.buffered_bytes += changes.rows.nbytes
 
     def task_for(self, run: RunIdentity, checkpoint: int, attempt: int = 0) -> Task | None:
-        """A Task of everything buffered, or of everything up to a change of schema: call until it gives None.
+        """Return a Task with all buffered rows up to the next change of schema; None if no rows are buffered.
 
-        Tasks are numbered from 0 within a checkpoint, and later ones win over earlier ones.
+        Tasks are numbered from 0 within a checkpoint. Rows of later Tasks replace those of earlier ones.
         """
         if not self._buffer:
             return None
@@ -82,7 +79,7 @@ class Channel:
         )
 
     def drop(self) -> None:
-        """Forget what is buffered and number Tasks from 0 again: the checkpoint was aborted."""
+        """Discard the buffered rows of an aborted checkpoint, and number Tasks from 0 again."""
         self._buffer.clear()
         self.buffered_rows = self.buffered_bytes = 0
         self._checkpoint, self._next_task = None, 0

@@ -1,4 +1,4 @@
-"""Mappings: which columns of a source table become which columns of its target, by what key and under what filter."""
+"""Mappings: columns, key and filter from a source table to its target table; routes from tables to mappings."""
 
 from __future__ import annotations
 
@@ -16,55 +16,64 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from cdc.batch import Reads
 from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
-from cdc.left_out import LeftOut
-from cdc.names import FORM, TableName, is_shadow, parse_excluded, parse_table, part_text, table_of, table_text
-from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.batch import RequiredColumns
+from cdc.model.left_out import LeftOut
+from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.table_names import (
+    FORM,
+    TableName,
+    is_shadow,
+    parse_excluded,
+    parse_table,
+    part_text,
+    table_of,
+    table_text,
+)
 from channels.sinks.base import TargetColumn, TargetTable
 from spark.frames import expression_types
 from spark.session import SessionHolder
 
-TAKEN_IN = (
-    "The next start (`cdc restart NAME`) loads it whole if it can be mapped by then and the source has tables to read."
+RESTORED = (
+    "The next start (`cdc restart NAME`) loads the whole table if it can be mapped then and the source can be queried."
 )
 
 _log = logging.getLogger(__name__)
 
 
 class ExpressionTypes(Protocol):
-    """Tells types of Spark SQL expressions; Spark's own analyzer behind it."""
+    """Returns the types of Spark SQL expressions. The implementation uses Spark's analyzer."""
 
     def __call__(self, schema: TableSchema, expressions: abc.Mapping[str, str]) -> dict[str, tuple[pa.DataType, bool]]:
-        """Arrow type and nullability of each expression over the columns of ``schema``, by target name.
+        """Return Arrow type and nullability of each expression over the columns of ``schema``, by target column.
 
-        Raises: SchemaMismatch - an expression does not stand over this table; it names the target column.
+        Raises: SchemaMismatch - an expression is not valid for this table; the message has the target column.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One source table to one target table; with a ``*`` on both sides, a pattern for many.
+    """Map one source table to one target table, or with a ``*`` on both sides many tables.
 
-    Column names ignore case, as MySQL's do; table names are taken as they are written.
+    Column names ignore case, as in MySQL. Table names are case-sensitive.
     """
 
-    source: str  # "shop.orders", or "crm.*"; see ``cdc.names`` for names with a space or a dot in them
-    target: str  # "ods.orders", or "ods.crm_*"; as it is, without quotes
-    key: tuple[str, ...] = ()  # target columns; (): those that copy the source's key
-    columns: abc.Mapping[str, str] | None = None  # target column -> Spark SQL over source columns; None: all by name
+    source: str  # "shop.orders", or "crm.*"; see ``cdc.model.table_names`` for names with a space or a dot in them
+    target: str  # "ods.orders", or "ods.crm_*"; without quotes
+    key: tuple[str, ...] = ()  # target columns; (): the copies of the source's key
+    columns: abc.Mapping[str, str] | None = None  # target column -> Spark SQL over source columns; None: all columns
     filter: str | None = None  # Spark SQL; a row for which it is false or NULL becomes a delete
     options: abc.Mapping[str, Any] = field(default_factory=dict)  # for the sink: partition, buckets, properties
-    exclude: tuple[str, ...] = ()  # of a pattern: tables that it does not match, names and * patterns
+    exclude: tuple[str, ...] = ()  # names and * patterns of tables that the pattern does not match
 
     @property
     def name(self) -> TableName:
-        """Return ``source`` as a name. Raises: ValueError - it is not one."""
+        """Return ``source`` as a name. Raises: ValueError - it is not a table name."""
         return parse_table(self.source)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether this stands for many tables."""
+        """Return whether this is a pattern for many tables."""
         return self.name.is_pattern
 
     def resolved(self, source: str) -> Mapping | None:
@@ -77,34 +86,34 @@ class Mapping:
         return replace(self, source=table_text(database, table), target=target, exclude=())
 
     def expressions(self, schema: TableSchema) -> dict[str, str]:
-        """Target column -> Spark SQL, for every target column in target order."""
+        """Return the Spark SQL of each target column, in target order."""
         if self.columns is None:
             return {column.name: quoted(column.name) for column in schema.columns}
         return dict(self.columns)
 
-    def reads(self, schema: TableSchema) -> Reads:
-        """The source columns that this needs.
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        """Return the source columns that this mapping reads.
 
-        Raises: SchemaMismatch - a column that is not there; TargetMismatch - no usable key.
+        Raises: SchemaMismatch - a column does not exist; TargetMismatch - there is no usable key.
         """
         expressions = self.expressions(schema)
         read = {name for text in expressions.values() for name in self._columns_read(text, schema)}
         if self.filter is not None:
             read |= self._columns_read(self.filter, schema)
-        ours = sorted(name for name in read if name.casefold() in (DELETED, SEQUENCE))
-        if ours:
+        reserved = sorted(name for name in read if name.casefold() in (DELETED, SEQUENCE))
+        if reserved:
             raise SchemaMismatch(
-                f"The source has a column {ours[0]}, which is a name of ours.",
-                mend="Leave it out: name the columns to load under columns: of the channel.",
+                f"The column name {reserved[0]} is reserved.",
+                hint="Set `columns` of the channel to the columns to load, without this one.",
                 table=schema.name,
             )
         key = {name for part in self.key_of(schema) for name in self._columns_read(expressions[part], schema)}
-        return Reads(frozenset(read | key), frozenset(key))
+        return RequiredColumns(frozenset(read | key), frozenset(key))
 
     def key_of(self, schema: TableSchema) -> tuple[str, ...]:
-        """The target's key columns, spelt as the target spells them.
+        """Return the key columns of the target, in the target's spelling.
 
-        Raises: TargetMismatch - the key lacks a column, or does not hold a NOT NULL unique key of the source.
+        Raises: TargetMismatch - a key column does not exist, or the key does not contain the key of the source.
         """
         copies = self.copies(schema)
         if not self.key:
@@ -112,12 +121,14 @@ class Mapping:
         names = {name.casefold(): name for name in self.expressions(schema)}
         missing = [name for name in self.key if name.casefold() not in names]
         if missing:
-            raise self._key_error(f"The key names {', '.join(missing)}, which is no column of the target.", schema)
+            raise self._key_error(f"The key column {', '.join(missing)} is not a column of the target.", schema)
         key = tuple(names[name.casefold()] for name in self.key)
         held = {copies[name].name for name in key if name in copies}
         lacking = [name for name in schema.key if schema.column(name).name not in held]
         if lacking:
-            problem = f"The key lacks {', '.join(lacking)} of the source's key: rows of the source would fall together."
+            problem = (
+                f"The key lacks {', '.join(lacking)} of the source's key: several source rows would become one row."
+            )
             raise self._key_error(problem, schema)
         loose = [name for name in key if name not in copies or copies[name].nullable]
         if not schema.key and loose:
@@ -125,7 +136,7 @@ class Mapping:
         return key
 
     def copies(self, schema: TableSchema) -> dict[str, Column]:
-        """Target columns that are plain copies, with the source column copied."""
+        """Return the target columns that are plain copies, each with its source column."""
         found = {}
         for name, text in self.expressions(schema).items():
             parsed = _parsed(text, self.source)
@@ -134,7 +145,7 @@ class Mapping:
         return found
 
     def copied(self, schema: TableSchema) -> dict[str, str] | None:
-        """Target column -> source column where rows are copied and no more; None where Spark SQL has work to do."""
+        """Return target column -> source column if all columns are copies; None if Spark SQL is needed."""
         if self.filter is not None:
             return None
         if self.columns is None:
@@ -143,7 +154,7 @@ class Mapping:
         return {name: copies[name].name for name in self.columns} if len(copies) == len(self.columns) else None
 
     def target_table(self, schema: TableSchema, types: ExpressionTypes | None = None) -> TargetTable:
-        """The target as this mapping wants it. ``types`` is needed where a column is more than a copy.
+        """Return the target table of this mapping. ``types`` is required if a column is computed.
 
         Raises: SchemaMismatch, TargetMismatch.
         """
@@ -151,7 +162,7 @@ class Mapping:
         expressions = self.expressions(schema)
         computed = {name: text for name, text in expressions.items() if name not in copies}
         if computed and types is None:
-            raise ValueError(f"{self.source} has expressions, and nothing was given that knows their types")
+            raise ValueError(f"{self.source} has expressions, so `types` is required")
         found = types(schema, computed) if computed and types is not None else {}
         columns = []
         for name in expressions:
@@ -178,8 +189,8 @@ class Mapping:
         for column in _parsed(text, self.source).find_all(exp.Column):
             if len(column.parts) > 1:
                 raise SchemaMismatch(
-                    f"{column.sql(dialect='spark')} names more than a column.",
-                    mend="Name source columns alone, without table; quote names that hold a dot with `.",
+                    f"{column.sql(dialect='spark')} is not a plain column name.",
+                    hint="Write source columns without a table name; quote names that contain a dot with `.",
                     table=schema.name,
                 )
             read.add(self._column(schema, column.name).name)
@@ -190,21 +201,21 @@ class Mapping:
             return schema.column(name)
         except KeyError:
             raise SchemaMismatch(
-                f"The mapping reads column {name}, which the table does not have.",
-                mend=f"Columns are: {', '.join(column.name for column in schema.columns)}. Correct the job file.",
+                f"The mapping reads the column {name}, which does not exist.",
+                hint=f"Columns are: {', '.join(column.name for column in schema.columns)}. Correct the job file.",
                 table=schema.name,
             ) from None
 
     def _key_error(self, problem: str, schema: TableSchema) -> TargetMismatch:
-        mend = "Set `key:` of the channel to target columns that hold a NOT NULL unique key of the source."
-        return TargetMismatch(problem, mend=mend, table=schema.name, target=self.target)
+        hint = "Set `key` of the channel to target columns that contain a NOT NULL unique key of the source."
+        return TargetMismatch(problem, hint=hint, table=schema.name, target=self.target)
 
 
 class SparkExpressionTypes:
-    """See ``ExpressionTypes``; asks Spark's analyzer. No session is built before an expression comes."""
+    """See ``ExpressionTypes``; uses Spark's analyzer. The first expression creates the session."""
 
     def __init__(self, sessions: SessionHolder) -> None:
-        """``sessions`` gives the session when it is first needed."""
+        """``sessions``: creates the session at its first use."""
         self._sessions = sessions
 
     def __call__(self, schema: TableSchema, expressions: abc.Mapping[str, str]) -> dict[str, tuple[pa.DataType, bool]]:
@@ -213,18 +224,18 @@ class SparkExpressionTypes:
         try:
             return expression_types(self._sessions.get(), source, expressions)
         except ValueError as error:
-            mend = "Correct the expression in `columns:` of the channel."
-            raise SchemaMismatch(f"Spark refuses {error}.", mend=mend, table=schema.name) from error
+            hint = "Correct the expression in `columns:` of the channel."
+            raise SchemaMismatch(f"Spark does not accept {error}.", hint=hint, table=schema.name) from error
 
 
 class Routes:
-    """All mappings of a job, one to one. Gives each source table its mapping, patterns resolved.
+    """All mappings of a job. Returns the mapping of each source table, with patterns resolved.
 
-    A channel that names a table takes precedence over a pattern. Calls: from any thread.
+    A channel that names a table takes precedence over a pattern. Calls: any thread.
     """
 
     def __init__(self, mappings: Sequence[Mapping]) -> None:
-        """Raises: ConfigError - a source mapped twice, a target used twice, a mapping that cannot stand."""
+        """Check ``mappings``. Raises: ConfigError - a source or target is used twice, or a mapping is not valid."""
         self._mappings = tuple(mappings)
         for mapping in self._mappings:
             _check(mapping)
@@ -245,18 +256,18 @@ class Routes:
 
     @property
     def mappings(self) -> tuple[Mapping, ...]:
-        """As given, patterns unresolved."""
+        """Return the mappings of the job file, with unresolved patterns."""
         return self._mappings
 
     def mapping_for(self, database: str, table: str) -> Mapping | None:
-        """The mapping of a source table, resolved; None when no channel reads it, or it is left out."""
+        """Return the resolved mapping of a source table; None if no channel reads it, or if it is left out."""
         found = self._match(TableName(database, table))
         return found if found is not None and found.source not in self._left_out else None
 
     def _match(self, name: TableName) -> Mapping | None:
-        """As ``mapping_for``, of tables too that are left out.
+        """Return the mapping of a source table, also of one that is left out.
 
-        Raises: ConfigError - its target, by a pattern, is another source's already, and rows of it are loaded.
+        Raises: ConfigError - by a pattern it has the target of another table, and its rows are loaded already.
         """
         with self._lock:
             if name not in self._known:
@@ -279,11 +290,11 @@ class Routes:
         return found[0]
 
     def maps(self, database: str, table: str) -> bool:
-        """See ``cdc.receiver.base.Selection``."""
+        """See ``cdc.model.table_filter.TableFilter``."""
         return self.mapping_for(database, table) is not None
 
-    def reads(self, schema: TableSchema) -> Reads:
-        """See ``cdc.receiver.base.Selection``."""
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        """See ``cdc.model.table_filter.TableFilter``."""
         mapping = self._match(TableName(schema.database, schema.table))
         if mapping is None:
             raise KeyError(schema.name)
@@ -293,7 +304,7 @@ class Routes:
             self.advise(schema.database, schema.table, error)
             raise
 
-    # tables that a pattern matches and that cannot be mapped
+    # tables that match a pattern but cannot be mapped
 
     @property
     def left_out(self) -> dict[str, LeftOut]:
@@ -302,19 +313,19 @@ class Routes:
             return dict(self._left_out)
 
     def leave_out(self, database: str, table: str, error: CdcError) -> bool:
-        """See ``cdc.receiver.base.Selection``."""
+        """See ``cdc.model.table_filter.TableFilter``."""
         name = table_text(database, table)
         with self._lock:
             if not self.advise(database, table, error) or name in self._loaded:
                 return False
             if name not in self._left_out:
-                reason = f"{error.message} ({error.place})" if error.place else error.message
-                self._left_out[name] = LeftOut(reason, f"{error.mend} {TAKEN_IN}")
-                _log.warning("%s is left out, and the other tables go on: %s %s", name, reason, error.mend)
+                reason = f"{error.message} ({error.location})" if error.location else error.message
+                self._left_out[name] = LeftOut(reason, f"{error.hint} {RESTORED}")
+                _log.warning("%s is left out; the other tables continue: %s %s", name, reason, error.hint)
             return True
 
     def advise(self, database: str, table: str, error: CdcError) -> bool:
-        """Name both ways out in the hint of ``error``, if a pattern maps this table; return whether one does."""
+        """If a pattern maps this table, put both solutions into the hint of ``error``; return whether one does."""
         name = TableName(database, table)
         pattern = next((one for one in self._patterns if one.resolved(str(name)) is not None), None)
         if pattern is None or name in self._named:
@@ -324,47 +335,47 @@ class Routes:
         is_free = self._targets.get(found.target.casefold(), found.source) == found.source
         target = _in_yaml(found.target) if is_free else "another one"
         own = f"source: {_in_yaml(found.source)}, target: {target}, key: [...]"
-        error.mend = (
+        error.hint = (
             f"Leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
-            f"by a channel of its own: `{{{own}}}`."
+            f"with a separate channel: `{{{own}}}`."
         )
         return True
 
     def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut]) -> None:
-        """Take up what was saved: tables with committed rows, which are never left out, and tables left out."""
+        """Restore saved state: tables with committed rows, which are never left out, and tables that are left out."""
         with self._lock:
             self._loaded, self._left_out = set(loaded), dict(left_out)
             self._forget_tables()
-            for name in sorted(self._loaded):  # they keep their targets, whatever table is asked for first
+            for name in sorted(self._loaded):  # first, so that they keep their targets
                 self._match(TableName(*table_of(name)))
 
     def note_joined(self, source: str) -> None:
-        """A table has a channel in this run: it is not left out any more, whatever comes."""
+        """Record that a table has a channel in this run, so that no later error leaves it out."""
         self._loaded.add(source)
 
     def matches(self, source: str) -> bool:
         """Return whether a channel matches this table, left out or not."""
         return self._match(TableName(*table_of(source))) is not None
 
-    def take_in(self, source: str) -> None:
-        """A table is no longer left out."""
+    def restore_table(self, source: str) -> None:
+        """Map a table again that was left out."""
         with self._lock:
             self._left_out.pop(source, None)
             self._known.pop(TableName(*table_of(source)), None)
 
 
 def can_be_null(column: Column) -> bool:
-    """Whether values of ``column`` may be NULL in Arrow: dates that are none (0000-00-00) come as NULL."""
+    """Return whether values of ``column`` may be NULL in Arrow, as invalid dates (0000-00-00) are."""
     return column.nullable or column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
 
 
 def quoted(name: str) -> str:
-    """``name`` as an identifier of Spark SQL."""
+    """Return ``name`` as a quoted identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def is_condition(text: str) -> bool:
-    """Whether ``text`` is one condition of MySQL's SQL, without queries in it."""
+    """Return whether ``text`` is one SQL condition of MySQL without subqueries."""
     try:
         statements = sqlglot.parse(text, dialect="mysql")
     except sqlglot.errors.SqlglotError:
@@ -380,13 +391,13 @@ def _parsed(text: str, source: str) -> exp.Expr:
     except sqlglot.errors.SqlglotError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"{text!r} is no Spark SQL expression: {reason}", mend="Correct the job file.", table=source
+            f"{text!r} is not a Spark SQL expression: {reason}", hint="Correct the job file.", table=source
         ) from error
     parsed = statements[0] if len(statements) == 1 else None
     if not isinstance(parsed, exp.Condition) or parsed.find(exp.Query, exp.Star) is not None:
         raise ConfigError(
             f"{text!r} is not one expression over the columns of a row.",
-            mend="Use column names, literals and functions of Spark SQL, without queries.",
+            hint="Use column names, literals and functions of Spark SQL, without subqueries.",
             table=source,
         )
     return parsed
@@ -397,27 +408,27 @@ def _check(mapping: Mapping) -> None:
         is_pattern = mapping.is_pattern
     except ValueError as error:
         raise ConfigError(
-            f"source {mapping.source!r} is not `database.table`.", mend=f"It {FORM}.", source=mapping.source
+            f"source {mapping.source!r} is not `database.table`.", hint=f"It {FORM}.", source=mapping.source
         ) from error
     database, _, table = mapping.target.partition(".")
     if not (database and table) or "*" in database or table.count("*") > 1:
         raise ConfigError(
             f"target {mapping.target!r} is not `database.table`.",
-            mend="Write database, a dot and the table; one * may stand in the table's name.",
+            hint="Write database, a dot and the table; the table name may contain one *.",
             source=mapping.source,
         )
     if is_pattern != ("*" in mapping.target):
         raise ConfigError(
             f"{mapping.source} -> {mapping.target} has a * on one side only.",
-            mend="Put one * on each side, or on none.",
+            hint="Write one * in both, or in none.",
             source=mapping.source,
         )
     seen: set[str] = set()
     for name, text in (mapping.columns or {}).items():
         if name.casefold() in seen or name in (DELETED, SEQUENCE):
             raise ConfigError(
-                f"Target column {name} is given twice or is a name of ours.",
-                mend="Names of target columns ignore case; give each once.",
+                f"Target column {name} exists twice, or the name is reserved.",
+                hint="Give each target column one name; upper and lower case are the same.",
                 source=mapping.source,
             )
         seen.add(name.casefold())
@@ -440,13 +451,13 @@ def _in_yaml(text: str) -> str:
 
 def _mapped_twice(source: str) -> ConfigError:
     return ConfigError(
-        f"Source table {source} is mapped twice.", mend="Leave it in one entry of `channels` only.", source=source
+        f"Source table {source} is mapped twice.", hint="Leave it in one entry of `channels` only.", source=source
     )
 
 
 def _used_twice(target: str, one: str, other: str) -> ConfigError:
     return ConfigError(
         f"Target table {target} is used twice, by {one} and by {other}.",
-        mend="Give each source table a target of its own.",
+        hint="Give each source table its own target.",
         target=target,
     )

@@ -1,4 +1,4 @@
-"""Tasks that make no progress: reported in the status, then cancelled, so that the job can retry them."""
+"""Tasks and snapshot steps without progress: reported in the status, then cancelled, so that the job retries them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Protocol
 
 from cdc.errors import CdcError, SinkUnavailable
 
-STALL_S = 900.0  # a Task takes seconds; the longest wait of a sink that it writes to is ten minutes by default
-_TIMES_SLOWEST = 10.0  # a job whose Tasks take minutes gets a limit in proportion
-_SHOWN_AFTER = 15.0  # part of the limit after which the status names the Task: a minute of 15
+STALL_S = 900.0  # a Task takes seconds; the longest default timeout of a sink is ten minutes
+_TIMES_SLOWEST = 10.0  # if Tasks take minutes, the limit is ten times the slowest one
+_SHOWN_AFTER = 15.0  # the status reports the Task after a fifteenth of the limit: one of 15 minutes
 _GRACE_S = 30.0  # Spark kills a Python worker 2 s after its task was cancelled
 _POLL_S = 5.0
 
@@ -31,27 +31,28 @@ class Jobs(Protocol):
         """Cancel the jobs of ``group``."""
 
     def kill(self) -> None:
-        """End whatever runs them: every call that waits for them returns with an error."""
+        """Kill Spark's JVM: every call that waits for it returns with an error."""
 
 
 class Watched:
-    """The Tasks of one Spark job while they are written."""
+    """The Tasks, or the snapshot step, of one Spark job while they are written."""
 
-    def __init__(self, group: str, targets: Iterable[str], now: float) -> None:
-        self.group = group
+    def __init__(self, group: str, targets: Iterable[str], now: float, what: str, usual_s: float) -> None:
+        self.group, self.what, self.usual_s = group, what, usual_s
         self.targets = ", ".join(sorted(set(targets)))
-        self.began = self.changed_at = now
+        self.began = now
+        self.changed_at = now + usual_s
         self.seen: object = None
-        self.is_active = False  # Spark tasks of it run: it does not wait for cores that others use
+        self.is_active = False  # its Spark tasks run, so it does not wait for cores
         self.error: CdcError | None = None  # set before it is cancelled
         self.ended = threading.Event()
 
 
-class StallWatch:
-    """Watches Tasks under way and cancels one that makes no progress for ``limit_s``, or ten times the slowest so far.
+class TaskStallWatch:
+    """Watches running Tasks and cancels one without progress for ``limit_s``, or ten times the slowest Task so far.
 
-    Progress: a Spark task of its job ends. While none of them runs, Tasks that end before it count too, since it may
-    wait for their cores.
+    Progress is the end of one of its Spark tasks. While none of them runs, the end of other Tasks counts too, because
+    it may wait for their cores.
     """
 
     def __init__(
@@ -73,13 +74,16 @@ class StallWatch:
         self._threads: list[threading.Thread] = []
 
     @contextmanager
-    def watching(self, targets: Iterable[str]) -> Iterator[Watched]:
-        """Watch the jobs that the body starts in the group of the value."""
-        watched = Watched(f"cdc-task-{next(self._numbers)}", targets, self._now())
+    def watching(self, targets: Iterable[str], what: str = "Task", usual_s: float = 0.0) -> Iterator[Watched]:
+        """Watch the Spark jobs that the body starts in the group of the yielded value.
+
+        ``usual_s``: expected time until its first Spark task ends. Only the time after it counts.
+        """
+        watched = Watched(f"cdc-task-{next(self._numbers)}", targets, self._now(), what, usual_s)
         with self._lock:
             self._open[watched.group] = watched
             if not self._threads:
-                # reading may hang with the JVM, and then the check has to go on
+                # ``read`` hangs if the JVM hangs; ``check`` must continue then
                 for work in (self.read, self.check):
                     self._threads.append(threading.Thread(target=self._repeat, args=(work,), daemon=True))
                     self._threads[-1].start()
@@ -89,23 +93,23 @@ class StallWatch:
             with self._lock:
                 del self._open[watched.group]
                 self._any_change = self._now()
-                if watched.error is None:
+                if watched.error is None and not watched.usual_s:
                     self._slowest_s = max(self._slowest_s, self._any_change - watched.began)
             watched.ended.set()
 
     def close(self) -> None:
-        """Watch no more. Harmless when repeated."""
+        """Stop watching. A repeated call does nothing."""
         self._closed.set()
 
-    def trouble(self) -> CdcError | None:
-        """The Task that makes no progress for the longest time; None if all do."""
+    def warning(self) -> CdcError | None:
+        """Return an error about the Task with the longest time without progress; None if all make progress."""
         limit_s = self.limit_s
         idle_s, watched = max(((self._idle_s(one), one) for one in self._watched()), default=(0.0, None), key=_first)
         if watched is None or idle_s < limit_s / _SHOWN_AFTER:
             return None
         return SinkUnavailable(
-            f"A Task makes no progress for {idle_s:.0f} s.",
-            mend=f"Check Spark and the sink. After {limit_s:.0f} s the Task is cancelled and the job retries.",
+            f"A {watched.what} has made no progress for {idle_s:.0f} s.",
+            hint=f"Check Spark and the sink. After {limit_s:.0f} s the job cancels and retries it.",
             tables=watched.targets,
         )
 
@@ -115,37 +119,37 @@ class StallWatch:
         return max(self._limit_s, _TIMES_SLOWEST * self._slowest_s)
 
     def read(self) -> None:
-        """Ask Spark how far each Task is. May hang."""
+        """Read the progress of each Task from Spark. May hang."""
         for watched in self._watched():
             if self._now() - watched.began < self._poll_s:
-                continue  # most are done by then
+                continue  # most Tasks end within this time
             found = self._jobs.progress(watched.group)
             if found is None:
                 continue
             seen, watched.is_active = found
             if seen != watched.seen:
-                watched.seen, watched.changed_at = seen, self._now()
-                self._any_change = watched.changed_at
+                watched.seen, self._any_change = seen, self._now()
+                watched.changed_at = max(watched.changed_at, self._any_change)
 
     def check(self) -> None:
-        """Cancel what makes no progress; kill what cannot be cancelled."""
+        """Cancel Tasks without progress. Kill the JVM if a Task cannot be cancelled."""
         for watched in self._watched():
             idle_s = self._idle_s(watched)
             if watched.error is not None or idle_s < self.limit_s:
                 continue
             watched.error = SinkUnavailable(
-                f"A Task made no progress for {idle_s:.0f} s and was cancelled.",
-                mend="Check Spark and the sink; the job retries. `cdc logs NAME` has their messages.",
+                f"A {watched.what} made no progress for {idle_s:.0f} s and was cancelled.",
+                hint="Check Spark and the sink; the job retries. `cdc logs NAME` has their messages.",
                 tables=watched.targets,
             )
             logger.error("%s", watched.error)
             threading.Thread(target=self._cancel, args=(watched.group,), daemon=True).start()
             if not watched.ended.wait(self._grace_s):
-                logger.error("the Task cannot be cancelled: Spark's JVM is killed")
+                logger.error("the %s cannot be cancelled, so Spark's JVM is killed", watched.what)
                 self._jobs.kill()
 
     def _cancel(self, group: str) -> None:
-        with suppress(Exception):  # it is killed then
+        with suppress(Exception):  # the JVM is killed then
             self._jobs.cancel(group)
 
     def _watched(self) -> list[Watched]:

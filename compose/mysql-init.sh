@@ -1,6 +1,6 @@
 #!/bin/bash
-# Run once by the MySQL image: the job's user, and a table to begin with.
-# In a shell of its own: where this file is not executable the image reads it into its own script, which fails under -u.
+# The MySQL image runs this once. It creates the user of the job and a first table.
+# It uses a subshell: if this file is not executable, the image sources it, and its own script fails with -u.
 (
 set -euo pipefail
 MYSQL_PWD="$MYSQL_ROOT_PASSWORD" mysql -u root <<SQL

@@ -1,1 +1,1 @@
-"""Rows to frames: the session, types, DataFrames and writers."""
+"""Spark: the session, types, DataFrames and writers."""

@@ -1,4 +1,4 @@
-"""From rows in Arrow to DataFrames: packed as they are, or typed and mapped by Spark SQL."""
+"""Arrow rows as DataFrames: packed without conversion, or typed and mapped by Spark SQL."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
-from cdc.schema import DELETED, SEQUENCE
-from spark.shared import SharedRows, shared_rows
+from cdc.model.schema import DELETED, SEQUENCE
+from spark.shared_memory import SharedRows, shared_rows
 from spark.types import arrow_type, spark_schema, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOAD = "load"  # number of the load within a Spark job
-_PIECE = "piece"  # an Arrow IPC stream of some of its rows
-_PATH, _OFFSET, _SIZE = "path", "offset", "size"  # or where such a stream lies in shared memory
-_ALIGNMENT = 64  # of IPC streams within one buffer, so that executors read them in place
+_PIECE = "piece"  # some of its rows as an Arrow IPC stream
+_PATH, _OFFSET, _SIZE = "path", "offset", "size"  # or the position of such a stream in shared memory
+_ALIGNMENT = 64  # of IPC streams within a buffer, so that executors read them without a copy
 
 Pieces = Sequence[tuple[int, Sequence[pa.RecordBatch]]]  # number of the load, rows of one shape
 
 
 def packed_frame(spark_session: SparkSession, partitions: Sequence[Pieces]) -> DataFrame:
-    """Rows of many loads, of any shape, as one DataFrame that carries them packed.
+    """Return a DataFrame with the packed rows of many loads, which may have different schemas.
 
-    Shape: one Spark partition per item of ``partitions``, rows in the order given.
+    Shape: one Spark partition per item of ``partitions``, with the rows in the same order.
     """
     batches = [_packed(pieces) for pieces in partitions]
     return spark_session.createDataFrame(pa.Table.from_batches(batches))
 
 
 def shared_frame(spark_session: SparkSession, partitions: Sequence[Pieces], memory: SharedRows) -> DataFrame:
-    """As ``packed_frame``, with the rows in ``memory``: the DataFrame tells where they lie."""
+    """Return a DataFrame as ``packed_frame`` does, with the rows in ``memory`` and only their positions in it."""
     batches = []
     for pieces in partitions:
-        places = [memory.put(rows) for _, rows in pieces]
+        ranges = [memory.put(rows) for _, rows in pieces]
         columns = {
             LOAD: pa.array([load for load, _ in pieces], pa.int32()),
             _PATH: [memory.path] * len(pieces),
-            _OFFSET: [offset for offset, _ in places],
-            _SIZE: [size for _, size in places],
+            _OFFSET: [offset for offset, _ in ranges],
+            _SIZE: [size for _, size in ranges],
         }
         batches.append(pa.RecordBatch.from_pydict(columns))
     return spark_session.createDataFrame(pa.Table.from_batches(batches))
 
 
 def unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
-    """Loads and their rows, of a batch of a packed or shared frame; the rows lie where they lay."""
+    """Yield (load number, rows) from a packed or shared batch, without copying."""
     loads = batch.column(LOAD).to_pylist()
     if _PATH in batch.schema.names:
-        places = (batch.column(name).to_pylist() for name in (_PATH, _OFFSET, _SIZE))
-        yield from ((load, shared_rows(*place)) for load, *place in zip(loads, *places, strict=True))
+        ranges = (batch.column(name).to_pylist() for name in (_PATH, _OFFSET, _SIZE))
+        yield from ((load, shared_rows(*range_)) for load, *range_ in zip(loads, *ranges, strict=True))
     else:
         for load, piece in zip(loads, batch.column(_PIECE), strict=True):
             yield load, pa.ipc.open_stream(piece.as_buffer()).read_all()
 
 
 def typed_frame(spark_session: SparkSession, rows: Sequence[pa.RecordBatch]) -> DataFrame:
-    """Rows of one load as a DataFrame with their own types; of more than one partition from a million rows on."""
+    """Return the rows of one load as a typed DataFrame. From a million rows on, it has more than one partition."""
     table = pa.Table.from_batches(rows).combine_chunks()
     return spark_session.createDataFrame(table, schema=spark_schema(table.schema))
 
@@ -69,14 +69,14 @@ def typed_frame(spark_session: SparkSession, rows: Sequence[pa.RecordBatch]) -> 
 def mapped_frame(
     frame: DataFrame, expressions: Mapping[str, str], schema: pa.Schema, kept: Collection[str], row_filter: str | None
 ) -> DataFrame:
-    """``frame`` with the target's columns, as ``expressions`` over its own, then ``__deleted`` and ``__sequence``.
+    """Return ``frame`` with the target's columns, computed by ``expressions``, then ``__deleted`` and ``__sequence``.
 
-    A row whose ``row_filter`` is false or NULL becomes a delete. On deletes only the columns in ``kept`` are
-    evaluated, the others are NULL; ``schema`` has the target's types.
+    A row whose ``row_filter`` is false or NULL becomes a delete. For deletes only the columns in ``kept`` are computed;
+    the others are NULL. ``schema``: types of the target.
     """
     deleted = sql.col(DELETED)
     if row_filter is not None:
-        # the filter is not evaluated on deletes: it may read what a delete of old rows no longer carries
+        # do not evaluate the filter for deletes: they may lack columns that it reads
         passes = sql.coalesce(sql.expr(f"({row_filter})"), sql.lit(False))
         deleted = sql.when(deleted, sql.lit(True)).otherwise(~passes)
     columns = []
@@ -91,9 +91,9 @@ def mapped_frame(
 def expression_types(
     spark_session: SparkSession, schema: pa.Schema, expressions: Mapping[str, str]
 ) -> dict[str, tuple[pa.DataType, bool]]:
-    """Arrow type and nullability of Spark SQL ``expressions`` over columns of ``schema``.
+    """Return Arrow type and nullability of Spark SQL ``expressions`` over the columns of ``schema``.
 
-    Raises: ValueError - Spark's analyzer refuses one, or no column can have its type; the message names it.
+    Raises: ValueError - Spark does not accept an expression, or no column can have its type; the message has its name.
     """
     empty = spark_session.createDataFrame([], schema=spark_schema(schema))
     found = {}

@@ -1,7 +1,7 @@
-"""Spark's JVM: started within a limit, with a private folder, and killed with everything that it started.
+"""Spark's JVM: start it within a time limit and with a private folder, and kill it with its child processes.
 
-PySpark's own launch waits without a limit for the file in which the JVM reports its port: for ever if the disk is full,
-if the file's folder is deleted, or if the JVM exits with code 0.
+PySpark's own launch waits without a limit for the file in which the JVM reports its port. It waits forever if the disk
+is full, if the folder of the file is deleted, or if the JVM exits with code 0.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 import psutil
 
-from cdc.errors import SurroundingsError
-from cdc.logs import SECRET_SETTING
-from spark.processes import end_group, kill_group, start_child
+from cdc.errors import PrerequisiteError
+from cdc.logging_setup import SECRET_SETTING
+from spark.child_processes import end_group, kill_group, start_child
 
-START_LIMIT_S = 180.0  # 3 to 10 s on a machine with nothing else to do; a start beside other jobs takes minutes
+START_LIMIT_S = 180.0  # 3 to 10 s on an idle machine, minutes on a busy one
 END_LIMIT_S = 20.0  # its shutdown hooks delete temporary files
 _POLL_S = 0.05
-_SOCKET_PATH = 106  # bytes of it at most: unix(7) has 107, and Java one less
+_SOCKET_PATH = 106  # bytes at most: unix(7) allows 107, and Java one less
 _SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 _FOLDER = "cdc-spark-"
 _FOLDER_NAME = len(f"/{_FOLDER}4194304-01234567")
@@ -45,13 +45,13 @@ appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 class JvmFolder:
-    """A folder that only this user can open: the file with port and token of the gateway, log settings, sockets."""
+    """A private folder for the gateway's port and token, log settings and sockets."""
 
     def __init__(self) -> None:
-        """Raises: SurroundingsError - it cannot be created."""
+        """Create the folder. Raises: PrerequisiteError - it cannot be created."""
         base = Path(tempfile.gettempdir())
         if len(os.fsencode(base)) + _FOLDER_NAME + _SOCKET_NAME > _SOCKET_PATH:
-            base = Path("/tmp")  # noqa: S108 - the path of a socket is short; the folder in it is private
+            base = Path("/tmp")  # noqa: S108 - the path of a socket must be short; the folder in /tmp is private
         try:
             _delete_orphans(base)
             self.path = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=base))
@@ -62,12 +62,12 @@ class JvmFolder:
             raise _not_possible(error, base) from error
 
     def delete(self) -> None:
-        """Harmless when repeated."""
+        """Delete the folder. A repeated call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _delete_orphans(base: Path) -> None:
-    """Delete the folders of this user's processes that were killed."""
+    """Delete the folders of killed processes of this user."""
     for path in base.glob(f"{_FOLDER}*"):
         owner = re.fullmatch(rf"{_FOLDER}(\d+)-\w+", path.name)
         with suppress(OSError):
@@ -76,7 +76,7 @@ def _delete_orphans(base: Path) -> None:
 
 
 class Jvm:
-    """The process of one JVM, from before it answers until it has ended."""
+    """The process of one JVM, from its launch to its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: JvmFolder) -> None:
         self.process = process
@@ -84,16 +84,16 @@ class Jvm:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Return whether its process runs."""
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """Kill it and its process group: whatever waits for an answer of it gets an error."""
+        """Kill it and its process group. Calls that wait for a reply get an error."""
         kill_group(self.process)
         self._folder.delete()
 
     def end(self, limit_s: float = END_LIMIT_S) -> None:
-        """Let it exit, within a limit, and kill what is left."""
+        """Let it exit within ``limit_s``, then kill the rest of its process group."""
         end_group(self.process, limit_s)
         self._folder.delete()
 
@@ -105,10 +105,10 @@ def launch_jvm(
     limit_s: float,
     started: Callable[[Jvm], None] = lambda _: None,
 ) -> Jvm:
-    """Start the JVM, wait until it answers, and connect PySpark to it. It gets no secrets: its command line is public.
+    """Start the JVM, wait for its reply, and connect PySpark to it. It gets no secrets: its command line is public.
 
-    ``started`` receives the JVM before it answers, so that another thread can kill it.
-    Raises: SurroundingsError - it did not answer within ``limit_s`` seconds, or it exited; nothing of it is left.
+    ``started`` is called with the JVM as soon as its process exists, so that another thread can kill it.
+    Raises: PrerequisiteError - it did not reply within ``limit_s`` seconds and was killed, or it exited.
     """
     jvm: Jvm | None = None
     try:
@@ -128,10 +128,10 @@ def launch_jvm(
     return jvm
 
 
-def _not_possible(error: OSError, folder: Path) -> SurroundingsError:
-    return SurroundingsError(
+def _not_possible(error: OSError, folder: Path) -> PrerequisiteError:
+    return PrerequisiteError(
         f"Spark's JVM cannot be started: {error.strerror or error}.",
-        mend="Free space or memory; the job retries.",
+        hint="Free space or memory; the job retries.",
         folder=folder,
     )
 
@@ -146,12 +146,12 @@ def _start(settings: Mapping[str, str], master: str, folder: JvmFolder) -> subpr
             command += ["--conf", f"{name}={value}"]
     command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     own = {"SPARK_HOME": home, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder.connection)}
-    # its standard input stays open as long as this process lives; the JVM exits at its end
+    # the JVM exits at the end of its standard input, which stays open while this process runs
     return start_child(command, {**os.environ, **own}, stdin=subprocess.PIPE)
 
 
 def _connection(jvm: Jvm, folder: JvmFolder, limit_s: float) -> tuple[int, str]:
-    """Port and token, as soon as the JVM has written them. Source: PythonGatewayServer.scala."""
+    """Wait until the JVM has written port and token, and return them. Source: PythonGatewayServer.scala."""
     deadline = time.monotonic() + limit_s
     while True:
         code = jvm.process.poll()
@@ -162,14 +162,14 @@ def _connection(jvm: Jvm, folder: JvmFolder, limit_s: float) -> tuple[int, str]:
                 if len(data) == 8 + size:
                     return port, data[8:].decode("utf-8")
         if code is not None:
-            raise SurroundingsError(
+            raise PrerequisiteError(
                 f"Spark's JVM exited with code {code} while it started.",
-                mend="`cdc logs NAME` has its messages; check disk space, memory and `spark.conf`. The job retries.",
+                hint="`cdc logs NAME` has its messages; check disk space, memory and `spark.conf`. The job retries.",
             )
         if not folder.path.is_dir():
-            raise SurroundingsError(
+            raise PrerequisiteError(
                 "The temporary folder of Spark was deleted while its JVM started.",
-                mend="Keep other programs out of the temporary folder; the job retries.",
+                hint="Keep other programs out of the temporary folder; the job retries.",
                 folder=folder.path,
             )
         if time.monotonic() > deadline:
@@ -177,16 +177,16 @@ def _connection(jvm: Jvm, folder: JvmFolder, limit_s: float) -> tuple[int, str]:
         time.sleep(_POLL_S)
 
 
-def not_started(limit_s: float) -> SurroundingsError:
-    """The error of a JVM that does not answer."""
-    return SurroundingsError(
+def not_started(limit_s: float) -> PrerequisiteError:
+    """Return the error for a JVM that does not reply."""
+    return PrerequisiteError(
         f"Spark's JVM did not start within {limit_s:.0f} s and was killed.",
-        mend="Check disk space (also of the temporary folder) and the load of the machine. The job retries.",
+        hint="Check disk space (also of the temporary folder) and the load of the machine. The job retries.",
     )
 
 
 def _connect(jvm: Jvm, settings: Mapping[str, str], master: str, port: int, token: str) -> None:
-    """PySpark takes the gateway of a running JVM from these two variables, which no later child process sees."""
+    """Connect PySpark through two variables, which are deleted at once, so that no child process inherits them."""
     from pyspark import SparkConf, SparkContext
 
     with SparkContext._lock:
@@ -202,9 +202,9 @@ def _connect(jvm: Jvm, settings: Mapping[str, str], master: str, port: int, toke
 
 @contextmanager
 def killed_after(jvm: Jvm, limit_s: float) -> Iterator[None]:
-    """Kill the JVM if the body takes longer: calls into a JVM that hangs return at no other event.
+    """Kill the JVM if the body takes longer than ``limit_s``. Calls into a JVM that hangs do not return otherwise.
 
-    Raises: SurroundingsError - in place of what the body raises then.
+    Raises: PrerequisiteError - in place of the error that the body raises after the kill.
     """
     expired = threading.Event()
 
@@ -226,14 +226,14 @@ def killed_after(jvm: Jvm, limit_s: float) -> Iterator[None]:
 
 
 def forget_jvm() -> None:
-    """Let PySpark forget a JVM that is gone, so that the next session gets a new one."""
+    """Remove a dead JVM from PySpark, so that the next session starts a new one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     context: Any = SparkContext._active_spark_context
     gateway: Any = SparkContext._gateway
     if context is not None:
-        with suppress(Exception):  # the other end is gone; what counts is that this end is closed
+        with suppress(Exception):  # the JVM is dead; only this end must be closed
             context._accumulatorServer.shutdown()
     if gateway is not None:
         with suppress(Exception):

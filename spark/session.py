@@ -1,4 +1,4 @@
-"""The Spark session: its settings, its start within a limit, and a new one when its JVM has died."""
+"""The Spark session: its settings, its start within a time limit, and its replacement when the JVM has died."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc.errors import SurroundingsError
-from spark.archive import archive_options, ensure_archive
+from cdc.errors import PrerequisiteError
+from spark.class_archive import archive_options, ensure_archive
 from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, JvmFolder, forget_jvm, killed_after, launch_jvm
 from spark.java import check_spark
 from spark.settings import JAVA_OPTIONS, RUNTIME, is_local, static_settings, with_java_options
-from spark.shared import SharedRows, is_shared
+from spark.shared_memory import SharedRows, is_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,19 +45,19 @@ def build_session(
     limit_s: float = START_LIMIT_S,
     started: Callable[[Jvm], None] = lambda _: None,
 ) -> SparkSession:
-    """Return a session with the project's settings, and ``conf`` on top. With ``remote`` (``sc://...``) over Connect.
+    """Return a session with the project's settings, overridden by ``conf``. ``remote``: address for Spark Connect.
 
-    ``started`` receives the JVM before it answers. Calls: one at a time; starts a JVM, which takes seconds.
-    Raises: SurroundingsError - Java or a package is missing, or the JVM did not start within ``limit_s`` seconds;
-    nothing of it is left.
+    ``started`` is called with the JVM as soon as its process exists. Calls: one at a time; a start takes seconds.
+    Raises: PrerequisiteError - Java or a package is missing, or the JVM did not start within ``limit_s`` seconds and
+    was killed.
     """
     check_spark(remote)
     if remote is None and not is_local(master):
-        # a cluster may have a Python of its own for jobs: an archive that it ships, an image
+        # a cluster may have its own Python for jobs, from an archive or an image
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     else:
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 the path has
-    # pyspark.pandas warns at import when pandas has another version than it likes; nothing here uses pandas
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise workers run the python3 of PATH
+    # pyspark.pandas warns at import about versions of pandas, which is not used here
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
     settings = {**RUNTIME, **(conf or {})}
     if remote is not None:
@@ -94,10 +94,10 @@ def _connected(app_name: str, remote: str, settings: Mapping[str, str]) -> Spark
     try:
         spark_session = _configured(SparkSession.builder.remote(remote).appName(app_name), settings)
         _ship(spark_session, "", remote)
-    except SystemExit as error:  # PySpark ends the process where it finds a package missing or too old
-        raise SurroundingsError(
-            "PySpark refuses the packages of Spark Connect in this environment.",
-            mend="Run `pip install --upgrade 'spark-binlog-load[connect]'`.",
+    except SystemExit as error:  # PySpark exits if a package is missing or too old
+        raise PrerequisiteError(
+            "PySpark does not accept the packages of Spark Connect in this environment.",
+            hint="Run `pip install --upgrade 'spark-binlog-load[connect]'`.",
         ) from error
     return spark_session
 
@@ -115,7 +115,7 @@ def _gateway() -> Any:
 
 
 def _running_jvm() -> Jvm | None:
-    """The JVM that this process has; None, and PySpark has forgotten it, if it is dead."""
+    """Return the running JVM of this process. If it is dead, remove it from PySpark and return None."""
     jvm: Jvm | None = getattr(_gateway(), "__dict__", {}).get("jvm_process")
     if jvm is not None and jvm.is_alive:
         return jvm
@@ -125,7 +125,7 @@ def _running_jvm() -> Jvm | None:
 
 def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
     if remote is None and is_local(master):
-        return  # executors are this machine's, and find our packages by PYTHONPATH
+        return  # executors on this machine find the packages by PYTHONPATH
     archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
@@ -135,7 +135,9 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
         spark_session.sparkContext.addPyFile(str(archive))
     else:
         spark_session.addArtifacts(str(archive), pyfile=True)
-        shutil.rmtree(archive.parent, ignore_errors=True)  # the server has a copy; a cluster's executors fetch ours
+        shutil.rmtree(
+            archive.parent, ignore_errors=True
+        )  # the server has a copy; without Connect, executors fetch this file
 
 
 def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -144,7 +146,7 @@ def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 
         import pyarrow
 
-        # workers collect garbage after every task: what was imported is garbage never, and is looked at no more
+        # workers run the garbage collector after every task; freeze imported modules to keep them out of each scan
         gc.freeze()
         for _ in batches:
             yield pyarrow.RecordBatch.from_pydict({"shared": [is_shared(path)]})
@@ -153,7 +155,7 @@ def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
 
 
 class _Start:
-    """A session that one thread builds and others wait for."""
+    """A session that one thread creates and other threads wait for."""
 
     def __init__(self) -> None:
         self.since = time.monotonic()
@@ -163,28 +165,28 @@ class _Start:
         self._lock = threading.Lock()
 
     def started(self, jvm: Jvm) -> None:
-        """Note the JVM. Raises: SurroundingsError - the start was aborted."""
+        """Record the JVM. Raises: PrerequisiteError - the start was aborted."""
         with self._lock:
             self._jvm = jvm
             if self._is_aborted:
                 raise _closed()
 
     def abort(self) -> None:
-        """Kill the JVM, so that the building thread gets an error."""
+        """Kill the JVM, so that the thread that creates the session gets an error."""
         with self._lock:
             self._is_aborted = True
             if self._jvm is not None:
                 self._jvm.kill()
 
 
-def _closed() -> SurroundingsError:
-    return SurroundingsError("Spark is closed, because the job ends.", mend="Nothing is to be done.")
+def _closed() -> PrerequisiteError:
+    return PrerequisiteError("Spark is closed, because the job ends.", hint="No action is needed.")
 
 
 class SessionHolder:
-    """Keeps one session, and builds it at its first use or when its JVM has died. Closed, it builds none.
+    """Holds one session, and creates it at its first use and when its JVM has died, but not after ``close``.
 
-    Calls: any thread. No call waits longer than the limit of a start.
+    Calls: any thread. No call waits longer than the time limit of a start.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class SessionHolder:
         *,
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
-        """Nothing is started yet."""
+        """Save the settings. The first use starts the session."""
         self._build = (app_name, master, dict(conf or {}), remote)
         self._limit_s = start_limit_s
         self._session: SparkSession | None = None
@@ -208,19 +210,19 @@ class SessionHolder:
         self._warming: threading.Thread | None = None
 
     def get(self) -> SparkSession:
-        """Return the session, alive as far as is known.
+        """Return the session. Create it if there is none, or if its JVM has died.
 
-        Calls: blocks while it is built. One thread builds; the others wait for its result.
-        Raises: SurroundingsError - it cannot be built, or the holder is closed.
+        Calls: blocks during the creation, by one thread; the others wait for the result.
+        Raises: PrerequisiteError - it cannot be created, or the holder is closed.
         """
         known = self._session
-        if known is not None and self.lives(known) and self._answers(known) and not self._is_closed:
+        if known is not None and self.is_alive(known) and self._answers(known) and not self._is_closed:
             return known
         with self._lock:
             if self._is_closed:
                 raise _closed()
             if self._session is not known and self._session is not None:
-                return self._session  # another thread has built it meanwhile
+                return self._session  # another thread has created it meanwhile
             start, is_mine = self._starting, False
             if start is None:
                 start, is_mine = _Start(), True
@@ -228,19 +230,19 @@ class SessionHolder:
         if is_mine:
             return self._started(start, known)
         try:
-            # the start has a limit twice: for the JVM and for the session in it
+            # two parts of the start have this limit: the JVM, and the session in it
             return start.result.result(3 * self._limit_s)
         except NotDone as error:
-            raise SurroundingsError(
+            raise PrerequisiteError(
                 f"Spark is still starting after {time.monotonic() - start.since:.0f} s.",
-                mend="See `cdc logs NAME`; the job retries.",
+                hint="See `cdc logs NAME`; the job retries.",
             ) from error
 
-    def _started(self, start: _Start, gone: SparkSession | None) -> SparkSession:
+    def _started(self, start: _Start, closed: SparkSession | None) -> SparkSession:
         try:
-            if gone is not None:
-                logger.warning("the Spark session is gone; a new one is built")
-                self._forget(gone)
+            if closed is not None:
+                logger.warning("the Spark session has ended; a new one is created")
+                self._forget(closed)
             app_name, master, conf, remote = self._build
             found = build_session(app_name, master, conf, remote, limit_s=self._limit_s, started=start.started)
         except BaseException as error:
@@ -255,7 +257,7 @@ class SessionHolder:
             is_closed = self._is_closed
             if not is_closed:
                 self._session = found
-        if is_closed:  # a stop came while it was built
+        if is_closed:  # ``close`` was called during the start
             start.result.set_exception(_closed())
             self._stop(found)
             raise _closed()
@@ -263,18 +265,18 @@ class SessionHolder:
         return found
 
     def warm_up(self) -> None:
-        """Begin to build the session and its Python workers; returns at once. What fails shows at the next ``get``."""
+        """Start session and Python workers in the background. The next ``get`` raises an error of the start."""
         self._warming = threading.Thread(target=self._warm_up, name="spark-start", daemon=True)
         self._warming.start()
 
     @property
     def is_warming(self) -> bool:
-        """Whether what ``warm_up`` began goes on."""
+        """Return whether ``warm_up`` is still running."""
         return self._warming is not None and self._warming.is_alive()
 
     @property
     def starting_s(self) -> float | None:
-        """For how many seconds the session is being built; None if it is not."""
+        """Return for how many seconds the session has been starting; None if it is not."""
         start = self._starting
         return None if start is None else time.monotonic() - start.since
 
@@ -282,30 +284,32 @@ class SessionHolder:
         try:
             self.get()
             self.shares_memory()
-            if self._build[3] is None:  # on a thread of its own: whoever waits for Spark does not wait for a cache
+            if (
+                self._build[3] is None
+            ):  # on a separate thread, so that callers that wait for Spark do not wait for the archive
                 threading.Thread(target=ensure_archive, name="class-archive", daemon=True).start()
         except Exception as error:  # noqa: BLE001 - a Task reports it
-            logger.debug("Spark could not be started ahead: %s", error)
+            logger.debug("Spark could not be started in advance: %s", error)
 
     @property
     def is_remote(self) -> bool:
-        """Whether the session is one of Spark Connect."""
+        """Return whether the session uses Spark Connect."""
         return self._build[3] is not None
 
     def known(self) -> SparkSession | None:
-        """The session as it was built last, alive or not; None if there is none. Never builds one."""
+        """Return the newest session, also a dead one; None if there is none. Never: creates one."""
         return self._session
 
     def core_count(self) -> int:
-        """How many partitions run at once."""
+        """Return the number of partitions that run in parallel."""
         if self._build[3] is not None:
-            return 8  # Spark Connect does not tell
+            return 8  # Spark Connect does not report it
         return int(self.get().sparkContext.defaultParallelism)
 
     def shares_memory(self) -> bool:
-        """Whether the executors can read this process's shared memory (``spark.shared``); found out once.
+        """Return whether the executors can read the shared memory of this process (``spark.shared_memory``).
 
-        Calls: the first one starts the Python workers, which takes seconds.
+        Calls: the first call tests it and starts the Python workers, which takes seconds.
         """
         if self._shares_memory is None:
             with self._probing:
@@ -319,20 +323,20 @@ class SessionHolder:
         spark_session, cores = self.get(), self.core_count()
         jvm = _running_jvm()
         if jvm is None:
-            raise SurroundingsError("Spark's JVM died while it started.", mend="See `cdc logs NAME`; the job retries.")
+            raise PrerequisiteError("Spark's JVM died while it started.", hint="See `cdc logs NAME`; the job retries.")
         with SharedRows() as memory, killed_after(jvm, self._limit_s):
             read = _reader_of(memory.path)
-            # one partition a core: every worker imports pyarrow now, and not at its first rows
+            # one partition per core, so that every worker imports pyarrow now and not at its first rows
             answers = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "shared boolean").collect()
         shared = all(answer["shared"] for answer in answers)
         if not shared:
-            logger.warning("Spark's workers cannot read this process's memory: rows go through the JVM, which costs")
+            logger.warning("Spark's workers cannot read shared memory; rows are sent through the JVM, which is slower")
         return shared
 
     def kill(self) -> None:
-        """Kill the JVM and its workers: calls into it that hang return with an error. The next ``get`` starts another.
+        """Kill the JVM and its workers, so that hanging calls return with an error. The next ``get`` starts a new one.
 
-        Over Spark Connect only this end is closed.
+        Over Spark Connect only the client is closed.
         """
         known = self._session
         if known is None:
@@ -344,7 +348,7 @@ class SessionHolder:
                 known.client.close()
 
     def close(self) -> None:
-        """Stop the session, or the start of one, within limits; no other is built. Harmless when repeated."""
+        """Stop the session or its start within time limits. No new one is created. A repeated call does nothing."""
         with self._lock:
             self._is_closed = True
             start, known, self._session = self._starting, self._session, None
@@ -356,7 +360,7 @@ class SessionHolder:
             self._stop(known)
 
     def _stop(self, spark_session: SparkSession) -> None:
-        """Stop ``spark_session`` and end its JVM; a JVM that hangs is killed."""
+        """Stop ``spark_session`` and end its JVM. Kill a JVM that hangs."""
         if self._build[3] is not None:
             with suppress(Exception):
                 spark_session.stop()
@@ -364,13 +368,13 @@ class SessionHolder:
         jvm: Jvm | None = getattr(spark_session.sparkContext._gateway, "jvm_process", None)
         if jvm is not None:
             with suppress(Exception), killed_after(jvm, END_LIMIT_S):
-                if self.lives(spark_session):
+                if self.is_alive(spark_session):
                     spark_session.stop()
             jvm.end()
         forget_jvm()
 
-    def lives(self, spark_session: SparkSession) -> bool:
-        """Whether the JVM of ``spark_session`` answers; over Spark Connect, whether it was not closed here."""
+    def is_alive(self, spark_session: SparkSession) -> bool:
+        """Return whether the JVM of ``spark_session`` replies; over Spark Connect, whether the client is open."""
         if self._build[3] is not None:
             return not getattr(spark_session, "is_stopped", False)
         context = spark_session.sparkContext
@@ -380,27 +384,27 @@ class SessionHolder:
             return False
         try:
             return not context._jsc.sc().isStopped()
-        except Exception:  # noqa: BLE001 - whatever py4j throws here, the JVM does not answer
+        except Exception:  # noqa: BLE001 - any error of py4j means that the JVM does not reply
             return False
 
     def _answers(self, spark_session: SparkSession) -> bool:
-        """Whether a Spark Connect server still has the session: it closes one that is idle for an hour."""
+        """Return whether the Spark Connect server still has the session. It closes a session after an idle hour."""
         if self._build[3] is None:
             return True
         try:
             spark_session.conf.get("spark.sql.session.timeZone")
-        except Exception as error:  # noqa: BLE001 - whatever it is, a new session is worth a try
-            logger.warning("Spark Connect refuses the session: %s", error)
+        except Exception as error:  # noqa: BLE001 - after any error try a new session
+            logger.warning("Spark Connect does not accept the session: %s", error)
             return False
         return True
 
-    def _forget(self, gone: SparkSession) -> None:
-        """Let PySpark forget a session that is gone, so that the next one is a new one."""
+    def _forget(self, closed: SparkSession) -> None:
+        """Remove an ended session from PySpark, so that the next one is new."""
         if self._build[3] is not None:
-            with suppress(Exception):  # the other end is gone; PySpark hands out a session until its client is closed
-                gone.client.close()
+            with suppress(Exception):  # PySpark returns the same session until its client is closed
+                closed.client.close()
             return
-        _kill(gone)
+        _kill(closed)
         forget_jvm()
 
 

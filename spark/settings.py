@@ -1,4 +1,4 @@
-"""Settings of the Spark session: those that the project needs, and the options of its JVM."""
+"""Settings of the Spark session, and options of its JVM."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _ONE_MACHINE = re.compile(r"local(\[[^\]]*\])?")  # not local-cluster[...], whos
 
 
 def is_local(master: str) -> bool:
-    """Whether executors are this machine's."""
+    """Return whether the executors run on this machine."""
     return master.startswith("local")
 
 
 def has_authentication(master: str, conf: Mapping[str, str]) -> bool:
-    """Whether only processes that know a secret can talk to this Spark's ports."""
+    """Return whether this Spark's ports accept only processes that know a secret."""
     default = "true" if _ONE_MACHINE.fullmatch(master) else "false"
     return conf.get("spark.authenticate", default).lower() == "true"
 
 
 RUNTIME: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # else a timestamp without a zone (DATETIME) is taken for an instant
+    # otherwise Spark reads a timestamp without a zone (DATETIME) as an instant
     "spark.sql.timestampType": "TIMESTAMP_NTZ",
-    # rows go to the executors as Arrow batches, and not row by row through a relation of the driver
+    # send rows to the executors as Arrow batches, not row by row in a local relation
     "spark.sql.execution.arrow.localRelationThreshold": "0",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # also decides how many partitions a DataFrame made of Arrow has: never less than a Task is meant to be
+    # also determines the partitions of a DataFrame from Arrow; a partition must not be smaller than a Task
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.shuffle.partitions": "8",
-    "spark.sql.adaptive.enabled": "false",  # would run a Task's shuffle as a job of its own
+    "spark.sql.adaptive.enabled": "false",  # it would run the shuffle of a Task as a separate job
 }
 
 
 def static_settings(master: str) -> dict[str, str]:
-    """Settings that a JVM takes at its start only."""
+    """Return the settings that a JVM reads only at its start."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -54,38 +54,38 @@ def static_settings(master: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
         "spark.log.level": "ERROR",
         "spark.cleaner.referenceTracking.blocking": "false",
-        "spark.speculation": "false",  # whatever spark-defaults.conf says: a copy of a task loads the same rows again
+        "spark.speculation": "false",  # overrides spark-defaults.conf: a copy of a task would load the same rows again
     }
     if _ONE_MACHINE.fullmatch(master):
-        # other users of this machine reach these ports; Spark draws the secret, which stays in its JVM
+        # other users of this machine can reach these ports; Spark creates the secret, which stays in its JVM
         settings["spark.authenticate"] = "true"
     if is_local(master):
         settings |= {
-            # over TCP each task of a Python worker waits 40 ms for an acknowledgement that the kernel holds back;
-            # executors of a cluster may have temporary folders whose names are too long for a socket
+            # over TCP each task of a Python worker waits 40 ms for a delayed acknowledgement of the kernel;
+            # on a cluster, the path of the temporary folder may be too long for a socket
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.executorEnv.PYTHONPATH": str(_ROOT),
-            "spark.python.daemon.module": "spark.daemon",  # a cluster's executors import PySpark as it is set up there
+            "spark.python.daemon.module": "spark.worker_daemon",  # executors of a cluster have their own PySpark
         }
     else:
         settings |= {
             "spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0"),  # noqa: S104 - executors call back
-            "spark.rpc.message.maxSize": "1024",  # MiB: rows travel within a task, and one row may be large
+            "spark.rpc.message.maxSize": "1024",  # MiB: rows are sent within a task, and one row may be large
         }
     return settings
 
 
-def with_java_options(archive: str, theirs: str, folder: JvmFolder) -> str:
-    """The project's options, then those of a job file: the last one wins, but the JVM takes one collector only."""
-    collector = "" if re.search(r"-XX:\+Use\w+GC\b", theirs) else "-XX:+UseSerialGC"
-    # its temporary files are in the job's folder, and its log has errors only, from the first line on
+def with_java_options(archive: str, job_options: str, folder: JvmFolder) -> str:
+    """Return the project's options, then those of the job file. The last one wins, except for garbage collectors."""
+    collector = "" if re.search(r"-XX:\+Use\w+GC\b", job_options) else "-XX:+UseSerialGC"
+    # temporary files in the folder of the job; the log has only errors, from the first line on
     paths = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" "-Dlog4j2.configurationFile={folder.log_settings.as_uri()}"'
-    # most of the JVM's work here is copying bytes: the quick compiler is enough, and saves CPU seconds at start
-    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", paths, archive, theirs)))
+    # the JVM mostly copies bytes here, so the fast compiler is enough, and saves CPU seconds at the start
+    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", paths, archive, job_options)))
 
 
 def _driver_memory() -> int:
-    """An eighth of the machine, within 512 MiB and 2 GiB: rows pass through the JVM, they do not stay in it."""
+    """Return an eighth of the memory, from 512 MiB to 2 GiB. The JVM only forwards rows, so this is enough."""
     return max(512 * _MIB, min(2048 * _MIB, psutil.virtual_memory().total // 8))

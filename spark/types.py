@@ -1,4 +1,4 @@
-"""The table of types between Arrow and Spark. From MySQL to Arrow it is ``cdc.schema.Column.arrow``.
+"""Types of Arrow and Spark. ``cdc.model.schema.Column.arrow`` has the Arrow types of MySQL columns.
 
 ==================== ================ =========================================
 Arrow                Spark            of MySQL
@@ -38,7 +38,7 @@ _PLAIN: tuple[tuple[pa.DataType, spark.DataType], ...] = (
 
 
 def spark_type(arrow: pa.DataType) -> spark.DataType:
-    """The Spark type of an Arrow type. Raises: TypeError - none stands for it."""
+    """Return the Spark type of an Arrow type. Raises: TypeError - there is none."""
     for known, found in _PLAIN:
         if arrow == known:
             return found
@@ -46,11 +46,11 @@ def spark_type(arrow: pa.DataType) -> spark.DataType:
         return spark.DecimalType(arrow.precision, arrow.scale)
     if pa.types.is_list(arrow):
         return spark.ArrayType(spark_type(arrow.value_type))
-    raise TypeError(f"no Spark type stands for Arrow's {arrow}")
+    raise TypeError(f"the Arrow type {arrow} has no Spark type")
 
 
 def arrow_type(found: spark.DataType) -> pa.DataType:
-    """The Arrow type of a Spark type. Raises: TypeError - no column of a target can have it."""
+    """Return the Arrow type of a Spark type. Raises: TypeError - no column of a target can have it."""
     for arrow, known in _PLAIN:
         if type(found) is type(known):
             return arrow
@@ -58,9 +58,9 @@ def arrow_type(found: spark.DataType) -> pa.DataType:
         return pa.decimal128(found.precision, found.scale)
     if isinstance(found, spark.ArrayType):
         return pa.list_(arrow_type(found.elementType))
-    raise TypeError(f"no column of a target can be of Spark's type {found.simpleString()}")
+    raise TypeError(f"no column of a target can have Spark's type {found.simpleString()}")
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:
-    """The Spark form of an Arrow schema."""
+    """Return the Spark schema of an Arrow schema."""
     return spark.StructType([spark.StructField(field.name, spark_type(field.type), field.nullable) for field in schema])

@@ -1,22 +1,20 @@
-"""The actions: DataFrame partitions handed to a sink's writers on the executors, and what came of it."""
+"""Spark actions: pass DataFrame partitions to the writers of a sink on executors, and return the results."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from cdc import errors
-from cdc.batch import LoadName, PreparedLoad
-from cdc.errors import CdcError
+from cdc.errors import CdcError, error_from_json, error_to_json
+from cdc.model.batch import LoadName, PreparedLoad
+from cdc.model.row_keys import newest_rows
 from spark.frames import LOAD, packed_frame, shared_frame, unpacked
-from spark.newest import newest_rows
-from spark.shared import SharedRows
+from spark.shared_memory import SharedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +26,7 @@ _OUTCOMES = f"{LOAD} int, outcome string"
 
 @dataclass(frozen=True, slots=True)
 class PackedLoad:
-    """Rows that have the target's columns already, and the writer that takes them."""
+    """Rows that already have the columns of the target, and their writer."""
 
     name: LoadName
     key: tuple[str, ...]
@@ -37,23 +35,23 @@ class PackedLoad:
     byte_count: int
 
 
-Outcome = PreparedLoad | CdcError | None  # None: there was no row
+Outcome = PreparedLoad | CdcError | None  # None: no rows
 
 
 def write_packed(
     spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int, *, shared: bool
 ) -> list[Outcome]:
-    """Write ``loads`` in one Spark job, each by one executor, spread over ``partition_count`` partitions by size.
+    """Write ``loads`` in one Spark job, each on one executor, distributed to ``partition_count`` partitions by size.
 
-    ``shared``: the executors can read this process's shared memory.
+    ``shared``: the executors can read the shared memory of this process.
     """
     partitions: list[list[tuple[int, Sequence[pa.RecordBatch]]]]
     partitions = [[] for _ in range(min(partition_count, len(loads)))]
     filled = [0] * len(partitions)
     for number in sorted(range(len(loads)), key=lambda number: -loads[number].byte_count):
-        place = filled.index(min(filled))
-        filled[place] += loads[number].byte_count + 1
-        partitions[place].append((number, loads[number].rows))
+        index = filled.index(min(filled))
+        filled[index] += loads[number].byte_count + 1
+        partitions[index].append((number, loads[number].rows))
     write = _packed_writer([(load.name, load.key, load.writer) for load in loads])
     outcomes: list[Outcome] = [None] * len(loads)
     with ExitStack() as stack:
@@ -71,30 +69,17 @@ def write_frames(
 ) -> list[Outcome]:
     """Write each DataFrame as one part, all in one Spark job.
 
-    Rows of one key may come several times: the newest by ``__sequence`` is written.
+    If there are several rows of a key, the newest by ``__sequence`` is written.
     """
     written = None
     for number, (frame, (name, key, writer)) in enumerate(zip(frames, loads, strict=True)):
-        # a second partition, which a million rows make, would overwrite what the first has written under this name
+        # from a million rows on there is a second partition, which would overwrite the part of the first one
         part = frame.coalesce(1).mapInArrow(_frame_writer(number, name, key, writer), _OUTCOMES)
         written = part if written is None else written.unionAll(part)
     outcomes: list[Outcome] = [None] * len(loads)
     for row in written.collect() if written is not None else ():
         outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
     return outcomes
-
-
-def write_parts(frame: DataFrame, name: LoadName, key: Sequence[str], writer: PartWriter, parts: int) -> list[Outcome]:
-    """Write a DataFrame as ``parts`` parts, split by hash of key: a part that is written again is the same part."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        part = context.partitionId() if context is not None else 0
-        yield from _frame_writer(part, replace(name, part=part), tuple(key), writer)(batches)
-
-    frame = frame.repartition(parts, *key) if parts > 1 else frame.coalesce(1)
-    rows = sorted(frame.mapInArrow(write, _OUTCOMES).collect(), key=lambda row: row[LOAD])
-    return [_outcome_from_json(row["outcome"]) for row in rows]
 
 
 Batches = Iterator[pa.RecordBatch]
@@ -125,26 +110,13 @@ def _written(number: int, name: LoadName, key: tuple[str, ...], writer: PartWrit
         load = writer(name, iter(newest_rows(rows, key).to_batches()))
         outcome: dict[str, Any] = {"load": load.to_json() if load else None}
     except CdcError as error:
-        outcome = {"error": _error_to_json(error)}
-    text = json.dumps(outcome, default=str)
+        outcome = {"error": error_to_json(error)}
+    text = json.dumps(outcome)
     return pa.RecordBatch.from_arrays([pa.array([number], pa.int32()), pa.array([text])], [LOAD, "outcome"])
-
-
-def _error_to_json(error: CdcError) -> dict[str, Any]:
-    extra = {"after_s": error.after_s} if isinstance(error, errors.SinkBusy) else {}
-    return {
-        "class": type(error).__name__,
-        "message": error.message,
-        "mend": error.mend,
-        "where": error.where,
-        "extra": extra,
-    }
 
 
 def _outcome_from_json(text: str) -> Outcome:
     data = json.loads(text)
     if "error" in data:
-        error = data["error"]
-        kind: type[CdcError] = getattr(errors, error["class"])
-        return kind(error["message"], mend=error["mend"], **error["extra"], **error["where"])
+        return error_from_json(data["error"])
     return PreparedLoad.from_json(data["load"]) if data["load"] else None

@@ -1,4 +1,4 @@
-"""Fixtures that more than one folder of tests needs: real servers, started once, and a fresh database per test."""
+"""Fixtures for more than one test folder: real servers, started once, and a fresh database per test."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.errors import SurroundingsError
-from cdc.local_servers import Kind, LocalServer, obtain
+from cdc.demo.local_servers import Kind, LocalServer, obtain
+from cdc.errors import PrerequisiteError
 from tests.recovery.matrix import SUMMARY
-from tests.seeds import again, seed_of
+from tests.support.seeds import again, seed_of
 
 if TYPE_CHECKING:
-    from tests.servers.canal import CanalServer
+    from tests.emulators.canal import CanalServer
 
 
 def pytest_configure() -> None:
-    """All workers draw alike, the sample of the fault matrix too: they take over what the first process says here."""
+    """Set the seed in the first process; all workers inherit it, also for the sample of the fault matrix."""
     seed_of()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker has ended; its summary goes to the process that prints."""
+    """Take over the summary of a worker that has ended, for the process that prints."""
     found = getattr(node, "workeroutput", {}).get("summary")
     if found is not None:
         node.config.stash[SUMMARY] = found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The matrix has its summary at the end of everything, and failures say how to have their draws again."""
+    """Print the summary of the matrix, and after failures the seed."""
     summary = config.stash.get(SUMMARY, None)
     if summary is not None:
         terminalreporter.section("fault matrix")
@@ -45,14 +45,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:
     try:
         binaries = obtain(kind)
-    except SurroundingsError as error:
+    except PrerequisiteError as error:
         unavailable(str(error))
     with LocalServer.start(binaries, folder, options=options) as server:
         yield server
 
 
 def unavailable(why: str) -> None:
-    """Skip, saying why; with CDC_TEST_REQUIRE_ALL=1 a skip is a failure."""
+    """Skip the test with the reason. With CDC_TEST_REQUIRE_ALL=1 a skip is a failure."""
     if os.environ.get("CDC_TEST_REQUIRE_ALL") == "1":
         pytest.fail(f"required, but not available: {why}")
     pytest.skip(why)
@@ -60,7 +60,7 @@ def unavailable(why: str) -> None:
 
 @pytest.fixture(scope="session")
 def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A real MySQL with full row metadata, shared by the session; GTIDs on, some of them tagged."""
+    """A real MySQL with full row metadata, shared by the session; GTIDs are on, and some of them are tagged."""
     yield from _server("mysql", tmp_path_factory.mktemp("mysql"), ("--binlog-row-metadata=FULL",))
 
 
@@ -74,20 +74,20 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 def canal(mysql: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanalServer]:
     """A real Canal server that reads ``mysql``: a durable cursor, the default ring, eight hours ahead of UTC.
 
-    One for each module: it begins at the end of the binlog, and columns that it cannot read, which other tests write,
-    would stop it for ever.
+    One for each module: it starts at the end of the binlog, because columns that it cannot read, from other tests,
+    would stop it forever.
     """
     yield from _canal(mysql, tmp_path_factory.mktemp("canal"))
 
 
 @pytest.fixture(scope="module")
 def canal_mariadb(mariadb: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanalServer]:
-    """The same that reads ``mariadb``."""
+    """The same Canal server for ``mariadb``."""
     yield from _canal(mariadb, tmp_path_factory.mktemp("canal-mariadb"))
 
 
 def _canal(source: LocalServer, folder: Path) -> Iterator[CanalServer]:
-    from tests.canal_sources import canal_server
+    from tests.support.canal_sources import canal_server
 
     with canal_server(folder, source, time_zone="GMT+08:00") as server:
         yield server

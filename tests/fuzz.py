@@ -1,7 +1,7 @@
 """Mutated binlogs and values through the decoder: ``python -m tests.fuzz --count 10000000 --seed 1``.
 
-Whatever comes in, there are rows or one of our own errors. A child process does the work in slices, so that a crash or
-a hang is seen too and named by its seed; ``--boundscheck`` compiles the kernels with Numba's index checks.
+Every input gives rows or an error class of this project. Child processes do the work in slices, so that a crash or a
+hang is detected too and reported with its seed; ``--boundscheck`` compiles the kernels with Numba's index checks.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ _CHARSETS = (
 
 
 class Saved:
-    """Schemas of the golden files; tables with damaged names are nobody's."""
+    """Schemas of the golden files. Tables with damaged names have none."""
 
     def __init__(self, kind: str) -> None:
-        from cdc.schema import TableSchema
+        from cdc.model.schema import TableSchema
+        from cdc.state.codec import from_json
 
-        told = json.loads((DATA / f"{kind}.json").read_text())
-        self.schemas = {table: TableSchema.from_json(entry["schema"]) for table, entry in told.items()}
+        saved = json.loads((DATA / f"{kind}.json").read_text())
+        self.schemas = {table: from_json(TableSchema, json.dumps(entry["schema"])) for table, entry in saved.items()}
 
     def schema(self, table_map):
         return self.schemas.get(table_map.table)
 
 
 def events_of(data: bytes) -> list[bytes]:
-    """The events of a whole, undamaged file."""
+    """Return the events of a complete, undamaged file."""
     at, events = 4, []
     while at < len(data):
         size = int.from_bytes(data[at + 9 : at + 13], "little")
@@ -64,61 +65,63 @@ def events_of(data: bytes) -> list[bytes]:
     return events
 
 
-def mutated(events: list[bytes], dice: random.Random) -> bytes:
-    """A damaged copy of a file: bytes, sizes, order, length; mostly with checksums that hold nevertheless."""
+def mutated(events: list[bytes], generator: random.Random) -> bytes:
+    """Return a damaged copy of a file: bytes, sizes, order, length; mostly with valid checksums."""
     copy = list(events)
-    for _ in range(dice.choice((1, 1, 1, 2, 5))):
-        place = dice.randrange(1 if dice.random() < 0.95 else 0, len(copy))
-        event = bytearray(copy[place])
-        what = dice.random()
+    for _ in range(generator.choice((1, 1, 1, 2, 5))):
+        event_index = generator.randrange(1 if generator.random() < 0.95 else 0, len(copy))
+        event = bytearray(copy[event_index])
+        what = generator.random()
         if what < 0.75 and len(event) > _HEADER:
-            for _ in range(dice.choice((1, 1, 2, 8))):
-                at = dice.randrange(_HEADER, len(event))
-                event[at] = dice.choice(
-                    (dice.randrange(256), 0, 255, event[at] ^ 1 << dice.randrange(8), 0x7F, 0x80, 0xFC)
+            for _ in range(generator.choice((1, 1, 2, 8))):
+                at = generator.randrange(_HEADER, len(event))
+                event[at] = generator.choice(
+                    (generator.randrange(256), 0, 255, event[at] ^ 1 << generator.randrange(8), 0x7F, 0x80, 0xFC)
                 )
         elif what < 0.80:
-            event[dice.randrange(_HEADER)] = dice.randrange(256)
+            event[generator.randrange(_HEADER)] = generator.randrange(256)
         elif what < 0.85:
-            event[4] = dice.choice(
+            event[4] = generator.choice(
                 (2, 4, 16, 19, 23, 24, 25, 30, 31, 32, 33, 38, 39, 40, 42, 162, 163, 165, 166, 167, 168, 169)
             )
         elif what < 0.90:
-            del event[dice.randrange(_HEADER, len(event)) : dice.randrange(_HEADER, len(event) + 1)]
+            del event[generator.randrange(_HEADER, len(event)) : generator.randrange(_HEADER, len(event) + 1)]
         elif what < 0.95:
-            at = dice.randrange(_HEADER, len(event) + 1)
-            event[at:at] = dice.randbytes(dice.randrange(1, 40))
+            at = generator.randrange(_HEADER, len(event) + 1)
+            event[at:at] = generator.randbytes(generator.randrange(1, 40))
         elif what < 0.97:
-            copy.insert(place, copy[dice.randrange(len(copy))])
+            copy.insert(event_index, copy[generator.randrange(len(copy))])
         elif len(copy) > 2:
-            del copy[place]
+            del copy[event_index]
             continue
-        if dice.random() < 0.97:
+        if generator.random() < 0.97:
             event[9:13] = len(event).to_bytes(4, "little")
             event[13:17] = bytes(4)  # an unknown position, so that sizes may change
             event[-4:] = zlib.crc32(bytes(event[:-4])).to_bytes(4, "little")
-        copy[min(place, len(copy) - 1)] = bytes(event)
+        copy[min(event_index, len(copy) - 1)] = bytes(event)
     whole = b"\xfebin" + b"".join(copy)
-    return whole[: dice.randrange(4, len(whole))] if dice.random() < 0.05 else whole
+    return whole[: generator.randrange(4, len(whole))] if generator.random() < 0.05 else whole
 
 
 def fuzz_streams(count: int, seed: int) -> dict[str, int]:
-    """Damage whole files. Answers how many went through and how many were refused."""
-    from cdc.binlog.events import ServerError
+    """Damage whole files. Return how many were decoded and how many were rejected."""
     from cdc.errors import CdcError
-    from tests.answers import Everything, decode_bytes
+    from cdc.mysql.connection import ServerError
+    from tests.support.answers import Everything, decode_bytes
 
     corpus = [(events_of((DATA / f"{kind}.binlog").read_bytes()), Saved(kind)) for kind in KINDS]
     outcome = {"decoded": 0, "refused": 0}
     for number in range(seed, seed + count):
         if number % 50 == 0:
             faulthandler.dump_traceback_later(_HANG_S, exit=True)
-        dice = random.Random(number)
-        events, tables = dice.choice(corpus)
-        data = mutated(events, dice)
+        generator = random.Random(number)
+        events, tables = generator.choice(corpus)
+        data = mutated(events, generator)
         try:
-            chunk = dice.choice((1 << 20, 1 << 20, 500, 4096))
-            found = decode_bytes(data, tables=tables, selection=Everything("golden"), chunk=chunk, batch_bytes=1 << 17)
+            chunk = generator.choice((1 << 20, 1 << 20, 500, 4096))
+            found = decode_bytes(
+                data, tables=tables, table_filter=Everything("golden"), chunk=chunk, batch_bytes=1 << 17
+            )
             for batch in found.batches:
                 for changes in batch.changes:
                     changes.rows.validate(full=True)
@@ -133,11 +136,11 @@ def fuzz_streams(count: int, seed: int) -> dict[str, int]:
 
 
 def fuzz_json(count: int, seed: int) -> dict[str, int]:
-    """Damage documents, many to a call of the kernel; the kernel goes on behind a refused one."""
+    """Damage documents, many in one call of the kernel. The kernel continues after a rejected one."""
     import numpy as np
 
-    from cdc.binlog import json as documents
-    from tests.unit.test_json_values import VECTORS
+    from cdc.mysql.values import json_text as documents
+    from tests.unit.cdc.mysql.values.test_json_text import VECTORS
 
     numbers = np.random.default_rng(seed)
     raw = [bytes.fromhex(vector) for vector in VECTORS if vector]
@@ -150,8 +153,10 @@ def fuzz_json(count: int, seed: int) -> dict[str, int]:
         starts = np.cumsum(lengths, dtype=np.int64) - lengths
         data = np.frombuffer(b"".join(chosen), np.uint8).copy()
         for _ in range(3):
-            places = starts + (numbers.random(10_000) * lengths).astype(np.int64)
-            data[places] = numbers.choice([0, 1, 2, 3, 4, 0x0B, 0x0C, 0x0F, 0x7F, 0x80, 0xFF, *range(256)], size=10_000)
+            positions = starts + (numbers.random(10_000) * lengths).astype(np.int64)
+            data[positions] = numbers.choice(
+                [0, 1, 2, 3, 4, 0x0B, 0x0C, 0x0F, 0x7F, 0x80, 0xFF, *range(256)], size=10_000
+            )
         cut = numbers.random(10_000) < 0.1
         lengths[cut] = (lengths[cut] * numbers.random(int(cut.sum()))).astype(np.int32)
         offsets = np.zeros(10_001, np.int32)
@@ -160,7 +165,7 @@ def fuzz_json(count: int, seed: int) -> dict[str, int]:
         while row < 10_000:
             code, row = documents._documents(data, starts, lengths, row, offsets, out)
             if code == documents._FULL:
-                raise AssertionError(f"seed {seed}: text outgrew every bound")
+                raise AssertionError(f"seed {seed}: the text is larger than every bound")
             if code:
                 offsets[row + 1] = offsets[row]
                 refused += 1
@@ -173,12 +178,12 @@ def fuzz_json(count: int, seed: int) -> dict[str, int]:
 
 
 def fuzz_text(count: int, seed: int) -> dict[str, int]:
-    """Random bytes as text of every charset."""
+    """Decode random bytes as text of every charset."""
     import numpy as np
 
-    from cdc.binlog import text
-    from cdc.binlog.charsets import Charset
     from cdc.errors import DecodeError
+    from cdc.mysql.charsets import Charset
+    from cdc.mysql.values import text
 
     numbers = np.random.default_rng(seed)
     outcome = {"decoded": 0, "refused": 0}
@@ -217,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as cache:
         environment = dict(os.environ)
-        if chosen.boundscheck:  # the usual cache holds code without checks
+        if chosen.boundscheck:  # the usual cache contains code without checks
             environment |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache}
         return _slices(chosen, environment)
 

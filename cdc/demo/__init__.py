@@ -1,1 +1,1 @@
-"""The demonstration: a private MySQL, a shop that is written to, a job, and the proof that both sides agree."""
+"""The demonstration: a temporary MySQL server with a shop, a job, and a comparison of source and target."""

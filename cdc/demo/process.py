@@ -1,4 +1,4 @@
-"""A job in a process of its own, as a person would start it: to be watched, killed and started again."""
+"""A job as a child process that can be observed, killed and started again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ import requests
 
 from cdc.errors import CdcError
 
-CDC = (sys.executable, "-m", "cdc.cli")
+CDC = (sys.executable, "-m", "cdc.cli.main")
 
 
 class JobProcess:
-    """``cdc start JOB.yaml --foreground`` as a child process whose status endpoint is asked.
-
-    ``program``: what is run as ``cdc``.
-    """
+    """``cdc start JOB.yaml --foreground`` as a child process. ``program``: the command ``cdc``."""
 
     def __init__(self, job_file: Path, *, home: Path, port: int, program: Sequence[str] = CDC) -> None:
         self.job_file = job_file
@@ -47,7 +44,7 @@ class JobProcess:
         return self._process.pid
 
     def start(self, *options: str) -> None:
-        """Start the driver; its output goes to ``log``."""
+        """Start the driver, which writes its output to ``log``."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [*self._program, "start", str(self.job_file), "--foreground", *options]
         with self.log.open("ab") as log:
@@ -56,14 +53,14 @@ class JobProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL to the driver alone: what it started must notice by itself. Harmless when it does not run."""
+        """Send SIGKILL to the driver only, not to its child processes. Do nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self, timeout_s: float = 240) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM and return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(timeout_s)
@@ -71,12 +68,12 @@ class JobProcess:
         return code
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code of a job that ends by itself."""
+        """Wait until the job ends, and return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
     def status(self) -> dict[str, Any] | None:
-        """What ``/status`` answers; None while nobody listens."""
+        """Return the reply of ``/status``; None if the endpoint does not reply."""
         try:
             answer = self._session.get(self._url, timeout=5)
             answer.raise_for_status()
@@ -85,9 +82,9 @@ class JobProcess:
         return dict(answer.json())
 
     def wait_for(self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
-        """Poll the status until ``condition`` holds of it.
+        """Poll the status until ``condition`` is true, and return it.
 
-        Raises: CdcError - it did not within ``timeout_s``, or the driver ended; the message has the log's end.
+        Raises: CdcError - ``timeout_s`` is over, or the driver ended; the message has the end of the log.
         """
         deadline = time.monotonic() + timeout_s
         status: dict[str, Any] | None = None
@@ -100,16 +97,16 @@ class JobProcess:
             time.sleep(0.1)
         tail = self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
         raise CdcError(
-            f"The job did not get to: {what}. Its last status: {status}. Its log ends: {tail}", mend=f"See {self.log}."
+            f"The job did not reach: {what}. Its last status: {status}. Its log ends: {tail}", hint=f"See {self.log}."
         )
 
 
 def is_caught_up(status: dict[str, Any], end: tuple[str, int]) -> bool:
-    """Whether all that the binlog holds before ``end`` is visible, and all rows that were there already."""
-    place = status["position"]  # null while the job starts
+    """Return whether the target has all changes up to the binlog position ``end``, and all existing rows."""
+    position = status["position"]  # null while the job starts
     return (
-        place is not None
-        and (place["file"], place["offset"]) >= end
+        position is not None
+        and (position["file"], position["offset"]) >= end
         and status["lag_seconds"] == 0
         and all(not channel["snapshot"] or channel["snapshot"]["consistent"] for channel in status["channels"])
     )

@@ -1,7 +1,7 @@
-"""The proof: every row of a source table beside every row of its target, value by value.
+"""Compare all rows of a source table with all rows of its Delta table, value by value.
 
-The source's side is written by MySQL itself (SELECT ... INTO OUTFILE) and parsed with the target's types, so that no
-code of the flow takes part in it.
+MySQL writes the rows of the source (SELECT ... INTO OUTFILE), and they are parsed with the types of the target. The
+comparison therefore uses no code of the data flow.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import pyarrow as pa
 import pyarrow.csv
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc.local_servers import LocalServer
+from cdc.demo.local_servers import LocalServer
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the comparison of one table found."""
+    """Result of the comparison of one table."""
 
     table: str
     rows: int  # in the source
-    differences: tuple[str, ...]  # the first few, for people; empty: both sides are equal
+    differences: tuple[str, ...]  # the first ten as text; (): source and target are equal
 
 
 def compare(server: LocalServer, source: str, target: Path, key: Sequence[str], where: str = "TRUE") -> Comparison:
     """Compare the source table ``database.table`` with the Delta table in ``target``, by ``key``.
 
-    The target's columns decide what is compared; each must have a column of its name in the source. Both sides are in
-    memory: ``where`` (SQL that both understand) takes a part of them.
-    Never: loads a value through the job's own decoder.
+    All columns of the target are compared; the source must have columns of the same names. Both tables are read into
+    memory. ``where``: a condition that limits the rows, in SQL that MySQL and DataFusion accept.
     """
     found = read_delta(target, where)
     expected = read_mysql(server, source, found.schema, where)
@@ -42,7 +41,7 @@ def compare(server: LocalServer, source: str, target: Path, key: Sequence[str], 
 
 
 def read_delta(path: Path, where: str = "TRUE") -> pa.Table:
-    """The rows of a Delta table, dictionary and view types unfolded."""
+    """Return the rows of a Delta table, with plain types instead of dictionary and view types."""
     reader = QueryBuilder().register("target", DeltaTable(str(path))).execute(f"SELECT * FROM target WHERE {where}")
     table = pa.table(reader.read_all())
     return table.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in table.schema]))
@@ -57,7 +56,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def read_mysql(server: LocalServer, source: str, schema: pa.Schema, where: str = "TRUE") -> pa.Table:
-    """The rows of a source table, as MySQL prints them, parsed to the types of ``schema``."""
+    """Return the rows of a source table, printed by MySQL and parsed with the types of ``schema``."""
     database, _, table = source.partition(".")
     columns = ", ".join(f"`{name}`" for name in schema.names)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +78,7 @@ def read_mysql(server: LocalServer, source: str, schema: pa.Schema, where: str =
             parse_options=pyarrow.csv.ParseOptions(escape_char="\\", newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={field.name: _csv_type(field.type) for field in schema},
-                # every value is quoted but NULL, which is \N, and loses its backslash as an escape
+                # every value except NULL is quoted; NULL is \N, from which the parser removes the escape character
                 null_values=["N"],
                 quoted_strings_can_be_null=False,
                 strings_can_be_null=True,
@@ -89,7 +88,7 @@ def read_mysql(server: LocalServer, source: str, schema: pa.Schema, where: str =
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    """What the CSV reader takes: instants are printed without a zone, in UTC."""
+    """Return the type for the CSV reader: MySQL prints timestamps in UTC without a time zone."""
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
@@ -97,14 +96,14 @@ def _differences(expected: pa.Table, found: pa.Table, key: Sequence[str]) -> tup
     if expected.equals(found):
         return ()
     left, right = ({tuple(row[name] for name in key): row for row in table.to_pylist()} for table in (expected, found))
-    said: list[str] = []
+    lines: list[str] = []
     if found.num_rows != len(right):
-        said.append(f"{found.num_rows - len(right)} keys stand twice in the target")
-    for place in [*left.keys(), *(place for place in right if place not in left)]:
-        one, other = left.get(place), right.get(place)
+        lines.append(f"{found.num_rows - len(right)} keys exist twice in the target")
+    for row_key in [*left.keys(), *(row_key for row_key in right if row_key not in left)]:
+        one, other = left.get(row_key), right.get(row_key)
         if one != other:
-            said.append(f"key {place}: " + _difference(one, other))
-    return tuple(said[:10] + ([f"... and {len(said) - 10} more"] if len(said) > 10 else []))
+            lines.append(f"key {row_key}: " + _difference(one, other))
+    return tuple(lines[:10] + ([f"... and {len(lines) - 10} more"] if len(lines) > 10 else []))
 
 
 def _difference(source: dict[str, Any] | None, target: dict[str, Any] | None) -> str:

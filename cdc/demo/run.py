@@ -1,4 +1,4 @@
-"""The demonstration: rows written to a real MySQL arrive in Delta tables, though the job is killed half way."""
+"""The demonstration: a job copies rows of a MySQL server to Delta tables, and is killed and restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rich.live import Live
 from rich.table import Table
 
 from cdc.demo import proof, shop
+from cdc.demo.local_servers import Binaries, LocalServer, free_port, obtain
 from cdc.demo.process import JobProcess, is_caught_up
-from cdc.errors import ConfigError, SurroundingsError
-from cdc.local_servers import Binaries, LocalServer, free_port, obtain
+from cdc.errors import ConfigError, PrerequisiteError
 
 SHOPPERS = 2
-TRANSACTIONS_PER_S = 150.0  # of each shopper; far below what the job takes, so that a small machine stays usable
+TRANSACTIONS_PER_S = 150.0  # of each shopper; far below the limit of the job, so that a small machine stays usable
 FILL_CUSTOMERS, FILL_ORDERS = 2000, 10_000
 PASSWORD = secrets.token_urlsafe(12)
-START_TIMEOUT_S = 300  # a first start compiles the decoder's kernels
+START_TIMEOUT_S = 300  # the first start compiles the kernels of the decoder
 
-MARK = ".cdc-demo"  # a file: the folder is a demonstration's, and nothing else is lost with it
+MARK = ".cdc-demo"  # file that marks the folder of a demonstration, which may be emptied
 
 JOB = """\
 name: demo
@@ -52,20 +52,20 @@ status: {{port: {status}}}
 
 
 def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = None) -> int:
-    """Run it all in ``folder`` (emptied first) and say whether both sides agree: exit code 0 or 1.
+    """Empty ``folder``, run the demonstration in it, and return 0 if source and target are equal, otherwise 1.
 
-    ``seconds``: how long the shop is open. Raises: ConfigError - the folder holds what no demonstration left;
-    SurroundingsError - no server is to be had, or the folder cannot be emptied.
+    ``seconds``: how long the shoppers write. Raises: ConfigError - the folder has files that no demonstration wrote;
+    PrerequisiteError - there is no MySQL server, or the folder cannot be emptied.
     """
-    say = console or Console()
+    report = console or Console()
     _refuse_foreign(folder)
-    binaries = obtain("mysql", lambda text: say.print(f"  {text}"))
+    binaries = obtain("mysql", lambda text: report.print(f"  {text}"))
     _empty(folder)
     with ExitStack() as stack:
-        server = _server(stack, binaries, folder, say)
+        server = _server(stack, binaries, folder, report)
         _open_shop(server)
-        say.print(
-            f"[bold]2[/] A shop of {len(shop.TABLES)} full tables is open; {SHOPPERS} shoppers write to it all the time"
+        report.print(
+            f"[bold]2[/] A shop with {len(shop.TABLES)} filled tables; {SHOPPERS} shoppers write to it continuously"
         )
         shoppers = [
             shop.Shopper(lambda: server.connect(shop.DATABASE), seed=n, transactions_per_s=TRANSACTIONS_PER_S)
@@ -78,18 +78,18 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         job = stack.enter_context(JobProcess(job_file, home=folder / "state", port=status_port))
         for shopper in shoppers:
             shopper.start()
-        _run_job(job, shoppers, seconds, say)
-        _catch_up(job, server, say)
+        _run_job(job, shoppers, seconds, report)
+        _catch_up(job, server, report)
         job.stop()
-        return _prove(server, folder / "warehouse", say)
+        return _prove(server, folder / "warehouse", report)
 
 
 def _refuse_foreign(folder: Path) -> None:
     with _usable(folder):
         if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(
-                "The folder for the demonstration would be emptied, and it holds what no demonstration left there.",
-                mend="Name one that is empty or not there yet, `cdc demo --folder FOLDER`, or empty this one yourself.",
+                "The folder for the demonstration contains files that no demonstration wrote.",
+                hint="Run `cdc demo --folder FOLDER` with an empty or new folder, or empty this one.",
                 folder=folder,
             )
 
@@ -97,13 +97,13 @@ def _refuse_foreign(folder: Path) -> None:
 def _empty(folder: Path) -> None:
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # it goes last, so that a folder which was emptied in part is known again
+        # delete MARK last, so that a partly emptied folder is still a demonstration's
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == MARK):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-        (folder / MARK).write_text("`cdc demo` made this folder, and empties it when it runs here again.\n")
+        (folder / MARK).write_text("`cdc demo` created this folder, and empties it when it runs here again.\n")
 
 
 @contextmanager
@@ -111,19 +111,19 @@ def _usable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SurroundingsError(
+        raise PrerequisiteError(
             f"The folder for the demonstration cannot be used: {error.strerror}.",
-            mend="Name another one: `cdc demo --folder FOLDER`.",
+            hint="Name another one: `cdc demo --folder FOLDER`.",
             path=error.filename or folder,
         ) from error
 
 
-def _server(stack: ExitStack, binaries: Binaries, folder: Path, say: Console) -> LocalServer:
-    with say.status("[bold]1[/] Starting a private MySQL"):
+def _server(stack: ExitStack, binaries: Binaries, folder: Path, report: Console) -> LocalServer:
+    with report.status("[bold]1[/] Starting a private MySQL"):
         server = LocalServer.start(binaries, folder / "mysql", options=("--binlog-row-metadata=FULL",))
         stack.callback(server.kill)
         server.create_user("cdc", PASSWORD, "SELECT, REPLICATION SLAVE, REPLICATION CLIENT")
-    say.print(f"[bold]1[/] {binaries.version.split('Ver ')[-1]} listens on 127.0.0.1:{server.port}")
+    report.print(f"[bold]1[/] {binaries.version.split('Ver ')[-1]} listens on 127.0.0.1:{server.port}")
     return server
 
 
@@ -141,31 +141,31 @@ def _binlog_end(server: LocalServer) -> tuple[str, int]:
     return str(row[0]), int(row[1])
 
 
-def _run_job(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, say: Console) -> None:
+def _run_job(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, report: Console) -> None:
     job.start()
-    with say.status("[bold]3[/] Starting the job"):
+    with report.status("[bold]3[/] Starting the job"):
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", START_TIMEOUT_S)
-    say.print("[bold]3[/] The job runs")
-    _watch(job, shoppers, seconds / 2, say)
+    report.print("[bold]3[/] The job runs")
+    _watch(job, shoppers, seconds / 2, report)
     os.kill(job.pid, signal.SIGKILL)
     job.kill()
-    say.print("[bold]4[/] [red]Killed the job[/] (SIGKILL), while the shoppers go on")
+    report.print("[bold]4[/] [red]Killed the job[/] (SIGKILL), while the shoppers continue")
     job.start()
-    with say.status("[bold]5[/] Starting it again"):
+    with report.status("[bold]5[/] Starting it again"):
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", START_TIMEOUT_S)
-    say.print("[bold]5[/] The job runs again, from its last checkpoint")
-    _watch(job, shoppers, seconds / 2, say)
+    report.print("[bold]5[/] The job runs again, from its last checkpoint")
+    _watch(job, shoppers, seconds / 2, report)
     for shopper in shoppers:
         shopper.stop()
-    say.print(
+    report.print(
         f"[bold]6[/] The shop has closed after {sum(shopper.transactions for shopper in shoppers):,} transactions"
     )
 
 
-def _watch(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, say: Console) -> None:
+def _watch(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, report: Console) -> None:
     end = time.monotonic() + seconds
     before, since = 0, time.monotonic()
-    with Live(console=say, refresh_per_second=4, transient=not say.is_terminal) as live:
+    with Live(console=report, refresh_per_second=4, transient=not report.is_terminal) as live:
         while time.monotonic() < end:
             time.sleep(0.5)
             status = job.status()
@@ -195,29 +195,29 @@ def _progress(status: dict[str, Any], changes: int, rate: float, transactions: i
     return table
 
 
-def _catch_up(job: JobProcess, server: LocalServer, say: Console) -> None:
+def _catch_up(job: JobProcess, server: LocalServer, report: Console) -> None:
     end = _binlog_end(server)
-    with say.status("[bold]7[/] Waiting for the job to catch up"):
+    with report.status("[bold]7[/] Waiting for the job to catch up"):
         job.wait_for(f"caught up with {end[0]}:{end[1]}", lambda status: is_caught_up(status, end), 120)
 
 
-def _prove(server: LocalServer, warehouse: Path, say: Console) -> int:
+def _prove(server: LocalServer, warehouse: Path, report: Console) -> int:
     rows, agree = 0, True
     for name, key in shop.KEYS.items():
         comparison = proof.compare(server, f"{shop.DATABASE}.{name}", warehouse / "ods" / name, key)
         rows += comparison.rows
         agree = agree and not comparison.differences
-        say.print(
+        report.print(
             f"  {comparison.table}: {comparison.rows:,} rows, {'equal' if not comparison.differences else 'DIFFERENT'}"
         )
         for difference in comparison.differences:
-            say.print(f"    {difference}", markup=False)
+            report.print(f"    {difference}", markup=False)
     if not agree:
         print("demo: source and target differ")  # noqa: T201
         return 1
     query = "SELECT status, COUNT(*) AS orders, SUM(total) AS total FROM orders GROUP BY status ORDER BY status"
-    say.print("\nThe tables stay; ask them something:\n")
-    print(  # noqa: T201 - to be pasted: no colours, no wrapping
+    report.print("\nThe tables stay in the folder. A query on them:\n")
+    print(  # noqa: T201 - plain text to copy: no colours, no wrapping
         f"""{Path(".venv/bin/python") if Path(".venv").exists() else "python"} - <<'END'
 from deltalake import DeltaTable, QueryBuilder
 orders = DeltaTable("{warehouse / "ods" / "orders"}")

@@ -1,4 +1,4 @@
-"""A small shop on MySQL, and customers who keep it busy."""
+"""A small shop database on MySQL, and shoppers that write to it."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def create(connection: pymysql.connections.Connection[Any]) -> None:
 
 
 class Shopper:
-    """Keeps writing to the shop: orders over several tables in one transaction, updates, deletes, changed keys.
+    """Writes to the shop until ``stop``: transactions over several tables, updates, deletes, changed keys.
 
-    Calls: ``run`` on a thread of its own until ``stop``. Several shoppers may work side by side.
+    Calls: ``run`` on a separate thread. Several shoppers may write at the same time.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class Shopper:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the transaction under way. Raises: what ended the writing early."""
+        """Finish the current transaction and end. Raises: the error that ended the thread early."""
         self._stopping.set()
         self._thread.join()
         if self.failure is not None:
             raise self.failure
 
     def fill(self, *, customers: int, orders: int) -> None:
-        """Put rows into the empty shop, many per statement."""
+        """Insert rows into the empty tables, many per statement."""
         connection = self._connect()
         with connection, connection.cursor() as cursor:
             stock = [(house, sku, self._random.randrange(1000)) for house in _WAREHOUSES for sku in _SKUS]
@@ -117,7 +117,7 @@ class Shopper:
                 connection.commit()
 
     def run(self) -> None:
-        """Write until stopped, at the given rate or as fast as the server goes."""
+        """Write until ``stop``, at the given rate or as fast as the server allows."""
         try:
             connection = self._connect()
             with connection, connection.cursor() as cursor:
@@ -127,7 +127,7 @@ class Shopper:
                     self.transactions += 1
                     due = max(due + self._pause_s, time.monotonic() - 1)
                     self._stopping.wait(max(0.0, due - time.monotonic()))
-        except BaseException as failure:  # noqa: BLE001 - handed to whoever calls stop
+        except BaseException as failure:  # noqa: BLE001 - ``stop`` raises it
             self.failure = failure
 
     def _transaction(self, connection: pymysql.connections.Connection[Any], cursor: Any) -> None:
@@ -144,10 +144,10 @@ class Shopper:
                 connection.commit()
         except pymysql.err.OperationalError as error:
             connection.rollback()
-            if error.args[0] not in (1205, 1213):  # lock wait and deadlock are a busy shop's daily life
+            if error.args[0] not in (1205, 1213):  # lock wait timeouts and deadlocks are expected
                 raise
         except pymysql.err.IntegrityError:
-            connection.rollback()  # two shoppers drew the same new key
+            connection.rollback()  # two shoppers created the same key
 
     def _order(self, cursor: Any) -> None:
         draw = self._random
@@ -211,7 +211,7 @@ class Shopper:
         cursor.execute("DELETE FROM customers WHERE id = %s", (self._some(cursor, "customers"),))
 
     def _move(self, cursor: Any) -> None:
-        """Change primary keys: a line gets another number, a customer another id."""
+        """Change primary keys: the number of an order line, or the id of a customer."""
         if self._random.random() < 0.5:
             order = self._some(cursor, "orders")
             cursor.execute("UPDATE order_items SET line = line + 100 WHERE order_id = %s AND line < 100", (order,))

@@ -1,35 +1,37 @@
-"""Compare the rows that a snapshot has read with what the server counts, by a mechanism of its own.
+"""Compare the number of rows that a snapshot has read with COUNT(*).
 
-Chunks are read by key ranges with bound values. If the server compares one of them wrongly, rows are left out and no
-error is raised. A count with a literal shows it. Rows may be inserted and deleted while chunks are read, so only a
-gross difference counts: fewer than half of the rows that were there both before the first and after the last chunk.
+Chunks are read by key ranges with bound values. If the server compares a bound wrongly, rows are missing and no error
+is raised. A count without ranges, with the last key as a literal, detects this. Rows may be inserted and deleted while
+chunks are read. Therefore only a gross difference is an error: fewer rows than half of the smaller count of two, one
+before the first and one after the last chunk.
 """
 
 from __future__ import annotations
 
 import pymysql
 
-from cdc.binlog.connection import query, translated
-from cdc.binlog.server import Server
 from cdc.errors import SnapshotIncomplete
-from cdc.snapshot.chunks import Chunk, TableSnapshot
-from cdc.snapshot.keys import MARK, Order
+from cdc.model.snapshot import Chunk, TableSnapshot
+from cdc.mysql.connection import query, translated
+from cdc.mysql.key_order import MARK, KeyOrder
+from cdc.mysql.server import Server
 
-LIMIT_S = 5.0  # of one count; the stream waits for it. Larger tables are compared with the optimizer's estimate
-_FEWEST = 3  # tables of one or two rows may be empty at any moment
-_ESTIMATE_ERROR = 10  # the optimizer's estimate is seldom wrong by more than this factor
+# For all counts of a snapshot step together, because the stream waits for them. Other tables are counted in the next
+# steps. A table whose count alone takes longer is compared with the optimizer's estimate.
+LIMIT_S = 5.0
+_FEWEST = 3  # one or two rows may have been deleted and inserted again meanwhile
+_ESTIMATE_ERROR = 10  # the optimizer's estimate is rarely wrong by more than this factor
 _TIMEOUTS = (1969, 3024)  # MariaDB: ER_STATEMENT_TIMEOUT; MySQL: ER_QUERY_TIMEOUT
 
 
-def count_rows(server: Server, order: Order, snapshot: TableSnapshot, limit_s: float = LIMIT_S) -> int | None:
-    """Return COUNT(*) of the rows that ``snapshot`` reads: those up to its last key for which its ``where`` holds.
+def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s: float = LIMIT_S) -> int | None:
+    """Return COUNT(*) of the rows up to the last key of ``snapshot`` that match its ``where``.
 
-    The last key is a literal, since a fault of bound values is what this is for. None: it takes longer than
-    ``limit_s``.
-    Raises: SourceUnavailable.
+    The last key is a literal, because the count must detect faults of bound values. Return None if it takes longer
+    than ``limit_s``. Raises: SourceUnavailable.
     """
     rows, bounds = order.rows_of(Chunk(0, None, snapshot.last_key), snapshot.where)
-    # an escaped text has no NUL
+    # an escaped text has no NUL character, which marks a bound
     for value in bounds:
         rows = rows.replace(MARK, server.connection.escape(value), 1)
     sql = (
@@ -46,9 +48,9 @@ def count_rows(server: Server, order: Order, snapshot: TableSnapshot, limit_s: f
 
 
 def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> None:
-    """Raise SnapshotIncomplete if ``snapshot``, whose chunks are all read, lacks most rows of its table.
+    """Raise SnapshotIncomplete if ``snapshot`` lacks most rows of its table. Calls: after its last chunk.
 
-    ``counted``: ``count_rows`` after the last chunk; None: not known.
+    ``counted``: the result of ``count_rows`` after the last chunk.
     """
     if snapshot.counted_rows is not None and counted is not None:
         expected = min(snapshot.counted_rows, counted)
@@ -59,8 +61,7 @@ def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> 
     if is_gross:
         raise SnapshotIncomplete(
             f"The snapshot of {name} has read {snapshot.rows} rows, and the table has about {expected}.",
-            mend="If most rows of the table were deleted and inserted again meanwhile, `cdc resume NAME` reads the "
-            "last chunks again. Otherwise report it with the table's SHOW CREATE TABLE, and leave the table out with "
-            "`exclude`.",
+            hint="If most rows were deleted and inserted again during the snapshot, `cdc resume NAME` reads the last "
+            "chunks again. Otherwise report a bug with the table's SHOW CREATE TABLE, and use `exclude` for the table.",
             table=name,
         )

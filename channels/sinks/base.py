@@ -1,26 +1,23 @@
-"""The Sink contract: a target that prepares, commits and aborts loads. Repeating any call is harmless."""
+"""The Sink contract: a target that prepares, commits and aborts loads. Each call may be repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
-from cdc.batch import LoadName, PreparedLoad, TargetState
-from cdc.errors import CdcError, SinkForeign
-from cdc.position import Position
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from cdc.errors import SinkOwnershipError
+from cdc.model.batch import LoadName, PreparedLoad, TargetState
+from cdc.model.position import Position
 
 
 class LoadState(Enum):
-    """Where a load stands, as the sink sees it."""
+    """State of a load in the sink."""
 
-    UNKNOWN = "UNKNOWN"  # the sink has never heard of it, or has forgotten it
+    UNKNOWN = "UNKNOWN"  # the sink does not know the load, or no longer
     PREPARED = "PREPARED"
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
@@ -28,18 +25,18 @@ class LoadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column of a target table, as the mapping makes it."""
+    """One column of a target table, as the mapping defines it."""
 
     name: str
     arrow: pa.DataType
     nullable: bool
-    source_type: str = ""  # MySQL's type text where the column is a plain copy; "" for an expression
+    source_type: str = ""  # MySQL's type text if the column is a plain copy; "" for an expression
     comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A Unique-key table as the mapping wants it."""
+    """A table with a key, as the mapping defines it."""
 
     name: str  # "ods.orders": database and table
     columns: tuple[TargetColumn, ...]  # in target order, without delete sign and sequence
@@ -49,33 +46,33 @@ class TargetTable:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointMark:
-    """Which checkpoint loads belong to; a sink keeps the newest one it committed."""
+class SinkCheckpoint:
+    """The checkpoint of a commit. A sink stores the newest one that it committed."""
 
     job: str
     incarnation: str
     fence: int
     checkpoint: int
-    first: Position  # where it begins: a checkpoint that only some tables have is made whole from there
-    position: Position  # where it ends
+    first: Position  # start: if only some tables have the checkpoint, the others are completed from here
+    position: Position  # end of the checkpoint
     sequence: int  # highest one in the checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check found, with its mend."""
+    """A problem that a check found, with its hint."""
 
     problem: str
-    mend: str
+    hint: str
     fatal: bool = True
 
 
-def foreign(mark: CheckpointMark) -> SinkForeign:
-    """What a claim says when another incarnation's mark is at the sink."""
-    return SinkForeign(
-        f"Another run of a job {mark.job} has claimed this sink.",
-        mend=f"Stop the other one (`cdc stop {mark.job}`, with its CDC_HOME) or rename this job. If the other one is "
-        "gone for good: `cdc start JOB.yaml --adopt`.",
+def ownership_error(mark: SinkCheckpoint) -> SinkOwnershipError:
+    """Return the error for a sink that has the checkpoint of another incarnation of the job."""
+    return SinkOwnershipError(
+        f"Another run of a job {mark.job} owns this sink.",
+        hint=f"Stop the other job (`cdc stop {mark.job}`, with its CDC_HOME) or rename this one. If the other one no "
+        "longer exists, run `cdc start JOB.yaml --adopt`.",
         incarnation=mark.incarnation,
         fence=mark.fence,
         checkpoint=mark.checkpoint,
@@ -84,9 +81,9 @@ def foreign(mark: CheckpointMark) -> SinkForeign:
 
 
 class PartWriter(Protocol):
-    """Writes one part of a load; picklable, and called on an executor.
+    """Writes one part of a load. It is picklable, and called on an executor.
 
-    Never: keeps more than a bounded number of bytes in memory.
+    Never: needs an unlimited amount of memory.
     """
 
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
@@ -96,83 +93,62 @@ class PartWriter(Protocol):
         """
 
 
-def loads_of(outcomes: Iterable[PreparedLoad | CdcError | None]) -> tuple[PreparedLoad, ...]:
-    """The loads among what writers of a Task's parts have said. Raises: the first error among it."""
-    loads = []
-    for outcome in outcomes:
-        if isinstance(outcome, CdcError):
-            raise outcome
-        if outcome is not None:
-            loads.append(outcome)
-    return tuple(loads)
-
-
 class Sink(Protocol):
-    """A target with Unique-key tables."""
+    """A target of tables with a key."""
 
     @property
     def tasks_in_order(self) -> bool:
-        """Whether Tasks of a channel have to be loaded one after the other, in their order, and each of them once.
+        """Return whether the Tasks of a channel must be loaded one after the other, in order, and each only once.
 
-        Else they are loaded side by side, and a repeat is harmless. Raises: SinkUnavailable, SinkSetting.
+        Otherwise they are loaded in parallel, and a load may be repeated. Raises: SinkUnavailable, SinkLimitExceeded.
         """
 
     def ensure_table(self, table: TargetTable) -> None:
         """Create ``table`` if it is missing and the job may create tables.
 
-        Raises: TargetMismatch - missing and not ours to create, or there and not fitting.
+        Raises: TargetMismatch - it is missing and may not be created, or it does not match.
         """
 
-    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
-        """Every way in which the existing table does not fit; empty when it fits."""
-
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
-        """Everything about the target and ``tables`` that would keep a job from running, without changing any.
+        """Return everything about the target and ``tables`` that would stop a job. Change nothing.
 
-        Never: raises for what a person can mend; each is a Finding. A table that the job may create is none.
+        A missing table that the job may create is no Finding. Never: raises for a problem that a person can solve.
         """
 
     def ddl(self, table: TargetTable) -> str:
-        """The statement that creates ``table``, for people to read and run."""
+        """Return the statement that creates ``table``."""
 
     def part_writer(self, table: TargetTable) -> PartWriter:
-        """What executors call for each part.
+        """Return the writer that executors call for each part.
 
-        Raises: TargetMismatch - the table has changed since it was ensured; SinkSetting, SinkUnavailable.
+        Raises: TargetMismatch - the table has changed since ``ensure_table``; SinkLimitExceeded, SinkUnavailable.
         """
 
-    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
-        """A run is about to write ``targets``: of two runs of a job that know nothing of each other, one gets the sink.
+    def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
+        """Take exclusive write access to ``targets``. Of two competing runs of a job, at most one succeeds.
 
-        ``mark`` is the last checkpoint that the run's own state holds as COMMITTED, with a sequence at the beginning of
-        the run's own. The claim holds until ``close``, and ``commit`` looks at it.
-        Calls: once in a run, before anything else of it. Harmless when repeated.
-        Raises: SinkForeign - another run of a job of that name has the sink, and is named; SinkUnavailable.
+        ``mark``: the last COMMITTED checkpoint of the run's state, with a sequence at the start of this run's range.
+        The ownership lasts until ``close``, and ``commit`` checks it.
+        Calls: once in a run, before all other calls. May be repeated.
+        Raises: SinkOwnershipError - another run of a job with this name owns the sink; SinkUnavailable.
         """
 
-    def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
-        """Load a Task's rows; one PreparedLoad per non-empty part, durable at the sink when this returns.
-
-        ``frame`` has the target columns, ``__deleted`` and ``__sequence``, one row per key. Several Tasks of a
-        channel may be prepared in one checkpoint and hold the same key: the later Task wins.
-        """
-
-    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """Make all loads of a checkpoint visible, in order of channel, task and part.
 
-        Returns when they are visible, or will be without us.
-        Raises: LoadLost (names the labels), CommitUnknown, SinkUnavailable, SinkBusy, SinkSetting; SinkForeign -
-        another run has claimed the sink meanwhile.
+        Returns when they are visible, or when the sink makes them visible without further calls.
+        Raises: PreparedLoadLost (with the labels), CommitOutcomeUnknown, SinkUnavailable, SinkBusy, SinkLimitExceeded;
+        SinkOwnershipError - another run owns the sink now.
         """
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
-        """Drop every prepared load of that run and checkpoint, known to us or not; an aborted label stays unused."""
+        """Discard all prepared loads of that run and checkpoint, even unknown ones. Their labels are not used again."""
 
     def state(self, load: PreparedLoad) -> LoadState:
-        """Where ``load`` stands."""
+        """Return the state of ``load``."""
 
-    def last_checkpoint(self, job: str) -> CheckpointMark | None:
-        """The newest checkpoint of ``job`` that this sink committed, of any incarnation."""
+    def last_checkpoint(self, job: str) -> SinkCheckpoint | None:
+        """Return the newest checkpoint of ``job`` that this sink committed, of any incarnation."""
 
     def identity(self, *, create: bool) -> str | None:
         """Return the identity of the root that holds all targets; None if the root has none.
@@ -182,27 +158,66 @@ class Sink(Protocol):
         """
 
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
-        """Return what proves the identity of each of ``targets``; a target that does not exist is left out.
+        """Return the identity and checkpoint of each of ``targets`` that exists.
 
-        Calls: before ``claim`` of each run, and once for a table before its first commit. Never: changes anything.
-        Raises: SinkUnavailable.
+        Calls: before ``acquire_ownership`` of each run, and once for a table before its first commit. Never: changes
+        anything. Raises: SinkUnavailable.
         """
-
-    def repair(self, target: str) -> None:
-        """Make a target readable again whose data was lost in part. Its rows are loaded again afterwards.
-
-        Raises: SinkUnavailable.
-        """
-
-    @property
-    def tells_keys(self) -> bool:
-        """Whether ``keys`` answers."""
-
-    def keys(self, table: TargetTable) -> pa.Table | None:
-        """The key columns of all rows that a reader sees now; None from a sink that cannot tell them."""
-
-    def maintain(self, tables: Iterable[TargetTable]) -> None:
-        """Housekeeping (compaction, vacuum), called between commits and never beside one."""
 
     def close(self) -> None:
-        """Let connections go. Harmless when repeated."""
+        """Close connections. A repeated call does nothing."""
+
+
+class KeyLister(Protocol):
+    """A sink that can list the keys of its rows, to find orphan rows."""
+
+    def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
+        """Return the ``limit`` smallest visible keys, ordered by the columns of ``table.key`` and by Arrow's order.
+
+        ``after``: one row; only greater keys are returned.
+        Raises: SinkUnavailable.
+        """
+
+
+class Maintainable(Protocol):
+    """A sink whose tables need maintenance, such as compaction and vacuum."""
+
+    def maintain(self, tables: Iterable[TargetTable]) -> None:
+        """Maintain ``tables``. Calls: between commits, never during one. Raises: SinkError."""
+
+
+class Repairable(Protocol):
+    """A sink whose tables can lose parts of their data, such as single files."""
+
+    def repair(self, target: str) -> None:
+        """Make a target readable again that has lost a part of its data. Its rows are loaded again afterwards.
+
+        Raises: SinkUnavailable.
+        """
+
+
+class TargetChecker(Protocol):
+    """A sink whose server commits the loads of a dropped table, so that each commit needs a check of its tables."""
+
+    def identities(self, targets: Sequence[str]) -> Mapping[str, str]:
+        """Return ``TargetState.identity`` of each existing table of ``targets``. Raises: SinkUnavailable."""
+
+
+def can_check_targets(sink: object) -> TypeGuard[TargetChecker]:
+    """Return whether ``sink`` is a ``TargetChecker``."""
+    return callable(getattr(sink, "identities", None))
+
+
+def can_list_keys(sink: object) -> TypeGuard[KeyLister]:
+    """Return whether ``sink`` is a ``KeyLister``."""
+    return callable(getattr(sink, "keys", None))
+
+
+def can_maintain(sink: object) -> TypeGuard[Maintainable]:
+    """Return whether ``sink`` is ``Maintainable``."""
+    return callable(getattr(sink, "maintain", None))
+
+
+def can_repair(sink: object) -> TypeGuard[Repairable]:
+    """Return whether ``sink`` is ``Repairable``."""
+    return callable(getattr(sink, "repair", None))

@@ -1,4 +1,4 @@
-"""The sink for tests: tables in this process. The model that the other sinks are held against."""
+"""A sink for tests, with tables in this process. Tests compare the other sinks with it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cdc.batch import LoadName, PreparedLoad, TargetState
-from cdc.errors import LoadLost, TargetMismatch
-from cdc.schema import DELETED, SEQUENCE
-from channels.label import label_for
-from channels.sinks.base import CheckpointMark, Finding, LoadState, TargetTable, foreign
-from channels.sinks.nulls import check_nulls
-from spark.newest import newest_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from cdc.errors import PreparedLoadLost, TargetMismatch
+from cdc.model.batch import LoadName, PreparedLoad, TargetState
+from cdc.model.row_keys import newest_rows
+from cdc.model.schema import DELETED, SEQUENCE
+from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable, ownership_error
+from channels.sinks.key_pages import key_page
+from channels.sinks.labels import label_for
+from channels.sinks.null_checks import check_nulls
 
 
 @dataclass(slots=True)
-class _Table:
+class _MemoryTable:
     target: TargetTable
     rows: pa.Table
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -31,23 +28,23 @@ class _Table:
 
 
 class MemorySink:
-    """See ``channels.sinks.base.Sink``. Its part writer works within this process alone."""
+    """See ``channels.sinks.base.Sink``. Its part writer works only within this process."""
 
     tasks_in_order = False  # loads commit in order
 
     def __init__(self, *, create_tables: bool = True) -> None:
-        """Starts without tables."""
+        """Start without tables."""
         self._create_tables = create_tables
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _MemoryTable] = {}
         self._staged: dict[LoadName, pa.Table] = {}
         self._states: dict[LoadName, LoadState] = {}
-        self._marks: dict[str, CheckpointMark] = {}
-        self._claims: dict[str, CheckpointMark] = {}
+        self._marks: dict[str, SinkCheckpoint] = {}
+        self._owners: dict[str, SinkCheckpoint] = {}
         self._identity: str | None = None
         self._lock = threading.Lock()
 
     def rows(self, table: str) -> pa.Table:
-        """The table's rows, as a reader sees them."""
+        """Return the visible rows of a table."""
         return self._tables[table].rows
 
     def ensure_table(self, table: TargetTable) -> None:
@@ -56,9 +53,9 @@ class MemorySink:
         if not findings:
             return
         if table.name in self._tables or not self._create_tables:
-            raise TargetMismatch(findings[0].problem, mend=findings[0].mend, table=table.name)
+            raise TargetMismatch(findings[0].problem, hint=findings[0].hint, table=table.name)
         schema = pa.schema([pa.field(column.name, column.arrow) for column in table.columns])
-        self._tables[table.name] = _Table(table, schema.empty_table())
+        self._tables[table.name] = _MemoryTable(table, schema.empty_table())
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -85,33 +82,30 @@ class MemorySink:
         """See ``Sink``."""
         return MemoryPartWriter(self, table)
 
-    def prepare(self, frame: DataFrame, name: LoadName, table: TargetTable) -> tuple[PreparedLoad, ...]:
-        """See ``Sink``."""
-        load = self.part_writer(table)(name, iter(frame.toArrow().to_batches()))
-        return (load,) if load is not None else ()
-
-    def claim(self, mark: CheckpointMark, targets: Sequence[str]) -> None:
+    def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
         """See ``Sink``."""
         with self._lock:
-            known = self._claims.get(mark.job)
+            known = self._owners.get(mark.job)
             if known is not None and known.incarnation != mark.incarnation and known.sequence >= mark.sequence:
-                raise foreign(known)
-            self._claims[mark.job] = mark
+                raise ownership_error(known)
+            self._owners[mark.job] = mark
 
-    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """See ``Sink``."""
         with self._lock:
-            claimed = self._claims.get(checkpoint.job)
-            if claimed is not None and claimed.incarnation != checkpoint.incarnation:
-                raise foreign(claimed)
+            acquired = self._owners.get(checkpoint.job)
+            if acquired is not None and acquired.incarnation != checkpoint.incarnation:
+                raise ownership_error(acquired)
             last = self._marks.get(checkpoint.job)
             is_own = last is not None and last.incarnation == checkpoint.incarnation
             if last is not None and is_own and last.checkpoint > checkpoint.checkpoint:
-                raise foreign(last)
+                raise ownership_error(last)
             due = [load for load in sorted(loads, key=lambda load: load.name) if not self._is_committed(load)]
             lost = [label_for(load.name) for load in due if load.name not in self._staged]
             if lost:
-                raise LoadLost("Loads are gone.", mend="They are loaded again by themselves.", labels=lost)
+                raise PreparedLoadLost(
+                    "Loads do not exist.", hint="The job loads them again automatically.", labels=lost
+                )
             for load in due:
                 table = self._tables[load.table]
                 table.rows = _merged(table, self._staged.pop(load.name))
@@ -131,7 +125,7 @@ class MemorySink:
         """See ``Sink``."""
         return self._states.get(load.name, LoadState.UNKNOWN)
 
-    def last_checkpoint(self, job: str) -> CheckpointMark | None:
+    def last_checkpoint(self, job: str) -> SinkCheckpoint | None:
         """See ``Sink``."""
         return self._marks.get(job)
 
@@ -141,9 +135,6 @@ class MemorySink:
             self._identity = uuid.uuid4().hex
         return self._identity
 
-    def repair(self, target: str) -> None:
-        """See ``Sink``: there is nothing to repair."""
-
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
         """See ``Sink``."""
         tables = {name: self._tables[name] for name in targets if name in self._tables}
@@ -152,23 +143,15 @@ class MemorySink:
             for name, table in tables.items()
         }
 
-    @property
-    def tells_keys(self) -> bool:
-        """See ``Sink``."""
-        return True
-
-    def keys(self, table: TargetTable) -> pa.Table | None:
-        """See ``Sink``."""
-        return self.rows(table.name).select(list(table.key))
-
-    def maintain(self, tables: Iterable[TargetTable]) -> None:
-        """See ``Sink``: there is nothing to do."""
+    def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
+        """See ``KeyLister``."""
+        return key_page(self.rows(table.name).select(list(table.key)), after, limit)
 
     def close(self) -> None:
-        """See ``Sink``: there is nothing to let go."""
+        """See ``Sink``. There are no connections."""
 
     def stage(self, name: LoadName, rows: pa.Table) -> None:
-        """Keep a part until its commit; of an aborted name nothing is kept."""
+        """Store a part until its commit. Parts of aborted loads are discarded."""
         with self._lock:
             if self._states.get(name) not in (LoadState.ABORTED, LoadState.COMMITTED):
                 self._staged[name] = rows
@@ -196,8 +179,8 @@ class MemoryPartWriter:
         return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes)
 
 
-def _merged(table: _Table, load: pa.Table) -> pa.Table:
-    """Old rows and then new ones, numbered in that order: the newest of each key that is no delete."""
+def _merged(table: _MemoryTable, load: pa.Table) -> pa.Table:
+    """Return the newest row of each key of the table and then of ``load``, without deleted ones."""
     names = table.rows.schema.names
     old = table.rows.append_column(DELETED, pa.repeat(pa.scalar(False), table.rows.num_rows))
     both = pa.concat_tables([old, load.cast(old.schema)])

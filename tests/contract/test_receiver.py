@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.position import BinlogPosition
-from cdc.receiver.binlog import BinlogReceiver
-from cdc.schema import DELETED
-from tests.canal_sources import CURSOR, canal_receiver, drain
-from tests.receiving import Mapped, Shop, Taker, position, receiver_of
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED
+from cdc.sources.binlog.receiver import BinlogReceiver
+from tests.support.canal_sources import CURSOR, canal_receiver, drain
+from tests.support.receiving import Collector, Mapped, Shop, position, receiver_of
 
 KINDS = [
     "mysql",
@@ -67,44 +67,44 @@ def opened(source):
         receiver.close()
 
 
-def test_rows_come_in_order_with_rising_sequences(source, opened):
+def test_receiver_rows_are_in_order_with_rising_sequences(source, opened):
     start = source.here()
     source.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, 'n{i}')" for i in range(20)))
     source.write("UPDATE {db}.orders SET note = 'new' WHERE id = 3", "DELETE FROM {db}.orders WHERE id = 4")
-    taken = Taker(opened(start, sequence=100)).take_rows(22)
-    assert taken.values() == [*range(20), 3, 4]
-    assert taken.sequences == list(range(101, 123))
-    assert [row[DELETED] for row in taken.rows] == [False] * 21 + [True]
-    assert taken.rows[-1]["note"] == "n4"  # a delete carries the whole before image
+    collected = Collector(opened(start, sequence=100)).collect_rows(22)
+    assert collected.values() == [*range(20), 3, 4]
+    assert collected.sequences == list(range(101, 123))
+    assert [row[DELETED] for row in collected.rows] == [False] * 21 + [True]
+    assert collected.rows[-1]["note"] == "n4"  # a delete carries the whole before image
 
 
-def test_batches_follow_each_other_without_a_gap(source, opened):
+def test_receiver_batches_have_no_gap_between_them(source, opened):
     start = source.here()
     source.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(10)))
-    taken = Taker(opened(start)).take_rows(10)
-    assert taken.batches[0].first.reached(start)
-    for before, after in zip(taken.batches, taken.batches[1:], strict=False):
+    collected = Collector(opened(start)).collect_rows(10)
+    assert collected.batches[0].first.reached(start)
+    for before, after in zip(collected.batches, collected.batches[1:], strict=False):
         assert before.ends_transaction
         assert (after.first, after.last.reached(after.first)) == (before.last, True)
-    timed = [batch for batch in taken.batches if batch.rows]
+    timed = [batch for batch in collected.batches if batch.rows]
     assert all(1.5e15 < batch.oldest_commit_us <= batch.newest_commit_us for batch in timed)
 
 
-def test_nothing_new_is_none_in_time(source, opened):
+def test_receiver_get_returns_none_without_new_rows(source, opened):
     receiver = opened(source.here())
-    Taker(receiver).take_to_end()
+    Collector(receiver).collect_to_end()
     assert receiver.get(0.05) is None
-    assert receiver.at_end()
+    assert receiver.status().is_at_end
 
 
-def test_a_changed_key_is_a_delete_and_an_upsert(source, opened):
+def test_receiver_changed_key_is_a_delete_and_an_upsert(source, opened):
     start = source.here()
     source.write("INSERT INTO {db}.orders VALUES (1, 'a')", "UPDATE {db}.orders SET id = 2, note = 'b'")
-    taken = Taker(opened(start)).take_rows(3)
-    assert [(row["id"], row["note"], row[DELETED]) for row in taken.rows[1:]] == [(1, "a", True), (2, "b", False)]
+    collected = Collector(opened(start)).collect_rows(3)
+    assert [(row["id"], row["note"], row[DELETED]) for row in collected.rows[1:]] == [(1, "a", True), (2, "b", False)]
 
 
-def test_a_large_transaction_comes_in_pieces_whose_position_lies_before_it(source, opened):
+def test_receiver_large_transaction_has_pieces_at_its_start(source, opened):
     start = source.here()
     inserts = [
         "INSERT INTO orders VALUES " + ",".join(f"({row}, REPEAT('x', 900))" for row in range(first, first + 1000))
@@ -112,92 +112,97 @@ def test_a_large_transaction_comes_in_pieces_whose_position_lies_before_it(sourc
     ]
     source.write_together(*inserts)
     source.write("INSERT INTO {db}.orders VALUES (99999, 'behind')")
-    taken = Taker(opened(start)).take_rows(12_001)
-    assert taken.values() == [*range(12_000), 99_999]
-    if source.canal:  # its ring bounds what waits for the end of a transaction
-        (large,) = [batch for batch in taken.batches if batch.rows >= 12_000]
+    collected = Collector(opened(start)).collect_rows(12_001)
+    assert collected.values() == [*range(12_000), 99_999]
+    if source.canal:  # its ring limits the rows that wait for the end of a transaction
+        (large,) = [batch for batch in collected.batches if batch.rows >= 12_000]
         assert large.ends_transaction and not large.last.entry
         return
-    pieces = [batch for batch in taken.batches if not batch.ends_transaction]
+    pieces = [batch for batch in collected.batches if not batch.ends_transaction]
     assert len(pieces) >= 2
     assert {batch.last for batch in pieces} == {pieces[0].last}
-    end = next(batch for batch in taken.batches if batch.rows and batch.ends_transaction)
+    end = next(batch for batch in collected.batches if batch.rows and batch.ends_transaction)
     assert end.last != pieces[0].last and end.last.reached(pieces[0].last)
 
 
-def test_a_transaction_over_tables_stays_together(source, opened):
+def test_receiver_transaction_over_tables_is_one_batch(source, opened):
     source.write("CREATE TABLE {db}.items (id INT PRIMARY KEY, n INT)")
     start = source.here()
     source.write_together(
         "INSERT INTO orders VALUES (1, '')", "INSERT INTO items VALUES (1, 5), (2, 6)", "UPDATE items SET n = 7"
     )
-    taken = Taker(opened(start)).take_rows(5)
-    (batch,) = [batch for batch in taken.batches if batch.rows]
+    collected = Collector(opened(start)).collect_rows(5)
+    (batch,) = [batch for batch in collected.batches if batch.rows]
     assert batch.ends_transaction and batch.rows == 5
-    assert taken.values("id", "items") == [1, 2, 1, 2]
+    assert collected.values("id", "items") == [1, 2, 1, 2]
 
 
-def test_a_rollback_hands_out_again_from_there(source, opened):
+def test_receiver_rollback_delivers_again_from_its_position(source, opened):
     start = source.here()
     source.write(*(f"INSERT INTO {{db}}.orders VALUES ({i}, '')" for i in range(3)))
     receiver = opened(start)
-    first = Taker(receiver).take_rows(3)
+    first = Collector(receiver).collect_rows(3)
     acked = next(batch.last for batch in first.batches if batch.rows)
     receiver.ack(acked)
-    behind = sum(batch.rows for batch in first.batches if not acked.reached(batch.last))
+    unacked_rows = sum(batch.rows for batch in first.batches if not acked.reached(batch.last))
     receiver.rollback(acked)
-    again = Taker(receiver).take_rows(behind).take_to_end()
-    assert again.values() == [0, 1, 2][3 - behind :]
+    again = Collector(receiver).collect_rows(unacked_rows).collect_to_end()
+    assert again.values() == [0, 1, 2][3 - unacked_rows :]
     assert not again.sequences or min(again.sequences) > max(first.sequences)
 
 
-def test_a_restart_goes_on_with_the_saved_schemas(source, opened):
+def test_receiver_restart_continues_with_the_saved_schemas(source, opened):
     start = source.here()
     source.write("INSERT INTO {db}.orders VALUES (1, '')")
     receiver = opened(start)
-    first = Taker(receiver).take_rows(1)
+    first = Collector(receiver).collect_rows(1)
     schemas, last = receiver.schemas(), first.batches[-1].last
     receiver.close()
     assert [(schema.table, schema.key) for schema in schemas] == [("orders", ("id",))]
     source.write("INSERT INTO {db}.orders VALUES (2, '')")
-    second = Taker(opened(last, schemas, 1)).take_rows(1)
+    second = Collector(opened(last, schemas, 1)).collect_rows(1)
     assert (second.values(), second.sequences) == ([2], [2])
     (changes,) = next(batch.changes for batch in second.batches if batch.rows)
     assert changes.schema.same_shape(schemas[0])
 
 
-def test_reading_ahead_ends_at_the_window(source, opened):
+def _is_full(receiver):
+    status = receiver.status()
+    return status.is_window_full or status.needs_ack
+
+
+def test_receiver_reading_ahead_stops_at_the_window(source, opened):
     start = source.here()
     for first in range(0, 20_000, 1000):
         rows = ",".join(f"({row}, REPEAT('y', 900))" for row in range(first, first + 1000))
         source.write(f"INSERT INTO {{db}}.orders VALUES {rows}")
     receiver = opened(start, window_bytes=2 << 20)
     held = []
-    while not receiver.window_full():
+    while not _is_full(receiver):
         batch = receiver.get(1.0)
         held += [batch] if batch is not None and batch.rows else []
     byte_count = sum(changes.rows.nbytes for batch in held for changes in batch.changes)
-    # the bound may be passed by one Batch; Canal's entries, of which half is enough, are larger than their rows
+    # one Batch may exceed the bound; Canal's entries, of which half is enough, are larger than their rows
     assert (1 << 19 if source.canal else 2 << 20) <= byte_count < 12 << 20
     assert receiver.get(0.3) is None
-    receiver.taken(held[-1].last, byte_count)
-    if source.canal:  # what was taken is still in the server's ring
+    receiver.release(byte_count)
+    if source.canal:  # released rows are still in the ring of the server
         receiver.ack(held[-1].last)
-    assert not receiver.window_full()
-    rest = Taker(receiver, acks=bool(source.canal)).take_rows(20_000 - sum(batch.rows for batch in held))
+    assert not _is_full(receiver)
+    rest = Collector(receiver, acks=bool(source.canal)).collect_rows(20_000 - sum(batch.rows for batch in held))
     assert rest.values()[-1] == 19_999
 
 
-def test_closing_is_harmless_when_repeated(source, opened):
+def test_receiver_close_can_be_repeated(source, opened):
     receiver = opened(source.here())
     receiver.close()
     receiver.close()
     assert receiver.get(0.01) is None
 
 
-def test_files_end_and_servers_do_not(source, opened):
+def test_receiver_files_end_and_servers_do_not(source, opened):
     start = source.here()
     source.write("INSERT INTO {db}.orders VALUES (1, '')")
     receiver = opened(start)
-    Taker(receiver).take_rows(1).take_to_end()
-    assert receiver.finished() is source.files
+    Collector(receiver).collect_rows(1).collect_to_end()
+    assert receiver.status().is_finished is source.files

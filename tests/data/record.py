@@ -9,8 +9,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from cdc.local_servers import LocalServer, obtain
-from tests.answers import expected, recorded, schema_now
+from cdc.demo.local_servers import LocalServer, obtain
+from cdc.state.codec import to_json
+from tests.support.answers import expected, recorded, schema_now
 
 FOLDER = Path(__file__).parent
 
@@ -89,7 +90,7 @@ def _record(kind: str, folder: Path) -> None:
         for table in _TABLES:
             schema = schema_now(server, "golden", table)
             rows = expected(server, schema, ", ".join(schema.key))
-            answer[table] = {"schema": schema.to_json(), "rows": [_jsonable(row) for row in rows]}
+            answer[table] = {"schema": json.loads(to_json(schema)), "rows": [_jsonable(row) for row in rows]}
     (FOLDER / f"{kind}.binlog").write_bytes(data)
     (FOLDER / f"{kind}.json").write_text(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
     print(f"{kind}: {len(data)} bytes")

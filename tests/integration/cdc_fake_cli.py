@@ -1,14 +1,14 @@
-"""``cdc``, with the driver of ``cdc_fake_driver`` where a supervisor starts one, and no server to look at before."""
+"""Run ``cdc`` with the driver of ``cdc_fake_driver`` and without the checks of servers."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
 
-import cdc.cli
-import cdc.inspection
-import cdc.starting
-from cdc.starting import driver_command as real
+import cdc.checks.job
+import cdc.cli.main
+import cdc.cli.start
+from cdc.cli.start import driver_command as real
 
 
 def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
@@ -17,8 +17,8 @@ def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    # tests that a shell runs in the background, as `make test &` does, hand on that SIGINT is ignored
+    # A shell sets SIGINT to ignored for a command in the background (`make test &`), and child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cdc.starting.driver_command = driver_command
-    cdc.inspection.check_job = lambda config, incarnation, begun=None: ()
-    cdc.cli.main()
+    cdc.cli.start.driver_command = driver_command
+    cdc.checks.job.check_job = lambda config, incarnation, begun=None: ()
+    cdc.cli.main.main()

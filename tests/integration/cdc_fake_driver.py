@@ -1,9 +1,9 @@
 """A driver without Spark: the real lock, record, folder and endpoint around a job that only changes its state.
 
-``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. What it does on its way is set by files
-beside the job file: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
-resume ends in the same pause), ``away`` (it is PAUSED, and would go on by itself), ``end`` (it
-is DONE).
+Usage: ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. Files beside the
+job file control it: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
+resume ends in the same pause), ``away`` (the job is PAUSED automatically), ``end`` (the job is DONE), ``hold`` (start
+only after the file is deleted).
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cdc import errors
-from cdc.checkpoint import JobRecord, JobState
-from cdc.checkpoint_sqlite import SqliteStore, state_folder
-from cdc.config import load_config
-from cdc.endpoint import StatusEndpoint
-from cdc.folder import JobFolder
-from cdc.identity import check_identity
-from cdc.logs import set_up_logs
-from cdc.status import ChannelStatus, JobStatus, Resume, SinkStatus, SourceStatus
+from cdc.api.models import ChannelStatus, JobStatus, PauseJob, RequestBody, Resume, SinkStatus, SourceStatus, StopJob
+from cdc.api.server import StatusEndpoint
+from cdc.config.models import load_config
+from cdc.job.compatibility import check_identity
+from cdc.logging_setup import set_up_logs
+from cdc.paths import state_folder
+from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.job_directory import JobDirectory
+from cdc.state.sqlite import SqliteStore
 
 
 class FakeJob:
@@ -35,16 +37,16 @@ class FakeJob:
         self.code = 0
         self.resumes = 0
 
-    def become(self, state: JobState, reason: str | None = None, resume: str | None = None) -> None:
-        resume = resume or ("manual" if state is JobState.PAUSED else None)
-        self.record = replace(self.record, state=state, reason=reason, resume=resume, mend=None)
+    def become(self, state: JobState, reason: str | None = None, resume: ResumeKind | None = None) -> None:
+        resume = resume or (ResumeKind.MANUAL if state is JobState.PAUSED else None)
+        self.record = replace(self.record, state=state, reason=reason, resume=resume, hint=None)
         self.store.save_job(self.record)
 
     def status(self) -> JobStatus:
         record = self.record
         return JobStatus(
             job=record.name,
-            state=record.state.value,
+            state=record.state,
             reason=record.reason,
             resume=record.resume,
             started_at=record.started_at,
@@ -52,29 +54,35 @@ class FakeJob:
             sink=SinkStatus("delta", "./warehouse"),
             lag_seconds=0.4,
             resumes=self.resumes,
-            channels=(ChannelStatus("shop.orders", "ods.orders", record.state.value, 1000, 10, 90_000, 3),),
+            channels=(ChannelStatus("shop.orders", "ods.orders", record.state, 1000, 10, 90_000, 3),),
         )
 
-    def request_pause(self) -> None:
-        after_s = 2.0 if self.record.resume == "automatic" else 0.2  # a run that hangs is waited for
+    def request(self, request: RequestBody) -> None:
+        match request:
+            case PauseJob():
+                self.pause()
+            case Resume():
+                self.resume(request)
+            case StopJob():
+                self.become(JobState.CANCELLED)
+                self.over.set()
+
+    def pause(self) -> None:
+        after_s = 2.0 if self.record.resume == "automatic" else 0.2  # a run that hangs needs longer
         threading.Timer(after_s, self.become, (JobState.PAUSED, "paused by its user")).start()
 
-    def request_resume(self, resume: Resume) -> None:
+    def resume(self, resume: Resume) -> None:
         check_identity(self.record, load_config(Path(self.record.job_file)))
         if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
-            raise errors.SchemaChanged("A TRUNCATE lies ahead.", mend="Use --past-ddl.")
-        threading.Timer(0.2, self.take_up_again).start()
+            raise errors.DdlStop("A TRUNCATE follows.", hint="Use --past-ddl.")
+        threading.Timer(0.2, self.start_again).start()
 
-    def take_up_again(self) -> None:
+    def start_again(self) -> None:
         reason = self.record.reason
         self.become(JobState.PENDING)
         self.resumes += 1
         still = Path(self.record.job_file).with_name("still").exists()
         self.become(*((JobState.PAUSED, reason) if still else (JobState.RUNNING,)))
-
-    def request_stop(self) -> None:
-        self.become(JobState.CANCELLED)
-        self.over.set()
 
     def terminate(self, number: int, _: object) -> None:
         self.code = 128 + number
@@ -85,12 +93,12 @@ def main() -> int:
     file = Path(sys.argv[2])
     config = load_config(file)
     set_up_logs(config.name)
-    folder = JobFolder(state_folder(), config.name)
+    folder = JobDirectory(state_folder(), config.name)
     store = SqliteStore(state_folder())
     try:
         fail = file.with_name("fail")
         if fail.exists():
-            raise getattr(errors, fail.read_text())("The server is away.", mend="Start it.", host="db")
+            raise getattr(errors, fail.read_text())("The server is unavailable.", hint="Start it.", host="db")
         record = store.acquire(config.name, str(file))
     except errors.CdcError as error:
         folder.set_failure(error)
@@ -108,8 +116,10 @@ def main() -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     signal.signal(signal.SIGTERM, job.terminate)
+    while file.with_name("hold").exists():
+        time.sleep(0.02)
     if file.with_name("away").exists():
-        job.become(JobState.PAUSED, "the server is away", "automatic")
+        job.become(JobState.PAUSED, "the server is unavailable", ResumeKind.AUTOMATIC)
     else:
         job.become(JobState.RUNNING)
     die = file.with_name("die")

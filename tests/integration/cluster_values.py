@@ -1,4 +1,4 @@
-"""Tables with every type of MySQL, and what a reader of Doris or StarRocks finds in them, beside what MySQL answers."""
+"""Tables with every MySQL type: compare the rows of Doris or StarRocks with the rows of MySQL."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from cdc.local_servers import LocalServer
-from cdc.schema import Column, Kind
-from tests.answers import expected, schema_now
+from cdc.demo.local_servers import LocalServer
+from cdc.model.schema import Column, Kind
 from tests.integration.test_types import MYSQL, _statements
+from tests.support.answers import expected, schema_now
 
-# the other groups are text in all charsets, which the decoder's tests look at: here they are UTF-8 like all text
+# The other groups are text in all charsets. The decoder tests cover them; in a cluster all text is UTF-8.
 TABLES = {
     f"all_{group}": {
-        # DuckDB, where the stand-ins keep rows, gives no Python date of the year 0
+        # The emulators store rows in DuckDB, which cannot convert dates of the year 0 to Python.
         kind: [value for value in values if not str(value).startswith("'0000-01-01")]
         for kind, values in MYSQL[group].items()
     }
@@ -24,17 +24,17 @@ BYTES = {Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY}
 
 
 def create(server: LocalServer, database: str) -> None:
-    """The tables, with rows."""
-    _execute(server, database, [each for name in TABLES for each in _of(name)[:-1]])
+    """Create the tables and insert rows."""
+    _execute(server, database, [each for name in TABLES for each in _statements_for(name)[:-1]])
 
 
 def change(server: LocalServer, database: str) -> None:
-    """Each row gets its neighbour's values."""
-    _execute(server, database, [each for name in TABLES for each in _of(name)[-1:]])
+    """Give each row the values of its neighbour."""
+    _execute(server, database, [each for name in TABLES for each in _statements_for(name)[-1:]])
 
 
 def differences(server: LocalServer, database: str, cluster: Any) -> list[tuple[str, str, Any, Any]]:
-    """Table, column, MySQL's value and the cluster's, wherever they are not the same."""
+    """Return (table, column, MySQL value, cluster value) for each difference."""
     found = []
     for name in TABLES:
         schema = schema_now(server, database, name)
@@ -50,7 +50,7 @@ def differences(server: LocalServer, database: str, cluster: Any) -> list[tuple[
     return found
 
 
-def _of(name: str) -> list[list[str]]:
+def _statements_for(name: str) -> list[list[str]]:
     create, inserts, updates = _statements(TABLES[name])
     return [[text.replace("TABLE t ", f"TABLE {name} ").replace("INTO t ", f"INTO {name} ").replace("UPDATE t ", f"UPDATE {name} ")
              for text in statements] for statements in ([create], inserts, updates)]  # fmt: skip
@@ -66,7 +66,7 @@ def _execute(server: LocalServer, database: str, groups: list[list[str]]) -> Non
 
 
 def _source(column: Column, value: Any) -> Any:
-    """What MySQL says, in plain Python."""
+    """Return the MySQL value as plain Python."""
     if value is None:
         return None
     if column.kind is Kind.DECIMAL:
@@ -75,7 +75,7 @@ def _source(column: Column, value: Any) -> Any:
 
 
 def _target(column: Column, value: Any) -> Any:
-    """What the cluster says, in the same terms: bytes may be digits, documents and long decimals text."""
+    """Return the cluster value in the same form. Bytes may be hex digits; documents and long decimals may be text."""
     if value is None:
         return None
     if column.kind in BYTES:
@@ -94,5 +94,5 @@ def _target(column: Column, value: Any) -> Any:
         case Kind.BIT:
             return int(value)
         case Kind.FLOAT:
-            return value + 0.0  # as MySQL is asked, which makes 0 of -0
+            return value + 0.0  # MySQL is queried with + 0.0 too, which turns -0 into 0
     return value

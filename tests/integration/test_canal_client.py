@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.canal import client as canal_client
-from cdc.canal.client import CanalClient
-from cdc.canal.protocol_pb2 import Ack, Messages, Packet
 from cdc.errors import SourceUnavailable
-from tests.servers.canal_frames import FramePlayer, framed, recorded
+from cdc.sources.canal import client as canal_client
+from cdc.sources.canal.client import CanalClient
+from cdc.sources.canal.protocol_pb2 import Ack, Messages, Packet
+from tests.emulators.canal_frames import FramePlayer, framed, recorded
 
 HELLO = framed(bytes.fromhex("100118012a0a12080102030405060708"))
 OK = framed(bytes.fromhex("10011803"))
@@ -26,41 +26,41 @@ def refusal(message: str) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canal_client, "BACK_OFF_S", (0.01, 0.05))
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_the_recorded_conversation_is_carried_on_whatever_pieces_it_comes_in(piece: int) -> None:
-    # given: what the server sent over the third recorded connection, up to the batch that comes again
-    said = [frame for frame in recorded() if frame.connection == 3 and frame.from_server]
-    asked = [frame.data[4:] for frame in recorded() if frame.connection == 3 and not frame.from_server]
-    handshake, authorised, subscribed, _, again = [frame.data for frame in said[:5]]
+def test_canal_client_fragmented_replies_are_reassembled(piece: int) -> None:
+    # given: the frames of the server on the third recorded connection, up to the batch that is sent again
+    replies = [frame for frame in recorded() if frame.connection == 3 and frame.from_server]
+    requests = [frame.data[4:] for frame in recorded() if frame.connection == 3 and not frame.from_server]
+    handshake, authorised, subscribed, _, again = [frame.data for frame in replies[:5]]
     script = [handshake, None, authorised, None, subscribed, None, None, again]
-    # when: our client carries on the conversation
+    # when: the client repeats the conversation
     with FramePlayer([script], piece=piece) as server:
         client = CanalClient([server.address], destination="example", username="canal", password="canal")
         message = client.get(10, -1)
         client.close()
-    # then: it says what the recorded client said, and the batch is whole
-    assert server.received[1] == asked[1]
+    # then: it sends what the recorded client sent, and the batch is complete
+    assert server.received[1] == requests[1]
     rollback, get = (Packet.FromString(data).body for data in server.received[2:])
-    assert rollback == next(Packet.FromString(data).body for data in asked if Packet.FromString(data).kind == 12)
-    assert get.startswith(next(Packet.FromString(data).body for data in asked if Packet.FromString(data).kind == 6))
+    assert rollback == next(Packet.FromString(data).body for data in requests if Packet.FromString(data).kind == 12)
+    assert get.startswith(next(Packet.FromString(data).body for data in requests if Packet.FromString(data).kind == 6))
     assert message is not None and message.id == 4
     assert [entry.header.file for entry in message.entries()] == ["mysql-bin.000001"] * 3
 
 
-def test_a_password_that_is_refused_says_so_and_names_the_setting() -> None:
+def test_canal_client_refused_password_names_the_setting() -> None:
     with FramePlayer([[HELLO, None, refusal("auth failed for user:canal")]]) as server:
         client = CanalClient([server.address], destination="shop", username="canal", password="wrong")
         with pytest.raises(SourceUnavailable, match="auth failed") as caught:
             client.connect()
-    assert "source.password" in caught.value.mend
+    assert "source.password" in caught.value.hint
     assert "wrong" not in str(caught.value)
 
 
-def test_a_late_refusal_of_an_ack_ends_the_connection_and_the_batch_comes_again() -> None:
+def test_canal_client_late_ack_refusal_reconnects_and_gets_again() -> None:
     first = [*LOGIN, None, batch(1, b""), None, None, refusal("batchId:1 is not the firstly:0"), batch(2, b"")]
     second = [*LOGIN, None, batch(7, b"")]
     with FramePlayer([first, second]) as server:
@@ -69,35 +69,35 @@ def test_a_late_refusal_of_an_ack_ends_the_connection_and_the_batch_comes_again(
         assert message is not None and client.ack(message)
         with pytest.raises(SourceUnavailable, match="is not the firstly"):
             client.get()
-        # the answer that came late after the refusal is not taken for the next batch's
+        # the late reply after the refusal is not used as the reply for the next batch
         again = client.get()
         assert again is not None and again.id == 7 and again.session == 2
-        assert not client.ack(message), "an ack must not reach a connection that numbers batches anew"
+        assert not client.ack(message), "an ack must not reach a connection with new batch numbers"
         client.close()
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"\x7f\xff\xff\xff", "a frame of"),
-        (b"\xff\xff\xff\xff", "a frame of"),
-        (framed(b"\xff\xff\xff"), "cannot be read"),
+        (b"\x7f\xff\xff\xff", "a frame has"),
+        (b"\xff\xff\xff\xff", "a frame has"),
+        (framed(b"\xff\xff\xff"), "cannot be parsed"),
         (framed(Packet(kind=Packet.MESSAGES, compression=2).SerializeToString()), "compression"),
-        (framed(Packet(kind=Packet.HANDSHAKE).SerializeToString()), "where a batch was due"),
+        (framed(Packet(kind=Packet.HANDSHAKE).SerializeToString()), "instead of a batch"),
         (batch(3, b"abc")[:9], "closed the connection"),
         (b"", "closed the connection"),
     ],
 )
-def test_an_answer_that_breaks_the_protocol_ends_the_connection(answer: bytes, words: str) -> None:
+def test_canal_client_invalid_reply_closes_the_connection(answer: bytes, words: str) -> None:
     with FramePlayer([[*LOGIN, None, answer]]) as server:
         client = CanalClient([server.address], destination="shop")
         with pytest.raises(SourceUnavailable, match=words) as caught:
             client.get()
         assert client.address is None
-        assert caught.value.where["server"] == server.address
+        assert caught.value.context["server"] == server.address
 
 
-def test_a_server_that_falls_silent_is_given_up_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canal_client_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canal_client, "READ_TIMEOUT_S", 0.2)
     with FramePlayer([[*LOGIN, None]], hold=True) as server:
         client = CanalClient([server.address], destination="shop")
@@ -106,7 +106,7 @@ def test_a_server_that_falls_silent_is_given_up_after_the_timeout(monkeypatch: p
         client.close()
 
 
-def test_the_next_server_is_asked_where_one_is_a_standby_and_another_is_away() -> None:
+def test_canal_client_skips_standby_and_unreachable_servers() -> None:
     standby = [HELLO, None, OK, None, refusal("destination:shop should start first")]
     with FramePlayer([standby]) as idle, FramePlayer([[*LOGIN, None, batch(1, b"")]]) as active:
         client = CanalClient(["127.0.0.1:1", idle.address, active.address], destination="shop")
@@ -116,7 +116,7 @@ def test_the_next_server_is_asked_where_one_is_a_standby_and_another_is_away() -
         client.close()
 
 
-def test_where_none_serves_the_reason_is_not_the_standbys() -> None:
+def test_canal_client_no_active_server_reports_no_connection() -> None:
     standby = [HELLO, None, OK, None, refusal("destination:shop should start first")]
     with FramePlayer([standby]) as idle:
         client = CanalClient(["127.0.0.1:1", idle.address], destination="shop")
@@ -124,7 +124,7 @@ def test_where_none_serves_the_reason_is_not_the_standbys() -> None:
             client.connect()
 
 
-def test_nothing_there_is_none_and_an_empty_batch_makes_no_ack_due() -> None:
+def test_canal_client_empty_batch_returns_none_without_ack() -> None:
     with FramePlayer([[*LOGIN, None, framed(bytes.fromhex("100118072a0b08ffffffffffffffffff01"))]]) as server:
         client = CanalClient([server.address], destination="shop")
         assert client.get() is None

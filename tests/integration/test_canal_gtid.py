@@ -1,31 +1,31 @@
 """A Canal that reads by GTIDs: restarts, and a source that fails over to another server.
 
-On MySQL alone: on MariaDB, Canal 1.1.8 meets an empty text where it wants a GTID, and stops.
+Only on MySQL: on MariaDB, Canal 1.1.8 stops because it reads an empty text instead of a GTID.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from cdc.demo.local_servers import LocalServer, obtain
 from cdc.errors import PositionLost
-from cdc.local_servers import LocalServer, obtain
-from tests.canal_sources import CURSOR, canal_receiver, canal_server
-from tests.receiving import Mapped, Shop, Taker, until
+from tests.support.canal_sources import CURSOR, canal_receiver, canal_server
+from tests.support.receiving import Collector, Mapped, Shop, until
 
 pytestmark = pytest.mark.canal
 
 
 class GtidShop(Shop):
-    """A database that a Canal of its own reads by GTIDs."""
+    """A database that its own Canal server reads by GTIDs."""
 
     def __init__(self, server, database, canal):
         super().__init__(server, database)
         self.canal, self.receivers = canal, []
 
-    def taker(self, start=CURSOR, schemas=(), sequence=0, **options):
+    def collector(self, start=CURSOR, schemas=(), sequence=0, **options):
         self.receivers.append(canal_receiver(self.canal.address, Mapped(self.database), **options))
         self.receivers[-1].open(start, schemas, sequence)
-        return Taker(self.receivers[-1])
+        return Collector(self.receivers[-1])
 
     def insert(self, *numbers):
         self.write(*(f"INSERT INTO {{db}}.orders VALUES ({number})" for number in numbers))
@@ -54,7 +54,7 @@ def shop_on(tmp_path):
 
 @pytest.fixture(scope="module")
 def untagged_mysql(tmp_path_factory):
-    """A MySQL of this module's own: where others have written tagged GTIDs, Canal 1.1.8 cannot read the executed set."""
+    """A MySQL for this module only: Canal 1.1.8 cannot read an executed set with tagged GTIDs of other tests."""
     with LocalServer.start(obtain("mysql"), tmp_path_factory.mktemp("untagged")) as server:
         yield server
 
@@ -65,62 +65,64 @@ def shop(untagged_mysql, shop_on):
     return shop_on(untagged_mysql, "shop")
 
 
-def ack_all(taker):
-    taker.receiver.ack(taker.batches[-1].last)
+def ack_all(collector):
+    collector.receiver.ack(collector.batches[-1].last)
 
 
-def all_acked(taker, but=0):
-    until(lambda: len(taker.receiver._unacked) <= but and not taker.receiver._fetcher._acks, what="the acks")
+def wait_for_acks(collector, but=0):
+    until(
+        lambda: len(collector.receiver._acks.unacked) <= but and not collector.receiver._fetcher._acks, what="the acks"
+    )
 
 
-def test_restarts_of_canal_lose_and_double_nothing(shop):
-    taker = shop.taker()
+def test_canal_gtid_restarts_keep_every_row_once(shop):
+    collector = shop.collector()
     shop.insert(0)
-    taker.take_rows(1)
-    assert taker.batches[-1].last.gtid_set
-    ack_all(taker)
-    all_acked(taker)
-    shop.canal.restart()  # goes on with the transaction behind the one that is acked: nothing known comes first
+    collector.collect_rows(1)
+    assert collector.batches[-1].last.gtid_set
+    ack_all(collector)
+    wait_for_acks(collector)
+    shop.canal.restart()  # Canal continues with the transaction after the acked one, so no known row comes first
     shop.insert(1, 2)
-    taker.take_rows(3)
-    ack_all(taker)
-    all_acked(taker, but=1)
+    collector.collect_rows(3)
+    ack_all(collector)
+    wait_for_acks(collector, but=1)
     shop.insert(3)
-    taker.take_rows(4)
+    collector.collect_rows(4)
     shop.canal.restart()
     shop.insert(4)
-    taker.take_rows(5).take_to_end()
-    assert taker.values() == list(range(5))
+    collector.collect_rows(5).collect_to_end()
+    assert collector.values() == list(range(5))
 
 
-def test_a_cursor_that_is_lost_is_a_gap(shop):
-    taker = shop.taker()
+def test_canal_gtid_lost_cursor_raises_position_lost(shop):
+    collector = shop.collector()
     shop.insert(0)
-    taker.take_rows(1)
-    ack_all(taker)
-    all_acked(taker)
+    collector.collect_rows(1)
+    ack_all(collector)
+    wait_for_acks(collector)
     shop.canal.stop()
     shop.canal.forget()
     shop.insert(1)
     shop.canal.launch()
     shop.insert(2)
     with pytest.raises(PositionLost):
-        taker.take_rows(2)
+        collector.collect_rows(2)
 
 
-def test_a_job_that_starts_again_drops_what_it_has_committed_and_not_acked(shop):
-    first = shop.taker()
+def test_canal_gtid_restarted_job_drops_committed_rows(shop):
+    first = shop.collector()
     shop.insert(*range(5))
-    first.take_rows(5)
+    first.collect_rows(5)
     committed, schemas = first.batches[-1].last, first.receiver.schemas()
-    first.receiver.close()  # committed, and not acked
+    first.receiver.close()  # committed, but not acked
     shop.insert(5)
-    second = shop.taker(committed, schemas, 5).take_rows(1).take_to_end()
+    second = shop.collector(committed, schemas, 5).collect_rows(1).collect_to_end()
     assert second.values() == [5]
 
 
-def test_another_server_with_the_same_transactions_is_followed(shop_on, tmp_path):
-    """A failover to a replica, whose binlog files have lower numbers."""
+def test_canal_gtid_failover_to_replica_continues(shop_on, tmp_path):
+    """The binlog files of the replica have lower numbers."""
     binaries = obtain("mysql")
     with (
         LocalServer.start(binaries, tmp_path / "source") as source,
@@ -129,32 +131,32 @@ def test_another_server_with_the_same_transactions_is_followed(shop_on, tmp_path
         source.execute(*["FLUSH BINARY LOGS"] * 5)
         source.create_user("replica", "secret")
         shop = shop_on(source, "shop")
-        taker = shop.taker()
+        collector = shop.collector()
         for number in range(3):
             shop.insert(number)
-            taker.take_rows(number + 1)
-            ack_all(taker)
-        all_acked(taker, but=1)
-        before = taker.batches[-1].last
+            collector.collect_rows(number + 1)
+            ack_all(collector)
+        wait_for_acks(collector, but=1)
+        before = collector.batches[-1].last
         shop.insert(3)
-        taker.take_rows(4)  # not acked
-        replicate(source, replica)
+        collector.collect_rows(4)  # not acked
+        copy_transactions(source, replica)
         shop.canal.stop()
         shop.canal.source = shop.server = replica
         shop.canal.launch()
         shop.insert(4, 5)
-        taker.take_rows(6).take_to_end()
-        assert taker.values() == list(range(6))
-        there = taker.batches[-1].last
+        collector.collect_rows(6).collect_to_end()
+        assert collector.values() == list(range(6))
+        there = collector.batches[-1].last
         assert there.file < before.file
         assert there.reached(before) and not before.reached(there)
-        ack_all(taker)
-        all_acked(taker, but=1)
+        ack_all(collector)
+        wait_for_acks(collector, but=1)
         shop.canal.stop()
 
 
-def replicate(source, replica):
-    """All that ``source`` has written so far."""
+def copy_transactions(source, replica):
+    """Apply on ``replica`` all transactions that ``source`` has written so far."""
     with source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@gtid_executed")
         (executed,) = cursor.fetchone()

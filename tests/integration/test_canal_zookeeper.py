@@ -1,4 +1,4 @@
-"""Canal servers found through a real ZooKeeper, which comes with Canal's own jars."""
+"""Canal servers found through a real ZooKeeper; its jars are part of Canal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import pytest
 from kazoo.client import KazooClient
 
-from cdc.canal import client as canal_client
-from cdc.canal.client import zookeeper_addresses
-from cdc.errors import SourceUnavailable, SurroundingsError
-from cdc.local_servers import free_port
+from cdc.demo.local_servers import free_port
+from cdc.errors import PrerequisiteError, SourceUnavailable
+from cdc.sources.canal import client as canal_client
+from cdc.sources.canal.client import zookeeper_addresses
 from tests.conftest import unavailable
-from tests.servers.canal import obtain_canal
+from tests.emulators.canal import obtain_canal
 
 pytestmark = pytest.mark.canal
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.canal
 def zookeeper(tmp_path):
     try:
         jars = obtain_canal()
-    except SurroundingsError as error:
+    except PrerequisiteError as error:
         unavailable(str(error))
     port = free_port()
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -35,7 +35,7 @@ def zookeeper(tmp_path):
     process.wait()
 
 
-def test_the_server_that_runs_the_destination_comes_first(zookeeper):
+def test_zookeeper_running_server_is_listed_first(zookeeper):
     keeper = KazooClient(zookeeper)
     keeper.start(30)
     folder = "/otter/canal/destinations/shop"
@@ -51,8 +51,8 @@ def test_the_server_that_runs_the_destination_comes_first(zookeeper):
     keeper.close()
 
 
-def test_a_zookeeper_that_is_away_is_named(monkeypatch):
+def test_zookeeper_unreachable_error_names_the_setting(monkeypatch):
     monkeypatch.setattr(canal_client, "CONNECT_TIMEOUT_S", 0.5)
     with pytest.raises(SourceUnavailable, match="ZooKeeper cannot be asked") as caught:
         zookeeper_addresses(f"127.0.0.1:{free_port()}", "shop")()
-    assert "source.zookeeper" in caught.value.mend
+    assert "source.zookeeper" in caught.value.hint

@@ -1,12 +1,12 @@
-"""Tables as the real servers describe them."""
+"""Table schemas read from the catalogs of real servers."""
 
 import pytest
 
-from cdc.binlog.catalog import KINDS, cascades, mapped_tables, table_schemas
-from cdc.binlog.connection import Endpoint
-from cdc.binlog.server import Server
 from cdc.errors import SchemaMismatch
-from cdc.schema import Kind
+from cdc.model.schema import Kind
+from cdc.mysql.catalog import KINDS, cascades, mapped_tables, table_schemas
+from cdc.mysql.connection import Endpoint
+from cdc.mysql.server import Server
 
 
 def endpoint(server):
@@ -30,7 +30,7 @@ COMMON = """CREATE TABLE `{db}`.t (
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-def test_every_fact_of_a_column_is_read(kind, request):
+def test_catalog_columns_have_all_attributes(kind, request):
     server = request.getfixturevalue(kind)
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     server.execute(COMMON.format(db=database))
@@ -67,7 +67,7 @@ def test_every_fact_of_a_column_is_read(kind, request):
     assert not schema.column("id").nullable and schema.column("price").nullable
 
 
-def test_the_key_is_the_primary_one_or_a_unique_one_without_null(mysql, database):
+def test_catalog_key_is_primary_or_first_unique_without_null(mysql, database):
     mysql.execute(
         f"CREATE TABLE {database}.composite (a INT, b INT, c INT, PRIMARY KEY (c, a))",
         f"CREATE TABLE {database}.uniques (a INT NULL UNIQUE, b INT NOT NULL, c INT NOT NULL, UNIQUE (c), UNIQUE (b))",
@@ -78,7 +78,7 @@ def test_the_key_is_the_primary_one_or_a_unique_one_without_null(mysql, database
     assert [schema and schema.key for schema in schemas] == [("c", "a"), ("c",), (), (), None]
 
 
-def test_a_key_that_the_server_made_and_hides_is_seen(mysql, database):
+def test_catalog_hidden_generated_primary_key_is_read(mysql, database):
     mysql.execute("SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF")
     try:
         with mysql.connect(database) as connection, connection.cursor() as cursor:
@@ -91,15 +91,15 @@ def test_a_key_that_the_server_made_and_hides_is_seen(mysql, database):
     assert [(column.name, column.visible) for column in schema.columns] == [("my_row_id", False), ("a", True)]
 
 
-def test_a_column_of_an_unknown_type_is_named(mysql, database, monkeypatch):
+def test_catalog_unknown_type_names_the_column(mysql, database, monkeypatch):
     monkeypatch.delitem(KINDS, "year")
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, born YEAR)")
     with pytest.raises(SchemaMismatch, match="Column born has a type that this version does not know: year") as raised:
         read(mysql, database, "t")
-    assert raised.value.where == {"table": f"{database}.t"}
+    assert raised.value.context == {"table": f"{database}.t"}
 
 
-def test_types_of_mariadb_alone(mariadb, mariadb_database):
+def test_catalog_mariadb_only_types_are_read(mariadb, mariadb_database):
     mariadb.execute(
         f"CREATE TABLE {mariadb_database}.m (u UUID, i INET6, v INET4, j JSON, c TEXT COMPRESSED, h INT INVISIBLE)",
         f"CREATE TABLE {mariadb_database}.history (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
@@ -118,7 +118,7 @@ def test_types_of_mariadb_alone(mariadb, mariadb_database):
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-def test_cascades_show_to_an_account_with_the_readme_grants(kind, request):
+def test_catalog_cascades_are_visible_with_documented_grants(kind, request):
     server = request.getfixturevalue(kind)
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     server.execute(
@@ -139,7 +139,7 @@ def test_cascades_show_to_an_account_with_the_readme_grants(kind, request):
     ]
 
 
-def test_mapped_tables_and_cascades_are_found(mysql, database):
+def test_catalog_lists_mapped_tables_and_cascades(mysql, database):
     mysql.execute(
         f"CREATE TABLE {database}.parent (id INT PRIMARY KEY)",
         f"CREATE TABLE {database}.child (id INT PRIMARY KEY, p INT, CONSTRAINT fk FOREIGN KEY (p) "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc.local_servers import LocalServer
+from cdc.demo.local_servers import LocalServer
 
 ROOT = Path(__file__).parents[2]
 
 
 def cdc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CDC_HOME": str(folder / "home"), "NO_COLOR": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "cdc.cli", *words]
+    command = [sys.executable, "-m", "cdc.cli.main", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -30,7 +31,7 @@ def job(folder: Path, server: LocalServer, channels: str) -> str:
     return str(file)
 
 
-def test_a_job_that_fits_passes_and_shows_its_tables(mysql: LocalServer, database: str, tmp_path: Path) -> None:
+def test_check_valid_job_passes_and_ddl_shows_its_tables(mysql: LocalServer, database: str, tmp_path: Path) -> None:
     mysql.execute(f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY, total DECIMAL(10,2) NOT NULL)")
     file = job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders}}')
     done = cdc(tmp_path, "check", file)
@@ -41,7 +42,7 @@ def test_a_job_that_fits_passes_and_shows_its_tables(mysql: LocalServer, databas
     assert "CREATE TABLE `ods`.`orders`" in ddl.stdout and "`id` INTEGER NOT NULL" in ddl.stdout
 
 
-def test_every_finding_comes_with_its_mend(mysql: LocalServer, database: str, tmp_path: Path) -> None:
+def test_check_every_finding_has_a_hint(mysql: LocalServer, database: str, tmp_path: Path) -> None:
     mysql.execute(f"CREATE TABLE `{database}`.keyless (id INT)")
     keyless = f'{{source: "{database}.keyless", target: ods.keyless}}'
     file = job(
@@ -56,22 +57,50 @@ def test_every_finding_comes_with_its_mend(mysql: LocalServer, database: str, tm
         mysql.execute("SET GLOBAL binlog_row_image = FULL")
     assert done.returncode == 3, done.stdout + done.stderr
     for expected in (
-        "binlog_row_image is MINIMAL, and must be FULL",
+        "binlog_row_image is MINIMAL, but must be FULL",
         "SET PERSIST binlog_row_image = 'FULL'",
-        f"Table {database}.missing is not there",
-        "crm.* matches no table that this account can see; tables that are created later join.",
+        f"Table {database}.missing does not exist",
+        "crm.* matches no table that this account can see; tables that are created later are added.",
         "The source table has no primary key",
     ):
         assert expected in done.stdout
-    assert done.stdout.count("mend:") == done.stdout.count("refused") + done.stdout.count("warning")
+    assert done.stdout.count("hint:") == done.stdout.count("refused") + done.stdout.count("warning")
 
 
-def test_a_server_that_is_away_is_a_matter_of_surroundings(mysql: LocalServer, tmp_path: Path) -> None:
+def test_check_and_ddl_json_output_has_a_fixed_shape(mysql: LocalServer, database: str, tmp_path: Path) -> None:
+    """Programs read it, so the keys are the same for jobs that can start and for jobs that cannot."""
+    mysql.execute(
+        f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY)", f"CREATE TABLE `{database}`.keyless (id INT)"
+    )
+    file = job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders}}')
+    done = cdc(tmp_path, "check", file, "--output", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    body = json.loads(done.stdout)
+    assert body.keys() == {"job", "can_start", "findings"}
+    assert body["job"] == "looked-at" and body["can_start"] is True
+    ddl = cdc(tmp_path, "ddl", file, "--output", "json")
+    assert ddl.returncode == 0, ddl.stderr
+    body = json.loads(ddl.stdout)
+    assert body.keys() == {"job", "statements"} and body["job"] == "looked-at"
+    (statement,) = body["statements"]
+    assert statement.startswith("CREATE TABLE `ods`.`orders`") and not statement.endswith(";")
+
+    file = job(tmp_path, mysql, f'{{source: "{database}.keyless", target: ods.keyless}}')
+    done = cdc(tmp_path, "check", file, "--output", "json")
+    assert done.returncode == 3, done.stdout + done.stderr
+    body = json.loads(done.stdout)
+    assert body["can_start"] is False
+    (fatal,) = [one for one in body["findings"] if one["fatal"]]
+    assert fatal.keys() == {"problem", "hint", "fatal"}
+    assert "keyless" in fatal["problem"] and "no primary key" in fatal["problem"] and fatal["hint"]
+
+
+def test_check_unreachable_server_exits_with_code_3(mysql: LocalServer, tmp_path: Path) -> None:
     file = job(tmp_path, mysql, "{source: a.b, target: a.b}")
     Path(file).write_text(Path(file).read_text().replace(f"port: {mysql.port}", "port: 1"))
     done = cdc(tmp_path, "check", file)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "cannot be reached" in done.stdout and "mend:" in done.stdout
+    assert "cannot be reached" in done.stdout and "hint:" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -81,19 +110,19 @@ def test_a_server_that_is_away_is_a_matter_of_surroundings(mysql: LocalServer, t
         '{type: canal, servers: ["127.0.0.1:1"], destination: shop}',
     ],
 )
-def test_the_sink_is_looked_at_where_there_is_no_server_to_ask_for_tables(tmp_path: Path, source: str) -> None:
+def test_check_sink_without_a_server_for_tables_is_checked(tmp_path: Path, source: str) -> None:
     (tmp_path / "mysql-bin.000001").touch()
-    (tmp_path / "warehouse").touch()  # in the way of the folder
+    (tmp_path / "warehouse").touch()  # a file where the folder must be
     file = tmp_path / "job.yaml"
     sink = "{type: delta, path: ./warehouse}"
     file.write_text(f"name: looked-at\nsource: {source}\nsink: {sink}\nchannels: [{{source: a.b, target: a.b}}]\n")
     done = cdc(tmp_path, "check", str(file))
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "No Delta tables can be written below" in done.stdout and "Correct `sink.path`" in done.stdout
+    assert "Delta tables cannot be written below" in done.stdout and "Correct `sink.path`" in done.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--foreground",)])
-def test_a_start_on_a_server_that_is_not_ready_says_all_of_it(
+def test_start_with_wrong_server_settings_reports_them(
     mysql: LocalServer, database: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     mysql.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")

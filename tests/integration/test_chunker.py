@@ -1,16 +1,16 @@
-"""Chunks of real tables: whatever the key is made of, they hold every row once, and none is much too large."""
+"""Chunks of real tables: for each key type they contain every row once, and no chunk is much too large."""
 
 from __future__ import annotations
 
 import pytest
 
-from cdc.binlog.catalog import table_schemas
-from cdc.binlog.connection import Endpoint, Tls
-from cdc.binlog.result_rows import selected
-from cdc.binlog.server import Server
-from cdc.snapshot.chunker import Chunker
-from cdc.snapshot.keys import order_of
-from cdc.snapshot.select import Select, settle_session
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.connection import Endpoint, Tls
+from cdc.mysql.key_order import key_order_of
+from cdc.mysql.query_stream import Select, configure_session
+from cdc.mysql.result_rows import selected
+from cdc.mysql.server import Server
+from cdc.snapshot.planner import Chunker
 
 ROWS = 6000
 NUMBER = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 6000)"
@@ -52,7 +52,7 @@ def _endpoint(server):
     return Endpoint("127.0.0.1", server.port, "root", tls=Tls("off"))
 
 
-def _filled(server, database, columns, values, rows=ROWS):
+def _create_table(server, database, columns, values, rows=ROWS):
     setting = "max_recursive_iterations" if "mariadb" in str(server.data) else "cte_max_recursion_depth"
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
@@ -64,12 +64,12 @@ def _filled(server, database, columns, values, rows=ROWS):
         cursor.execute("ANALYZE TABLE t")
 
 
-def _planned(server, database, **options):
+def _plan(server, database, **options):
     endpoint = _endpoint(server)
     with Server(endpoint) as asked:
-        settle_session(asked.connection)
+        configure_session(asked.connection)
         schema = table_schemas(asked, [(database, "t")])[database, "t"]
-        order = order_of(asked, schema, schema.key)
+        order = key_order_of(asked, schema, schema.key)
         plan = Chunker(asked, order, chunk_rows=500, **options.pop("chunker", {})).plan(**options)
     return schema, order, plan
 
@@ -82,8 +82,8 @@ def _read(server, schema, order, chunk, where=None):
 
 
 def _check(server, database, columns, values, *, splits=True):
-    _filled(server, database, columns, values)
-    schema, order, plan = _planned(server, database)
+    _create_table(server, database, columns, values)
+    schema, order, plan = _plan(server, database)
     assert order.columns, "the key orders the rows"
     parts = [_read(server, schema, order, chunk) for chunk in plan.chunks]
     keys = [tuple(row[name] for name in schema.key) for part in parts for row in part]
@@ -98,50 +98,50 @@ def _check(server, database, columns, values, *, splits=True):
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_chunks_hold_every_row_once(mysql, database, kind):
+def test_chunks_of_mysql_contain_every_row_once(mysql, database, kind):
     _check(mysql, database, *KEYS[kind], splits=kind != "time")
 
 
 @pytest.mark.parametrize("kind", [*KEYS, *MARIADB])
-def test_chunks_of_mariadb_hold_every_row_once(mariadb, mariadb_database, kind):
+def test_chunks_of_mariadb_contain_every_row_once(mariadb, mariadb_database, kind):
     _check(mariadb, mariadb_database, *{**KEYS, **MARIADB}[kind], splits=kind not in ("time", *MARIADB))
 
 
-def test_an_empty_table_has_no_chunk_and_a_tiny_one_has_one(mysql, database):
-    _filled(mysql, database, "id INT PRIMARY KEY", "i", rows=0)
-    assert _planned(mysql, database)[2].chunks == ()
+def test_chunks_empty_table_has_none_and_tiny_table_has_one(mysql, database):
+    _create_table(mysql, database, "id INT PRIMARY KEY", "i", rows=0)
+    assert _plan(mysql, database)[2].chunks == ()
     mysql.execute(f"INSERT INTO `{database}`.t VALUES (1), (2)")
-    assert len(_planned(mysql, database)[2].chunks) == 1
+    assert len(_plan(mysql, database)[2].chunks) == 1
 
 
 @pytest.mark.parametrize(
     "columns", ["id VARCHAR(50) NOT NULL, UNIQUE (id(10))", "id INT NOT NULL, b INT NOT NULL, UNIQUE (id DESC, b)"]
 )
-def test_a_table_that_no_index_orders_is_one_chunk(mysql, database, columns):
-    _filled(mysql, database, columns, "i" if columns.count(",") == 1 else "i, i")
-    schema, order, plan = _planned(mysql, database)
+def test_chunks_table_without_ordering_index_is_one_chunk(mysql, database, columns):
+    _create_table(mysql, database, columns, "i" if columns.count(",") == 1 else "i, i")
+    schema, order, plan = _plan(mysql, database)
     assert order.columns == () and len(plan.chunks) == 1
     assert len(_read(mysql, schema, order, plan.chunks[0])) == ROWS
 
 
-def test_rows_behind_the_last_key_are_left_to_the_stream(mysql, database):
-    _filled(mysql, database, "id INT PRIMARY KEY", "i")
-    schema, order, plan = _planned(mysql, database)
-    whole = _planned(mysql, database, whole=True)[2]
+def test_chunks_exclude_rows_inserted_after_the_last_key(mysql, database):
+    _create_table(mysql, database, "id INT PRIMARY KEY", "i")
+    schema, order, plan = _plan(mysql, database)
+    whole = _plan(mysql, database, whole=True)[2]
     mysql.execute(f"INSERT INTO `{database}`.t VALUES (100000)")
     assert {"id": 100000} not in _read(mysql, schema, order, plan.chunks[-1])
     assert {"id": 100000} in _read(mysql, schema, order, whole.chunks[-1])
 
 
-def test_large_rows_make_more_chunks(mysql, database):
-    _filled(mysql, database, "id INT PRIMARY KEY", "i")
-    few = _planned(mysql, database, chunker={})[2]
-    many = _planned(mysql, database, row_bytes=1 << 20, chunker={"chunk_bytes": 100 << 20})[2]
+def test_chunks_large_rows_make_more_chunks(mysql, database):
+    _create_table(mysql, database, "id INT PRIMARY KEY", "i")
+    few = _plan(mysql, database, chunker={})[2]
+    many = _plan(mysql, database, row_bytes=1 << 20, chunker={"chunk_bytes": 100 << 20})[2]
     assert len(many.chunks) > len(few.chunks)
 
 
-def test_a_condition_leaves_only_its_rows(mysql, database):
-    _filled(mysql, database, "id INT PRIMARY KEY", "i")
-    schema, order, plan = _planned(mysql, database)
+def test_chunks_with_a_condition_select_only_its_rows(mysql, database):
+    _create_table(mysql, database, "id INT PRIMARY KEY", "i")
+    schema, order, plan = _plan(mysql, database)
     rows = [row for chunk in plan.chunks for row in _read(mysql, schema, order, chunk, "id % 10 = 0 OR id = 1")]
     assert len(rows) == ROWS // 10 + 1

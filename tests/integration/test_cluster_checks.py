@@ -1,4 +1,4 @@
-"""What ``cdc check`` and ``cdc start`` print of a Doris or StarRocks on which a job cannot run, and how one lives on."""
+"""``cdc check`` and ``cdc start`` on a Doris or StarRocks that a job cannot use, and a job with an overloaded sink."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
-from cdc.local_servers import LocalServer, free_port
+from tests.emulators.cases import USER
+from tests.emulators.doris import cases as doris
+from tests.emulators.faults import Fault
+from tests.emulators.starrocks import cases as starrocks
 from tests.integration.test_check import cdc
-from tests.recovery.cluster_kills import position
-from tests.servers.doris import cases as doris
-from tests.servers.olap_cases import USER
-from tests.servers.olap_faults import Fault
-from tests.servers.starrocks import cases as starrocks
+from tests.recovery.cluster_crash import position
 
 JOB = """\
 name: looked-at
@@ -37,17 +37,17 @@ both = pytest.mark.parametrize("kind", MODEL)
 
 
 def cluster(kind: str) -> AbstractContextManager[Any]:
-    return doris.stand_in() if kind == "doris" else starrocks.stand_in(backends=1)
+    return doris.emulator() if kind == "doris" else starrocks.emulator(backends=1)
 
 
-def source(server: LocalServer, database: str) -> None:
+def create_source_tables(server: LocalServer, database: str) -> None:
     server.execute(
         f"USE `{database}`",
         *(f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, name VARCHAR(40), born DATE)" for name in TABLES),
     )
 
 
-def targets(kind: str, there: Any, *names: str) -> None:
+def create_target_tables(kind: str, there: Any, *names: str) -> None:
     tail = " DISTRIBUTED BY HASH (id) BUCKETS 1" + (ON_DORIS if kind == "doris" else ON_STARROCKS)
     shapes = {
         "fits": f"(id BIGINT NOT NULL, name VARCHAR(160), born DATE) {MODEL[kind]} (id)",
@@ -63,7 +63,7 @@ def targets(kind: str, there: Any, *names: str) -> None:
 def write_job(mysql: LocalServer, database: str, tmp_path: Path) -> Callable[..., str]:
     def write(kind: str, there: Any, *, password: str = USER[1], create: bool = False, status: int = 0) -> str:
         file = tmp_path / "job.yaml"
-        places = {"port": mysql.port, "fe": there.fe[0], "sql_port": there.sql_port, "database": database}
+        addresses = {"port": mysql.port, "fe": there.fe[0], "sql_port": there.sql_port, "database": database}
         file.write_text(
             JOB.format(
                 kind=kind,
@@ -71,7 +71,7 @@ def write_job(mysql: LocalServer, database: str, tmp_path: Path) -> Callable[...
                 password=password,
                 create=str(create).lower(),
                 status=status or free_port(),
-                **places,
+                **addresses,
             )
         )
         return str(file)
@@ -80,12 +80,12 @@ def write_job(mysql: LocalServer, database: str, tmp_path: Path) -> Callable[...
 
 
 @both
-def test_check_and_start_name_everything_that_is_wrong_with_the_target(
+def test_check_and_start_report_every_target_fault(
     mysql: LocalServer, database: str, tmp_path: Path, write_job: Callable[..., str], kind: str
 ) -> None:
-    source(mysql, database)
+    create_source_tables(mysql, database)
     with cluster(kind) as there:
-        targets(kind, there, "fits", "keyed", "narrow")
+        create_target_tables(kind, there, "fits", "keyed", "narrow")
         there.settings.denied.add((USER[0], "ods"))
         file = write_job(kind, there)
         checked, started = cdc(tmp_path, "check", file), cdc(tmp_path, "start", file)
@@ -95,14 +95,14 @@ def test_check_and_start_name_everything_that_is_wrong_with_the_target(
         for statement in cdc(tmp_path, "ddl", file).stdout.split(";\n"):
             if statement.strip():
                 there.execute(statement.replace("BUCKETS AUTO", "BUCKETS 1"))
-        mended = cdc(tmp_path, "check", file)
-    assert mended.returncode == 0 and "can start" in mended.stdout, mended.stdout
+        corrected = cdc(tmp_path, "check", file)
+    assert corrected.returncode == 0 and "can start" in corrected.stdout, corrected.stdout
     assert (checked.returncode, started.returncode) == (3, 3), checked.stdout + started.stderr
     for said in (checked.stdout, started.stderr):
         for expected in (
             "There is no table ods.short",
             "`cdc ddl JOB.yaml` prints the statement",
-            f"ods.keyed: the table's model is DUPLICATE KEY, and only {MODEL[kind]} takes",
+            f"ods.keyed: the table's model is DUPLICATE KEY, and only {MODEL[kind]} supports ",
             "ods.narrow: column name is VARCHAR(40), and the source needs VARCHAR(160) bytes, 4 for a character",
             "ALTER TABLE `ods`.`narrow` MODIFY COLUMN `name` VARCHAR(160) NULL",
             "ods.narrow: column born is missing",
@@ -118,14 +118,14 @@ def test_check_and_start_name_everything_that_is_wrong_with_the_target(
 
 
 @both
-def test_check_and_start_say_who_is_refused_and_who_is_away(
+def test_check_and_start_report_wrong_logins_and_no_backend(
     mysql: LocalServer, database: str, tmp_path: Path, write_job: Callable[..., str], kind: str
 ) -> None:
-    source(mysql, database)
+    create_source_tables(mysql, database)
     with cluster(kind) as there:
         file = write_job(kind, there, password="wrong", create=True)
         refused, not_started = cdc(tmp_path, "check", file), cdc(tmp_path, "start", file)
-        targets(kind, there, "fits")
+        create_target_tables(kind, there, "fits")
         there.stop_backend()
         no_backend = cdc(tmp_path, "check", write_job(kind, there, create=True))
     away = cdc(tmp_path, "check", file)
@@ -133,16 +133,16 @@ def test_check_and_start_say_who_is_refused_and_who_is_away(
     for said in (refused.stdout, not_started.stderr):
         assert "refuses the user: Access denied" in said and "Check sink.username and sink.password" in said, said
     assert "no backend alive" in no_backend.stdout and "SHOW BACKENDS" in no_backend.stdout, no_backend.stdout
-    assert "does not answer" in away.stdout and "mend:" in away.stdout, away.stdout
+    assert "does not answer" in away.stdout and "hint:" in away.stdout, away.stdout
     assert "wrong" not in refused.stdout + not_started.stderr  # the password
 
 
 @both
-def test_a_wrong_password_is_found_where_no_table_is_known(tmp_path: Path, kind: str) -> None:
+def test_check_finds_wrong_password_without_any_table(tmp_path: Path, kind: str) -> None:
     (tmp_path / "mysql-bin.000001").touch()
     file = tmp_path / "job.yaml"
     with cluster(kind) as there:
-        targets(kind, there)
+        create_target_tables(kind, there)
         done = {}
         for password in (USER[1], "wrong"):
             text = JOB.format(
@@ -157,10 +157,10 @@ def test_a_wrong_password_is_found_where_no_table_is_known(tmp_path: Path, kind:
 
 
 @both
-def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
+def test_job_with_overloaded_sink_pauses_and_resumes(
     mysql: LocalServer, database: str, tmp_path: Path, write_job: Callable[..., str], kind: str
 ) -> None:
-    source(mysql, database)
+    create_source_tables(mysql, database)
     port = free_port()
     with cluster(kind) as there, JobProcess(tmp_path / "job.yaml", home=tmp_path / "home", port=port) as job:
         there.faults.order("load", Fault.ERROR, times=1, match="looked-at")
@@ -172,8 +172,8 @@ def test_a_job_waits_for_a_sink_that_is_busy_and_says_so(
                 cursor.execute(f"INSERT INTO {TABLES[number % 4]} VALUES ({number}, 'é {number}', '2024-02-29')")
                 connection.commit()
         waits = job.wait_for("waits", lambda status: status["state"] == "PAUSED", 240)
-        assert waits["resume"] == "automatic" and "asks for patience" in waits["reason"]
-        assert "goes on by itself" in waits["mend"]
+        assert waits["resume"] == "automatic" and "is overloaded" in waits["reason"]
+        assert "is retried automatically" in waits["hint"]
         end = position(mysql)
         job.wait_for("caught up", lambda status: status["state"] == "RUNNING" and is_caught_up(status, end), 240)
         assert sum(there.rows(f"SELECT count(*) FROM ods.{name}")[0][0] for name in TABLES) == 20

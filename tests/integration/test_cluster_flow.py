@@ -1,4 +1,4 @@
-"""From a real MySQL into Doris and StarRocks: rows, whole transactions over two tables, and a job that is killed."""
+"""From a real MySQL into Doris and StarRocks: rows, whole transactions over two tables, and a killed job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
-from cdc.local_servers import LocalServer, free_port
-from tests.servers.doris import cases as doris
-from tests.servers.olap_cases import USER
-from tests.servers.olap_faults import Fault
-from tests.servers.starrocks import cases as starrocks
+from tests.emulators.cases import USER
+from tests.emulators.doris import cases as doris
+from tests.emulators.faults import Fault
+from tests.emulators.starrocks import cases as starrocks
 
 ACCOUNTS, BALANCE = 50, 100
 JOB = """\
@@ -38,7 +38,7 @@ SINKS = {
 
 
 class Bank(threading.Thread):
-    """Moves money between two tables, a transaction each: their sum never changes."""
+    """Move money between two tables, one transaction each, so that their sum never changes."""
 
     def __init__(self, server: LocalServer, database: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -61,23 +61,23 @@ class Bank(threading.Thread):
 
 
 class Auditor(threading.Thread):
-    """Reads both tables in one query, all the time."""
+    """Read both tables in one query, repeatedly."""
 
     def __init__(self, cluster: Any) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.sums, self.looks, self.ended = cluster, set[Any](), 0, threading.Event()
+        self.cluster, self.sums, self.queries, self.ended = cluster, set[Any](), 0, threading.Event()
 
     def run(self) -> None:
         sql = "SELECT (SELECT sum(balance) FROM ods.checking) + (SELECT sum(balance) FROM ods.savings)"
         while not self.ended.wait(0.02):
             if {("ods", "savings"), ("ods", "checking")} <= set(self.cluster.storage.tables):
                 self.sums.add(self.cluster.execute(sql)[1][0][0])
-                self.looks += 1
+                self.queries += 1
 
 
 @contextmanager
 def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
-    """Two tables in one transaction; the position before it."""
+    """Create two tables and fill them in one transaction. Yield the position before it."""
     server.execute(
         f"USE `{database}`",
         *(
@@ -101,7 +101,7 @@ def bank(server: LocalServer, database: str) -> Iterator[tuple[str, int]]:
         server.execute("DROP USER 'bank'@'127.0.0.1'", "DROP USER 'bank'@'localhost'")
 
 
-def caught_up(server: LocalServer, job: JobProcess) -> None:
+def wait_until_caught_up(server: LocalServer, job: JobProcess) -> None:
     connection = server.connect()
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
@@ -110,12 +110,12 @@ def caught_up(server: LocalServer, job: JobProcess) -> None:
 
 
 @pytest.mark.parametrize("sink", SINKS)
-def test_source_and_target_agree_after_a_kill_with_faults_on(
+def test_cluster_job_killed_with_faults_equals_source(
     mysql: LocalServer, database: str, tmp_path: Path, sink: str
 ) -> None:
     on_doris = sink.startswith("doris")
-    made: Any = doris.stand_in(backends=2) if on_doris else starrocks.stand_in(version=(4, 1, 0))
-    with bank(mysql, database) as (file, offset), made as cluster:
+    emulator: Any = doris.emulator(backends=2) if on_doris else starrocks.emulator(version=(4, 1, 0))
+    with bank(mysql, database) as (file, offset), emulator as cluster:
         port = free_port()
         job_file = tmp_path / "job.yaml"
         job_file.write_text(
@@ -133,18 +133,18 @@ def test_source_and_target_agree_after_a_kill_with_faults_on(
             job.start()
             deadline = time.monotonic() + 280
             while sum(load["status"] == "VISIBLE" for load in cluster.loads()) < 4:
-                assert time.monotonic() < deadline, "nothing arrives"
+                assert time.monotonic() < deadline, "no load is visible"
                 time.sleep(0.05)
             job.kill()
             job.start()
             deadline = time.monotonic() + 280
             begun = len(cluster.loads())
             while len(cluster.loads()) < begun + 6:
-                assert time.monotonic() < deadline, "nothing arrives after the kill"
+                assert time.monotonic() < deadline, "no load after the kill"
                 time.sleep(0.05)
             writer.ended.set()
             writer.join()
-            caught_up(mysql, job)
+            wait_until_caught_up(mysql, job)
             auditor.ended.set()
             auditor.join()
             assert job.stop() in (0, 130, 143)
@@ -155,7 +155,7 @@ def test_source_and_target_agree_after_a_kill_with_faults_on(
                 cursor.execute(sql)
                 expected = sorted(cursor.fetchall())
             assert cluster.rows(sql.replace("FROM ", "FROM ods.")) == sorted(expected, key=repr)
-        assert writer.moved > 100 and auditor.looks > 100
+        assert writer.moved > 100 and auditor.queries > 100
         visible = [load["label"] for load in cluster.loads() if load["status"] == "VISIBLE"]
         assert len(visible) == len(set(visible)), "a label was committed twice"
         if sink == "starrocks multi":

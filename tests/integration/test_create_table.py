@@ -1,4 +1,4 @@
-"""CREATE TABLE statements as real servers print them, read like their information_schema."""
+"""CREATE TABLE statements as real servers print them, compared with information_schema."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.binlog.catalog import table_schemas
-from cdc.binlog.connection import Endpoint
-from cdc.binlog.server import Server
-from cdc.create_table import read_create_table
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.connection import Endpoint
+from cdc.mysql.create_table import read_create_table
+from cdc.mysql.server import Server
 
 INTEGERS = [
     f"{kind}{sign}" for kind in ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT") for sign in ("", " UNSIGNED")
@@ -72,7 +72,7 @@ def test_create_table_text_gives_the_schema_of_the_catalog(kind, request):
         assert found == expected, text
         own = read_create_table(
             statements[number], database="", charset=default, mariadb=kind == "mariadb"
-        ).schema  # as a person wrote it; `type` has no display widths then
+        ).schema  # as written by a user; `type` then has no display widths
         assert _shape(own) == _shape(expected), statements[number]
 
 

@@ -1,4 +1,4 @@
-"""The decoder against what real servers write: rows as SELECT gives them, through every kind of transaction."""
+"""The decoder on binlogs of real servers: rows as SELECT returns them, for every kind of transaction."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from decimal import Decimal
 import pymysql
 import pytest
 
-from cdc.binlog.catalog import table_schemas
-from cdc.binlog.server import Server
-from cdc.errors import DecodeError, UnsupportedImage
-from cdc.schema import DELETED, SEQUENCE
-from tests.decoding import Everything, Outcome, binlog_of, decode, decode_into, framed
-from tests.receiving import endpoint
+from cdc.errors import DecodeError, UnsupportedRowFormat
+from cdc.model.schema import DELETED, SEQUENCE
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.server import Server
+from tests.support.decoding import Everything, Outcome, binlog_of, decode, decode_into, framed
+from tests.support.receiving import endpoint
 
 COLUMNS = """
     id BIGINT PRIMARY KEY, ti TINYINT, tu TINYINT UNSIGNED, si SMALLINT, su SMALLINT UNSIGNED, mi MEDIUMINT,
@@ -53,7 +53,7 @@ def prepare(server, database, columns=COLUMNS):
 
 
 def selected(server, database, key=1):
-    """What SELECT gives, in the form of our Arrow types."""
+    """Return the rows of SELECT with the values of the Arrow types of this project."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(
@@ -64,7 +64,7 @@ def selected(server, database, key=1):
 
 
 def plain(row):
-    """A decoded row as SELECT's tuple."""
+    """Return a decoded row as the tuple of SELECT."""
     values = dict(row)
     if values["ts"] is not None:
         values["ts"] = values["ts"].replace(tzinfo=None)
@@ -79,7 +79,7 @@ def assert_same(outcome, server, database):
     assert {key: plain(row) for key, row in left.items()} == selected(server, database)
 
 
-def fed(outcome):
+def with_checked_sequences(outcome):
     sequences = [row[SEQUENCE] for row in outcome.rows()]
     assert sequences == list(range(1, len(sequences) + 1))
     return outcome
@@ -87,7 +87,7 @@ def fed(outcome):
 
 @pytest.mark.parametrize("checksum", ["CRC32", "NONE"])
 @pytest.mark.parametrize("compressed", ["ON", "OFF"])
-def test_mysql_rows_are_what_select_gives(mysql, database, checksum, compressed):
+def test_decoder_mysql_rows_equal_select(mysql, database, checksum, compressed):
     prepare(mysql, database)
     mysql.execute(f"SET GLOBAL binlog_checksum = '{checksum}'")
     try:
@@ -98,18 +98,20 @@ def test_mysql_rows_are_what_select_gives(mysql, database, checksum, compressed)
     finally:
         mysql.execute("SET GLOBAL binlog_checksum = 'CRC32'")
 
-    outcome = fed(decode(data, Everything(database)))
+    outcome = with_checked_sequences(decode(data, Everything(database)))
     assert_same(outcome, mysql, database)
     moved = [(row["id"], row[DELETED]) for row in outcome.rows() if row["id"] in (3, 30)]
     assert moved[-2:] == [(3, True), (30, False)]
 
-    # the same through packets, in small pieces and with small Batches
-    again = fed(decode(framed(data), Everything(database), framed=True, piece=1000, batch_bytes=1 << 16))
+    # the same with packets, small pieces and small Batches
+    again = with_checked_sequences(
+        decode(framed(data), Everything(database), framed=True, piece=1000, batch_bytes=1 << 16)
+    )
     assert again.rows() == outcome.rows()
 
 
 @pytest.mark.parametrize("compressed", ["ON", "OFF"])
-def test_mariadb_rows_are_what_select_gives(mariadb, mariadb_database, compressed):
+def test_decoder_mariadb_rows_equal_select(mariadb, mariadb_database, compressed):
     prepare(mariadb, mariadb_database)
     mariadb.execute(f"SET GLOBAL log_bin_compress = {compressed}", "SET GLOBAL log_bin_compress_min_len = 10")
     try:
@@ -122,12 +124,12 @@ def test_mariadb_rows_are_what_select_gives(mariadb, mariadb_database, compresse
     with Server(endpoint(mariadb)) as asked:
         schemas = table_schemas(asked, [(mariadb_database, "t")]).values()
 
-    outcome = fed(decode(data, Everything(mariadb_database), schemas=schemas))
+    outcome = with_checked_sequences(decode(data, Everything(mariadb_database), schemas=schemas))
     assert_same(outcome, mariadb, mariadb_database)
     assert "-" in outcome.decoder.position.gtid_set
 
 
-def test_minimal_metadata_takes_the_schema_from_elsewhere(mysql, database):
+def test_decoder_minimal_metadata_uses_known_schemas(mysql, database):
     prepare(mysql, database)
     mysql.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
     try:
@@ -137,10 +139,10 @@ def test_minimal_metadata_takes_the_schema_from_elsewhere(mysql, database):
         mysql.execute("SET GLOBAL binlog_row_metadata = FULL")
     with Server(endpoint(mysql)) as asked:
         schemas = table_schemas(asked, [(database, "t")]).values()
-    assert_same(fed(decode(data, Everything(database), schemas=schemas)), mysql, database)
+    assert_same(with_checked_sequences(decode(data, Everything(database), schemas=schemas)), mysql, database)
 
 
-def test_full_metadata_gives_the_catalogs_schema(mysql, database):
+def test_decoder_full_metadata_gives_the_catalog_schema(mysql, database):
     prepare(mysql, database)
     data = binlog_of(mysql, "INSERT INTO t (id) VALUES (1)", database=database)
     with Server(endpoint(mysql)) as asked:
@@ -153,7 +155,7 @@ def test_full_metadata_gives_the_catalogs_schema(mysql, database):
     assert changes.schema.key == expected.key
 
 
-def test_partial_json_updates_give_whole_documents(mysql, database):
+def test_decoder_partial_json_updates_give_whole_documents(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, a JSON, n INT, b JSON)")
     data = binlog_of(
         mysql,
@@ -170,7 +172,7 @@ def test_partial_json_updates_give_whole_documents(mysql, database):
         assert {key: tuple(row.values()) for key, row in left.items()} == {row[:1]: row for row in cursor.fetchall()}
 
 
-def test_xa_rows_come_with_xa_commit(mysql, database):
+def test_decoder_xa_rows_follow_xa_commit(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     data = binlog_of(
         mysql,
@@ -183,13 +185,13 @@ def test_xa_rows_come_with_xa_commit(mysql, database):
         "XA START 'c'", "INSERT INTO t VALUES (30)", "XA END 'c'", "XA COMMIT 'c' ONE PHASE",
         database=database,
     )  # fmt: skip
-    outcome = fed(decode(data, Everything(database), piece=64))
+    outcome = with_checked_sequences(decode(data, Everything(database), piece=64))
     assert [row["id"] for row in outcome.rows()] == [1, 10, 11, 30]
     assert outcome.decoder.open_xa == ()
     assert outcome.batches[-1].ends_transaction
 
 
-def test_an_open_xa_transaction_holds_the_position(mysql, database):
+def test_decoder_prepared_xa_transaction_holds_the_position(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     with mysql.connect(database) as other, other.cursor() as cursor:
         try:
@@ -214,11 +216,11 @@ def test_an_open_xa_transaction_holds_the_position(mysql, database):
     assert holding[0].last == waiting.since
 
 
-def test_a_large_transaction_comes_in_pieces_and_rows_before_a_reconnect_are_dropped(mysql, database):
+def test_decoder_splits_large_transactions_and_skips_rows(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(100))")
     rows = ", ".join(f"({n}, REPEAT('x', 90))" for n in range(5000))
     data = binlog_of(mysql, f"INSERT INTO t VALUES {rows}", database=database)
-    outcome = fed(decode(data, Everything(database), batch_bytes=1 << 16))
+    outcome = with_checked_sequences(decode(data, Everything(database), batch_bytes=1 << 16))
     pieces = [batch for batch in outcome.batches if batch.rows]
     assert len(pieces) > 4
     assert [batch.ends_transaction for batch in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -229,7 +231,7 @@ def test_a_large_transaction_comes_in_pieces_and_rows_before_a_reconnect_are_dro
     assert again.rows() == outcome.rows()[skipped:]
 
 
-def test_an_event_larger_than_a_packet_and_the_buffer(mysql, database):
+def test_decoder_reads_events_larger_than_packet_and_buffer(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v LONGBLOB)")
     data = binlog_of(
         mysql, "INSERT INTO t VALUES (1, REPEAT('y', 35000000))", "INSERT INTO t VALUES (2, 'z')", database=database
@@ -239,7 +241,7 @@ def test_an_event_larger_than_a_packet_and_the_buffer(mysql, database):
         assert [(row["id"], len(row["v"])) for row in outcome.rows()] == [(1, 35000000), (2, 1)]
 
 
-def test_gtids_with_tags_are_counted(mysql, database):
+def test_decoder_counts_tagged_gtids(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
     data = binlog_of(
         mysql,
@@ -259,7 +261,7 @@ def test_gtids_with_tags_are_counted(mysql, database):
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
-def test_images_that_lack_columns_stop_by_name(mysql, database, image):
+def test_decoder_incomplete_row_images_raise_and_name_column(mysql, database, image):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v INT, b BLOB)")
     data = binlog_of(
         mysql,
@@ -270,14 +272,14 @@ def test_images_that_lack_columns_stop_by_name(mysql, database, image):
         database=database,
     )
     outcome = Outcome()
-    with pytest.raises(UnsupportedImage) as caught:
+    with pytest.raises(UnsupportedRowFormat) as caught:
         decode_into(outcome, data, Everything(database))
-    assert [row["v"] for row in outcome.rows()] == [1]  # what came before was handed out
-    assert caught.value.where["table"] == f"{database}.t"
-    assert caught.value.where["column"] in ("id", "v", "b")
+    assert [row["v"] for row in outcome.rows()] == [1]  # earlier rows were delivered
+    assert caught.value.context["table"] == f"{database}.t"
+    assert caught.value.context["column"] in ("id", "v", "b")
 
 
-def test_impossible_dates_are_null_and_counted_but_not_in_a_key(mysql, database):
+def test_decoder_invalid_dates_are_null_but_not_in_a_key(mysql, database):
     mysql.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, d DATE, t DATETIME, s TIMESTAMP NULL)")
     data = binlog_of(
         mysql,
@@ -290,13 +292,13 @@ def test_impossible_dates_are_null_and_counted_but_not_in_a_key(mysql, database)
     assert (first["d"], first["t"], first["s"]) == (None, None, None)
     assert second["d"] == datetime.date(2024, 1, 1)
     table = f"{database}.t"
-    assert outcome.decoder.impossible_dates == {(table, "d"): 1, (table, "t"): 1, (table, "s"): 1}
+    assert outcome.decoder.invalid_dates == {(table, "d"): 1, (table, "t"): 1, (table, "s"): 1}
     with pytest.raises(DecodeError) as caught:
         decode(data, Everything(database, key=["d"]))
-    assert caught.value.where["column"] == "d"
+    assert caught.value.context["column"] == "d"
 
 
-def test_statements_come_between_the_batches(mysql, database):
+def test_decoder_statements_are_reported_between_batches(mysql, database):
     data = binlog_of(
         mysql,
         "CREATE TABLE t (id INT PRIMARY KEY)",
@@ -317,7 +319,7 @@ def test_statements_come_between_the_batches(mysql, database):
     assert outcome.statements[1].before.offset < outcome.statements[1].after.offset
 
 
-def test_an_alter_in_two_phases_is_told_where_it_takes_effect(mariadb, mariadb_database):
+def test_decoder_two_phase_alter_is_reported_once_at_commit(mariadb, mariadb_database):
     with mariadb.connect(mariadb_database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
         cursor.execute("SET SESSION binlog_alter_two_phase = ON")

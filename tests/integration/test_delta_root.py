@@ -1,4 +1,4 @@
-"""The root folder of Delta tables: only the first start creates it, and a live job waits while it is away."""
+"""The root folder of Delta tables: only the first start creates it, and a live job waits while it is missing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdc.batch import LoadName
-from cdc.cache import cache_folder
 from cdc.demo.process import CDC
-from cdc.errors import SinkForeign, SinkUnavailable
+from cdc.errors import SinkOwnershipError, SinkUnavailable
+from cdc.model.batch import LoadName
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE
+from cdc.paths import cache_folder
 from cdc.permissions import restrict_umask
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE
-from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
-from channels.sinks.delta import DeltaSink
-from channels.sinks.delta_claim import Claim
+from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
+from channels.sinks.delta.ownership import FolderOwnership
+from channels.sinks.delta.sink import DeltaSink
 from tests.conftest import unavailable
 
 TABLE = TargetTable("ods.orders", (TargetColumn("id", pa.int64(), False),), ("id",))
@@ -31,8 +31,8 @@ ROWS = pa.RecordBatch.from_pydict(
 NOBODY = 65534
 
 
-def _mark(checkpoint: int) -> CheckpointMark:
-    return CheckpointMark(
+def _mark(checkpoint: int) -> SinkCheckpoint:
+    return SinkCheckpoint(
         "shop", "0badcafe", 1, checkpoint, BinlogPosition("b.000001", 4), BinlogPosition("b.000001", 5), checkpoint
     )
 
@@ -51,18 +51,18 @@ def _name(checkpoint: int) -> LoadName:
     return LoadName("shop", "0badcafe", 1, checkpoint, TABLE.name, 0)
 
 
-def test_root_moved_away_raises_and_creates_nothing(tmp_path: Path) -> None:
+def test_delta_root_moved_away_raises_and_creates_nothing(tmp_path: Path) -> None:
     root, away = tmp_path / "root", tmp_path / "away"
     sink = DeltaSink(root)
-    with pytest.raises(SinkUnavailable, match=f"is gone.*{root}"):
-        sink.claim(MARK, [TABLE.name])  # before the first start has created it
+    with pytest.raises(SinkUnavailable, match=f"does not exist.*{root}"):
+        sink.acquire_ownership(MARK, [TABLE.name])  # before the first start has created it
     assert sink.identity(create=True) == sink.identity(create=False)
-    sink.claim(MARK, [TABLE.name])
+    sink.acquire_ownership(MARK, [TABLE.name])
     _commit(sink, 2)
     writer = sink.part_writer(TABLE)
     root.rename(away)
     calls: list[Callable[[], object]] = [
-        lambda: sink.claim(MARK, [TABLE.name]),
+        lambda: sink.acquire_ownership(MARK, [TABLE.name]),
         lambda: sink.part_writer(TABLE),
         lambda: writer(_name(3), iter([ROWS])),
         lambda: sink.ensure_table(TABLE),
@@ -74,7 +74,7 @@ def test_root_moved_away_raises_and_creates_nothing(tmp_path: Path) -> None:
         if is_mount_point:
             root.mkdir()
         for call in calls:
-            with pytest.raises(SinkUnavailable, match=f"is gone.*{root}"):
+            with pytest.raises(SinkUnavailable, match=f"does not exist.*{root}"):
                 call()
         assert not (list(root.iterdir()) if is_mount_point else root.exists())
     root.rmdir()
@@ -83,24 +83,24 @@ def test_root_moved_away_raises_and_creates_nothing(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_claim_is_kept_while_root_is_away(tmp_path: Path) -> None:
+def test_delta_ownership_is_kept_while_root_is_away(tmp_path: Path) -> None:
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
-    claim = Claim(root / "_cdc_staging")
-    claim.take(MARK)
+    acquire_ownership = FolderOwnership(root / "_cdc_staging")
+    acquire_ownership.acquire(MARK)
     root.rename(away)
-    with pytest.raises(SinkUnavailable, match="is gone"):
-        claim.check(MARK)
+    with pytest.raises(SinkUnavailable, match="does not exist"):
+        acquire_ownership.check(MARK)
     away.rename(root)
     (root / "_cdc_staging" / "claim-shop.json").write_text('{"incarnation": "deadbeef", "fence": 9}')
-    with pytest.raises(SinkForeign, match="deadbeef"):
-        claim.check(MARK)
-    claim.release()
+    with pytest.raises(SinkOwnershipError, match="deadbeef"):
+        acquire_ownership.check(MARK)
+    acquire_ownership.release()
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user of the machine can list; the folders of pytest above others are closed."""
+    """Yield a folder that every user of the machine can list; pytest's own folders are closed to others."""
     before = os.umask(0)
     try:
         with tempfile.TemporaryDirectory() as name:
@@ -117,15 +117,15 @@ def _other_user_can(*command: str) -> bool:
     return found.returncode == 0
 
 
-def test_files_are_closed_to_another_user(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_files_are_closed_to_other_users(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _other_user_can("ls", str(open_folder))
     monkeypatch.setenv("CDC_CACHE", str(open_folder / "cache"))
     restrict_umask()
     sink = DeltaSink(open_folder / "root")
     sink.identity(create=True)
-    sink.claim(MARK, [TABLE.name])
+    sink.acquire_ownership(MARK, [TABLE.name])
     _commit(sink, 2)
-    os.umask(0)  # a Python worker on another host: its part has the permissions that the driver has
+    os.umask(0)  # like a Python worker on another host: its part has the same permissions as a part of the driver
     assert sink.part_writer(TABLE)(_name(3), iter([ROWS])) is not None
     sink.close()
     assert not _other_user_can("touch", str(cache_folder() / "planted"))
@@ -138,15 +138,15 @@ def test_files_are_closed_to_another_user(open_folder: Path, monkeypatch: pytest
         assert not _other_user_can("cat", str(path))
 
 
-def test_planted_kernels_are_not_loaded(open_folder: Path) -> None:
-    """A whole process: the import goes on without the cache, and a job is refused with the variable in the hint."""
+def test_kernel_cache_of_another_user_is_not_loaded(open_folder: Path) -> None:
+    """In a complete process: the import works without the cache, and a start fails with the variable in the hint."""
     cache = open_folder / "cache"
     cache.mkdir(mode=0o777)
     planted = cache / "numba"
     assert _other_user_can("mkdir", str(planted))
     cache.chmod(0o755)
     code = (
-        "from cdc.binlog import kernels\n"
+        "from cdc.mysql.values import kernels\n"
         "assert not kernels.CACHED\n"
         "try: kernels.refuse_untrusted_caches()\n"
         "except kernels.ConfigError as error: print(error)"
@@ -163,7 +163,7 @@ def test_planted_kernels_are_not_loaded(open_folder: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["check", "start"])
 @pytest.mark.parametrize("name", ["a%20b", "back\\slash", "a#b"])
-def test_path_that_deltalake_cannot_address_is_refused(verb: str, name: str, tmp_path: Path) -> None:
+def test_commands_with_unusable_delta_path_fail(verb: str, name: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(
         "name: odd\nsource: {type: binlog, host: 127.0.0.1, port: 1, username: cdc, password: secret}\n"
@@ -175,5 +175,5 @@ def test_path_that_deltalake_cannot_address_is_refused(verb: str, name: str, tmp
     )
     assert found.returncode == 2
     text = " ".join(found.stderr.split())
-    assert "which the Delta library cannot address" in text and "Choose a folder without" in text
+    assert "which the Delta library does not support in a path" in text and "Choose a folder without" in text
     assert not (tmp_path / name).exists()

@@ -1,4 +1,4 @@
-"""The demonstration ends in its proof."""
+"""The demonstration ends with its proof."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 import cdc.demo.run
 from cdc.demo.run import MARK, run_demo
-from cdc.errors import ConfigError, SurroundingsError
+from cdc.errors import ConfigError, PrerequisiteError
 
 
-def test_the_demonstration_ends_with_source_and_target_in_agreement(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cdc.cli", "demo", "--folder", str(tmp_path / "demo"), "--seconds", "16"]
+def test_demo_ends_with_equal_source_and_target(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cdc.cli.main", "demo", "--folder", str(tmp_path / "demo"), "--seconds", "16"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.strip().splitlines()[-1]
@@ -25,11 +25,11 @@ def test_the_demonstration_ends_with_source_and_target_in_agreement(tmp_path: Pa
 
 
 def no_server(*_: object) -> NoReturn:
-    raise SurroundingsError("There is no MySQL here.", mend="Install one.")
+    raise PrerequisiteError("There is no MySQL here.", hint="Install one.")
 
 
-def test_a_folder_that_is_no_demonstration_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: pytest.fail("a server was looked for"))
+def test_demo_keeps_a_folder_that_is_not_a_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: pytest.fail("the demonstration searched for a server"))
     (tmp_path / "slides.txt").write_text("mine")
     with pytest.raises(ConfigError, match="--folder"):
         run_demo(tmp_path)
@@ -38,31 +38,31 @@ def test_a_folder_that_is_no_demonstration_stays_as_it_is(tmp_path: Path, monkey
     assert (tmp_path / "slides.txt").read_text() == "mine"
 
 
-def test_an_earlier_demonstration_goes_once_there_is_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_deletes_an_earlier_one_when_a_server_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, elsewhere = tmp_path / "demo", tmp_path / "mine.txt"
     elsewhere.write_text("mine")
     monkeypatch.setattr(cdc.demo.run, "_server", no_server)
     monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: None)
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(PrerequisiteError):
         run_demo(folder)
     assert [entry.name for entry in folder.iterdir()] == [MARK]
     (folder / "warehouse").mkdir()
     (folder / "link").symlink_to(elsewhere)
 
     monkeypatch.setattr(cdc.demo.run, "obtain", no_server)
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(PrerequisiteError):
         run_demo(folder)
     assert (folder / "warehouse").exists()
 
     monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: None)
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(PrerequisiteError):
         run_demo(folder)
     assert [entry.name for entry in folder.iterdir()] == [MARK]
     assert elsewhere.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: None)
     (tmp_path / "file").touch()
-    with pytest.raises(SurroundingsError, match="Not a directory"):
+    with pytest.raises(PrerequisiteError, match="Not a directory"):
         run_demo(tmp_path / "file" / "demo")

@@ -1,4 +1,4 @@
-"""The status endpoint over real HTTP: what it shows, and what it turns away."""
+"""The status endpoint over real HTTP: what it shows and what it rejects."""
 
 from __future__ import annotations
 
@@ -14,34 +14,48 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cdc.endpoint import CONNECTIONS_MOST, StatusEndpoint
-from cdc.errors import ConfigError, SchemaChanged, SurroundingsError
-from cdc.logs import LineFormatter
-from cdc.status import ChannelStatus, CheckpointStatus, JobStatus, Resume, SinkStatus, SnapshotStatus, SourceStatus
+from cdc.api.models import (
+    ChannelStatus,
+    CheckpointStatus,
+    JobStatus,
+    LoadTable,
+    PauseJob,
+    RequestBody,
+    Resume,
+    SinkStatus,
+    SnapshotStatus,
+    SourceStatus,
+    StopJob,
+)
+from cdc.api.server import CONNECTIONS_MOST, StatusEndpoint
+from cdc.errors import ConfigError, DdlStop, PrerequisiteError, error_to_json
+from cdc.logging_setup import LineFormatter
+from cdc.model.snapshot import SnapshotState
+from cdc.state.base import CheckpointState, JobState
 
 TOKEN = "t0ken-of-the-job"
 STATUS = JobStatus(
     job="shop",
-    state="RUNNING",
+    state=JobState.RUNNING,
     started_at="2026-01-01T00:00:00Z",
     source=SourceStatus("binlog", "127.0.0.1:3306"),
     sink=SinkStatus("delta", "./warehouse"),
     position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
     lag_seconds=0.4,
     checkpoint=CheckpointStatus(
-        42, "COMMITTED", "2026-01-01T00:00:05Z", "interval", 120, 9000, {"gather": 5.0, "prepare": 0.4}
+        42, CheckpointState.COMMITTED, "2026-01-01T00:00:05Z", "interval", 120, 9000, {"buffer": 5.0, "prepare": 0.4}
     ),
     channels=(
         ChannelStatus(
             "shop.orders",
             "ods.orders",
-            "RUNNING",
+            JobState.RUNNING,
             1000,
             10,
             90000,
             3,
             "2026-01-01T00:00:05Z",
-            SnapshotStatus(40, 12, 1_200_000, 4_000_000, False),
+            SnapshotStatus(40, 12, 1_200_000, 4_000_000, False, state=SnapshotState.READING),
             2,
         ),
     ),
@@ -51,33 +65,24 @@ STATUS = JobStatus(
 
 
 class Controls:
-    """Answers with STATUS and keeps what it was asked."""
+    """Return STATUS and record each request."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.requests: list[object] = []
         self.now = STATUS
         self.broken = False
 
     def status(self) -> JobStatus:
         if self.broken:
-            raise RuntimeError("a secret place in the code")
+            raise RuntimeError("a secret location in the code")
         return self.now
 
-    def request_pause(self) -> None:
-        self.asked.append("pause")
-
-    def request_resume(self, resume: Resume) -> None:
-        self.asked.append(resume)
-        if resume.past_ddl:
-            raise SchemaChanged("The target lacks a column.", mend="Add it.")
-
-    def request_snapshot(self, table: str, where: str | None) -> None:
-        if not table.startswith("shop."):
-            raise ConfigError("The job reads no such table.", mend="Name another.")
-        self.asked.append(("snapshot", table, where))
-
-    def request_stop(self) -> None:
-        self.asked.append("stop")
+    def request(self, request: RequestBody) -> None:
+        if isinstance(request, LoadTable) and not request.table.startswith("shop."):
+            raise ConfigError("The job reads no such table.", hint="Name another.")
+        self.requests.append(request)
+        if isinstance(request, Resume) and request.past_ddl:
+            raise DdlStop("The target lacks a column.", hint="Add it.")
 
 
 @contextmanager
@@ -133,14 +138,14 @@ def raw(url: str, data: bytes) -> bytes:
         return received
 
 
-def test_status_is_the_documented_json(url: str) -> None:
+def test_endpoint_status_is_the_documented_json(url: str) -> None:
     code, body, _ = ask(url, "GET", "/status")
     assert code == 200
     assert body == {
         "job": "shop",
         "state": "RUNNING",
         "reason": None,
-        "mend": None,
+        "hint": None,
         "resume": None,
         "started_at": "2026-01-01T00:00:00Z",
         "source": {"type": "binlog", "server": "127.0.0.1:3306", "destination": None},
@@ -158,7 +163,15 @@ def test_status_is_the_documented_json(url: str) -> None:
             "closed_by": "interval",
             "rows": 120,
             "bytes": 9000,
-            "seconds": {"gather": 5.0, "prepare": 0.4},
+            "seconds": {"buffer": 5.0, "prepare": 0.4},
+        },
+        "snapshot": {
+            "tables": 1,
+            "tables_done": 0,
+            "waiting": 0,
+            "chunks": 40,
+            "chunks_done": 12,
+            "rows": 1200000,
         },
         "channels": [
             {
@@ -181,8 +194,9 @@ def test_status_is_the_documented_json(url: str) -> None:
                     "rows_per_second": 0.0,
                     "seconds_left": None,
                     "where": None,
+                    "state": "reading",
                 },
-                "impossible_dates": 2,
+                "invalid_dates": 2,
             }
         ],
         "left_out": [],
@@ -190,7 +204,7 @@ def test_status_is_the_documented_json(url: str) -> None:
     assert JobStatus.from_json(body) == STATUS
 
 
-def test_live_is_always_yes_and_ready_only_while_running(url: str, controls: Controls) -> None:
+def test_endpoint_live_always_and_ready_only_while_running(url: str, controls: Controls) -> None:
     assert ask(url, "GET", "/live")[:2] == (200, {"live": True})
     assert ask(url, "GET", "/ready")[0] == 200
     controls.now = replace(STATUS, state="PAUSED", reason="DDL")
@@ -198,18 +212,18 @@ def test_live_is_always_yes_and_ready_only_while_running(url: str, controls: Con
     assert ask(url, "GET", "/live")[0] == 200
 
 
-def test_a_snapshot_is_asked_for_by_table_and_condition(url: str, controls: Controls) -> None:
+def test_endpoint_snapshot_request_has_table_and_condition(url: str, controls: Controls) -> None:
     body = json.dumps({"table": "shop.orders", "where": "id > 5"}).encode()
     assert ask(url, "POST", "/snapshot", body)[0] == 401
     assert ask(url, "POST", "/snapshot", body, **with_token())[0] == 202
     assert ask(url, "POST", "/snapshot", b'{"table": "shop.orders"}', **with_token())[0] == 202
-    assert controls.asked == [("snapshot", "shop.orders", "id > 5"), ("snapshot", "shop.orders", None)]
+    assert controls.requests == [LoadTable("shop.orders", "id > 5"), LoadTable("shop.orders")]
     assert ask(url, "POST", "/snapshot", b'{"table": "crm.people"}', **with_token())[0] == 409
     for bad in (b"{}", b'{"table": 1}', b'{"table": "shop.orders", "rows": 1}', b"[1]"):
         assert ask(url, "POST", "/snapshot", bad, **with_token())[0] == 400
 
 
-def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
+def test_endpoint_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
     code, text, answer = ask(url, "GET", "/metrics")
     assert code == 200
     assert str(answer.getheader("Content-Type")).startswith("text/plain; version=")
@@ -218,31 +232,31 @@ def test_metrics_are_prometheus_text(url: str, controls: Controls) -> None:
         'cdc_job_state{job_name="shop",state="PAUSED"} 0.0',
         'cdc_lag_seconds{job_name="shop"} 0.4',
         'cdc_window_bytes{job_name="shop"} 77.0',
-        'cdc_checkpoint_seconds{job_name="shop",part="gather"} 5.0',
+        'cdc_checkpoint_seconds{job_name="shop",part="buffer"} 5.0',
         'cdc_channel_upserts_total{job_name="shop",source="shop.orders",target="ods.orders"} 1000.0',
         'cdc_channel_deletes_total{job_name="shop",source="shop.orders",target="ods.orders"} 10.0',
         'cdc_channel_bytes_total{job_name="shop",source="shop.orders",target="ods.orders"} 90000.0',
-        'cdc_channel_impossible_dates_total{job_name="shop",source="shop.orders",target="ods.orders"} 2.0',
+        'cdc_channel_invalid_dates_total{job_name="shop",source="shop.orders",target="ods.orders"} 2.0',
     ):
         assert line in str(text).splitlines()
     controls.now = replace(STATUS, lag_seconds=None, checkpoint=None)
     assert "cdc_lag_seconds{" not in str(ask(url, "GET", "/metrics")[1])
 
 
-def test_a_request_with_the_token_reaches_the_job(url: str, controls: Controls) -> None:
+def test_endpoint_request_with_token_reaches_the_job(url: str, controls: Controls) -> None:
     for path in ("/pause", "/resume", "/stop"):
         code, body, _ = ask(url, "POST", path, **with_token())
         assert (code, body) == (202, STATUS.to_json())
     ask(url, "POST", "/resume", b'{"accept_gap": true}', **with_token())
-    assert controls.asked == ["pause", Resume(), "stop", Resume(accept_gap=True)]
+    assert controls.requests == [PauseJob(), Resume(), StopJob(), Resume(accept_gap=True)]
 
 
-def test_a_refusal_of_the_job_comes_with_its_mend(url: str) -> None:
+def test_endpoint_job_error_has_a_hint(url: str) -> None:
     code, body, _ = ask(url, "POST", "/resume", b'{"past_ddl": true}', **with_token())
-    assert (code, body) == (409, {"error": "The target lacks a column.", "mend": "Add it.", "exit_code": 1})
+    assert (code, body) == (409, error_to_json(DdlStop("The target lacks a column.", hint="Add it.")))
 
 
-def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_job_error_hides_secrets(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter("shop", ("a column",)))
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
@@ -262,16 +276,14 @@ def test_a_refusal_of_the_job_shows_no_secret(url: str, monkeypatch: pytest.Monk
         {"Authorization": f"Basic {TOKEN}"},
     ],
 )
-def test_without_the_right_token_nothing_is_asked_of_the_job(
-    url: str, controls: Controls, headers: dict[str, str]
-) -> None:
+def test_endpoint_request_without_valid_token_gets_401(url: str, controls: Controls, headers: dict[str, str]) -> None:
     code, _, answer = ask(url, "POST", "/stop", **headers)
     assert code == 401
     assert answer.getheader("WWW-Authenticate") == "Bearer"
-    assert controls.asked == []
+    assert controls.requests == []
 
 
-def test_on_other_addresses_everything_wants_the_token(controls: Controls) -> None:
+def test_endpoint_on_other_addresses_requires_token_everywhere(controls: Controls) -> None:
     with served(controls, host="0.0.0.0") as url:
         assert url.startswith("http://127.0.0.1:")
         for path in ("/status", "/live", "/ready", "/metrics", "/nothing"):
@@ -279,26 +291,26 @@ def test_on_other_addresses_everything_wants_the_token(controls: Controls) -> No
         assert ask(url, "GET", "/status", **with_token())[0] == 200
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /live HTTP/1.1\r\n", b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_connections_without_a_token_shut_nobody_out(controls: Controls, said: bytes) -> None:
+@pytest.mark.parametrize("request_bytes", [b"", b"GET /live HTTP/1.1\r\n", b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_endpoint_idle_connections_do_not_block_clients(controls: Controls, request_bytes: bytes) -> None:
     with served(controls, host="0.0.0.0") as url, ExitStack() as held:
         address = urlsplit(url)
         for _ in range(CONNECTIONS_MOST + 20):
             idle = held.enter_context(socket.create_connection((address.hostname, address.port), timeout=120))
-            idle.sendall(said)
-            if said.endswith(b"\r\n\r\n"):
-                assert idle.recv(1 << 16), "answered: from here on it asks nothing"
+            idle.sendall(request_bytes)
+            if request_bytes.endswith(b"\r\n\r\n"):
+                assert idle.recv(1 << 16), "answered; the connection is idle from here on"
         for _ in range(3):
             assert ask(url, "GET", "/live", **with_token())[:2] == (200, {"live": True})
 
 
-def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls: Controls) -> None:
+def test_endpoint_foreign_host_and_origin_get_403(url: str, controls: Controls) -> None:
     assert ask(url, "GET", "/status", Host="evil.example:8470")[0] == 403
     assert ask(url, "GET", "/status", Host="[::bad")[0] == 403
     assert ask(url, "GET", "/status", Host="localhost:1")[0] == 200
     assert ask(url, "POST", "/stop", Origin="http://evil.example", **with_token())[0] == 403
     assert ask(url, "POST", "/stop", Origin="http://[evil", **with_token())[0] == 403
-    assert controls.asked == []
+    assert controls.requests == []
 
 
 @pytest.mark.parametrize(
@@ -313,18 +325,18 @@ def test_names_that_point_here_from_elsewhere_are_turned_away(url: str, controls
         (b" " * 5000, 413),
     ],
 )
-def test_a_body_that_means_nothing_is_refused(url: str, controls: Controls, body: bytes, code: int) -> None:
+def test_endpoint_invalid_body_is_rejected(url: str, controls: Controls, body: bytes, code: int) -> None:
     assert ask(url, "POST", "/resume", body, **with_token())[0] == code
-    assert controls.asked == []
+    assert controls.requests == []
 
 
-def test_a_huge_body_without_a_length_is_cut_off(url: str, controls: Controls) -> None:
+def test_endpoint_huge_chunked_body_gets_413(url: str, controls: Controls) -> None:
     head = (
         f"POST /stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     answer = raw(url, head.encode() + b"1000\r\n" + b"x" * 4096 + b"\r\n1000\r\n" + b"x" * 4096 + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 413")
-    assert controls.asked == []
+    assert controls.requests == []
 
 
 @pytest.mark.parametrize(
@@ -337,28 +349,28 @@ def test_a_huge_body_without_a_length_is_cut_off(url: str, controls: Controls) -
         b"POST /stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: minus\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_answered_with_4xx_and_the_endpoint_goes_on(url: str, data: bytes) -> None:
+def test_endpoint_malformed_http_gets_4xx_and_server_continues(url: str, data: bytes) -> None:
     answer = raw(url, data)
     assert answer.startswith(b"HTTP/1.1 4")
     assert b"Traceback" not in answer
     assert ask(url, "GET", "/status")[0] == 200
 
 
-def test_unknown_paths_and_methods_are_told_so(url: str) -> None:
+def test_endpoint_unknown_paths_and_methods_get_404_and_405(url: str) -> None:
     assert ask(url, "GET", "/../../etc/passwd")[:2] == (404, {"error": "Not Found"})
     assert ask(url, "GET", "/stop")[0] == 405
     assert ask(url, "POST", "/status", **with_token())[0] == 405
     assert ask(url, "DELETE", "/status", **with_token())[0] == 405
 
 
-def test_a_fault_inside_shows_nothing_of_the_program(url: str, controls: Controls) -> None:
+def test_endpoint_internal_error_shows_no_details(url: str, controls: Controls) -> None:
     controls.broken = True
     code, body, _ = ask(url, "GET", "/status")
     assert (code, body) == (500, {"error": "the request failed; the job's log has the cause"})
     assert ask(url, "GET", "/live")[0] == 200
 
 
-def test_a_taken_port_makes_it_take_the_next_free_one(controls: Controls) -> None:
+def test_endpoint_used_port_takes_the_next_free_one(controls: Controls) -> None:
     with served(controls) as first:
         taken = urlsplit(first).port or 0
         with served(controls, port=taken) as second:
@@ -366,21 +378,21 @@ def test_a_taken_port_makes_it_take_the_next_free_one(controls: Controls) -> Non
             assert ask(second, "GET", "/live")[0] == 200
 
 
-def test_a_port_is_free_again_as_soon_as_it_is_closed(controls: Controls) -> None:
+def test_endpoint_port_is_free_after_close(controls: Controls) -> None:
     with served(controls) as first:
         ask(first, "GET", "/status")
     with served(controls, port=urlsplit(first).port or 0) as second:
         assert first == second
 
 
-def test_an_address_of_another_machine_is_refused(controls: Controls) -> None:
+def test_endpoint_address_of_another_machine_raises(controls: Controls) -> None:
     endpoint = StatusEndpoint(controls, host="192.0.2.1", port=8470, token=TOKEN)
-    with pytest.raises(SurroundingsError, match="cannot listen"):
+    with pytest.raises(PrerequisiteError, match="cannot listen"):
         endpoint.start()
     endpoint.close()
 
 
-def test_address_of_ipv6_with_brackets_works(controls: Controls) -> None:
+def test_endpoint_ipv6_address_works(controls: Controls) -> None:
     with served(controls, "[::1]") as address:
         assert address.startswith("http://[::1]:")
         assert ask(address, "GET", "/live")[0] == 200

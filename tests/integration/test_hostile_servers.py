@@ -1,4 +1,4 @@
-"""Hostile and broken servers: the password stays here, memory and time are bounded, and each ends in a named error."""
+"""Hostile and broken servers: no password is sent, memory and time are bounded, each fault raises a product error."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from cdc.binlog.buffer import StreamBuffer
-from cdc.binlog.connection import Endpoint, Tls, connect
-from cdc.binlog.decoder import BinlogDecoder
-from cdc.binlog.framing import NEED
-from cdc.binlog.server import Server
-from cdc.canal.client import CanalClient
-from cdc.canal.protocol_pb2 import Ack, Handshake, Packet
+from cdc.checks.mysql import _unguarded, check_source
 from cdc.errors import CdcError, DecodeError, SourceUnavailable
-from cdc.mysql_client import GuardedConnection, Limits
-from cdc.position import BinlogPosition
-from cdc.preflight import _unguarded, check_source
-from cdc.schema import Column, Kind
-from cdc.snapshot.select import Select
-from tests.decoding import Schemas
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import Column, Kind
+from cdc.mysql.client import GuardedConnection, Limits
+from cdc.mysql.connection import Endpoint, Tls, connect
+from cdc.mysql.query_stream import Select
+from cdc.mysql.server import Server
+from cdc.sources.binlog.decoder.decoder import BinlogDecoder
+from cdc.sources.binlog.decoder.framing import NEED
+from cdc.sources.binlog.decoder.stream_buffer import StreamBuffer
+from cdc.sources.canal.client import CanalClient
+from cdc.sources.canal.protocol_pb2 import Ack, Handshake, Packet
+from tests.emulators.hostile import OK, Peer, column, greeting, hostile, logged_in
 from tests.integration.test_check import cdc
-from tests.receiving import Mapped, identity
-from tests.servers.hostile import OK, Peer, column, greeting, hostile, logged_in
+from tests.support.decoding import Schemas
+from tests.support.receiving import Mapped, identity
 
 PASSWORD = "s3cret-pässword"
 FAST = Limits(login_s=1.0, answer_s=1.0, answer_bytes=8 << 20)
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PEM = KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of the test count as servers of another machine."""
+    """Treat the servers of the test as servers on another machine."""
     monkeypatch.setattr(GuardedConnection, "_is_local", lambda _: False)
 
 
@@ -48,14 +48,14 @@ def endpoint(port: int, tls: Tls | None = None, host: str = "127.0.0.1") -> Endp
     return Endpoint(host, port, "cdc", PASSWORD, tls or Tls("off"), limits=FAST)
 
 
-def refused(script: Callable[[Peer], None], tls: Tls | None = None) -> tuple[SourceUnavailable, bytes]:
-    """The error of a login, and all that the server received. No secret may be in either."""
+def failed_login(script: Callable[[Peer], None], tls: Tls | None = None) -> tuple[SourceUnavailable, bytes]:
+    """Return the error of a login and all bytes that the server received. Neither may contain a secret."""
     with hostile(script) as server:
         with pytest.raises(SourceUnavailable) as caught:
             connect(endpoint(server.port, tls)).close()
         received = bytes(server.received)
     error = caught.value
-    assert error.mend and str(server.port) in error.place
+    assert error.hint and str(server.port) in error.location
     for text in (PASSWORD, "Traceback"):
         assert text not in str(error)
     assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in str(error))
@@ -106,53 +106,53 @@ def first(plugin: bytes, *more: bytes) -> Callable[[Peer], None]:
         first(b"caching_sha2_password", b"\xfe"),
     ],
 )
-def test_password_is_not_sent_to_an_unverified_server(remote: None, script: Callable[[Peer], None]) -> None:
-    error, received = refused(script)
-    assert "the password was not sent" in error.message and "source.tls" in error.mend
-    assert len(received) < 300, "an encrypted password has 256 bytes more"
+def test_login_password_is_not_sent_to_an_unverified_server(remote: None, script: Callable[[Peer], None]) -> None:
+    error, received = failed_login(script)
+    assert "the password was not sent" in error.message and "source.tls" in error.hint
+    assert len(received) < 300, "an encrypted password needs 256 more bytes"
 
 
-def test_clear_text_is_refused_on_loopback_too() -> None:
-    assert "clear text" in refused(switch(b"mysql_clear_password"))[0].message
+def test_login_clear_text_on_loopback_raises() -> None:
+    assert "clear text" in failed_login(switch(b"mysql_clear_password"))[0].message
 
 
 @pytest.mark.parametrize("mode", ["required", "verify_ca", "verify_identity"])
-def test_server_without_tls_is_refused_before_the_login(mode: str) -> None:
-    error, received = refused(first(b"caching_sha2_password", OK), Tls(mode))
+def test_login_server_without_tls_fails_before_credentials(mode: str) -> None:
+    error, received = failed_login(first(b"caching_sha2_password", OK), Tls(mode))
     assert "TLS" in error.message and received == b""
 
 
-def test_required_tls_names_the_setting() -> None:
+def test_login_required_tls_names_the_setting() -> None:
     text = b"\xff" + struct.pack("<H", 3159) + b"#HY000Connections using insecure transport are prohibited"
-    error, _ = refused(first(b"caching_sha2_password", text))
-    assert "require_secure_transport" in error.message and "source.tls" in error.mend
+    error, _ = failed_login(first(b"caching_sha2_password", text))
+    assert "require_secure_transport" in error.message and "source.tls" in error.hint
 
 
-def test_pinned_public_key_is_used_and_an_offered_key_is_not(remote: None, tmp_path: Path) -> None:
+def test_login_uses_the_pinned_public_key_only(remote: None, tmp_path: Path) -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     file = tmp_path / "public_key.pem"
     file.write_bytes(
         other.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     tls = Tls("off", public_key=str(file))
-    offered, _ = refused(first(b"caching_sha2_password", b"\1" + PEM), tls)
+    offered, _ = failed_login(first(b"caching_sha2_password", b"\1" + PEM), tls)
     assert "key of its own" in offered.message
-    _, received = refused(first(b"caching_sha2_password", b"\1\4", b"\xff\x15\x04#28000no"), tls)
-    assert len(received) > 256, "encrypted with the user's own copy of the key"
+    _, received = failed_login(first(b"caching_sha2_password", b"\1\4", b"\xff\x15\x04#28000no"), tls)
+    assert len(received) > 256, "encrypted with the pinned key"
 
 
 @pytest.mark.parametrize("text", ["no", "", None])
-def test_unreadable_public_key_is_named(tmp_path: Path, text: str | None) -> None:
+def test_login_unreadable_public_key_names_the_setting(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "key.pem"
     if text is not None:
         file.write_text(text)
     with pytest.raises(SourceUnavailable, match="public key") as caught:
         connect(endpoint(1, Tls("off", public_key=str(file))))
-    assert "source.tls.public_key" in caught.value.mend
+    assert "source.tls.public_key" in caught.value.hint
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400\r\n\r\n"])
-def test_server_that_stops_in_the_tls_handshake_is_named(answer: bytes) -> None:
+def test_login_interrupted_tls_handshake_raises(answer: bytes) -> None:
     def script(peer: Peer) -> None:
         peer.packet(greeting(without=0))
         peer.read()
@@ -160,7 +160,7 @@ def test_server_that_stops_in_the_tls_handshake_is_named(answer: bytes) -> None:
             peer.send(answer)
         peer.wait()
 
-    refused(script, Tls("required"))
+    failed_login(script, Tls("required"))
 
 
 def flood_of_one_packet(peer: Peer) -> None:
@@ -207,16 +207,16 @@ BROKEN: dict[str, Callable[[Peer], None]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_login_ends_in_a_named_error(name: str) -> None:
+def test_login_broken_server_raises_a_product_error(name: str) -> None:
     tracemalloc.start()
     try:
-        refused(BROKEN[name])
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        failed_login(BROKEN[name])
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 
 
-def test_login_cut_at_every_byte_ends_in_a_named_error() -> None:
+def test_login_cut_at_every_byte_raises_a_product_error() -> None:
     whole = greeting(b"mysql_native_password")
     framed = struct.pack("<I", len(whole)) + whole
     ends = iter(range(len(framed)))
@@ -230,7 +230,7 @@ def test_login_cut_at_every_byte_ends_in_a_named_error() -> None:
                 connect(endpoint(server.port))
 
 
-def test_session_cut_at_every_byte_ends_in_a_named_error() -> None:
+def test_session_cut_at_every_byte_raises_a_product_error() -> None:
     answers = [
         struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
         for number, payload in ((0, greeting(b"mysql_native_password")), (2, OK), (1, OK), (1, OK))
@@ -266,7 +266,7 @@ def endless_rows(peer: Peer) -> None:
 
 
 def full_packets(peer: Peer) -> None:
-    """Packets of 16 MiB that each announce another one, in pieces: the server counts into the measured memory too."""
+    """Send 16 MiB packets that each announce another one, in pieces: the measured memory includes the server."""
     while True:
         peer.send(b"\xff\xff\xff" + bytes([peer.sequence]))
         peer.sequence = (peer.sequence + 1) & 255
@@ -303,10 +303,10 @@ ANSWERS: dict[str, Callable[[Peer], None]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_broken_answer_is_a_finding_of_the_check(name: str) -> None:
+def test_check_broken_reply_is_a_finding(name: str) -> None:
     def script(peer: Peer) -> None:
         logged_in(peer)
-        peer.read()  # autocommit or the settings
+        peer.read()  # autocommit or the session settings
         if name in ("another result",):
             peer.packet(OK)
             peer.read()
@@ -321,15 +321,15 @@ def test_broken_answer_is_a_finding_of_the_check(name: str) -> None:
                 Server(endpoint(server.port))
             findings = check_source(endpoint(server.port), identity(), Mapped("shop"), ["shop.t"])
             received = bytes(server.received)
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
-    assert findings and all(finding.mend for finding in findings)
+    assert findings and all(finding.hint for finding in findings)
     assert not any(PASSWORD in finding.problem for finding in findings)
     assert PASSWORD.encode() not in received and b"root:" not in received
 
 
-def test_whole_check_has_a_deadline() -> None:
+def test_check_has_one_deadline_for_all_connections() -> None:
     with hostile(first(b"mysql_native_password")) as server:
         expired = Endpoint("127.0.0.1", server.port, "cdc", PASSWORD, Tls("off")).within(0.2)
         with pytest.raises(SourceUnavailable, match="in time"):
@@ -338,24 +338,24 @@ def test_whole_check_has_a_deadline() -> None:
             connect(expired)
 
 
-def test_address_of_ipv6_with_brackets_works() -> None:
+def test_login_ipv6_address_with_brackets_works() -> None:
     text = b"\xff\x15\x04#28000no"
     with hostile(first(b"mysql_native_password", text), "::1") as server:
         for host in ("[::1]", "::1"):
             with pytest.raises(SourceUnavailable, match="refuses the login") as caught:
                 connect(endpoint(server.port, host=host))
-            assert f"[::1]:{server.port}" in caught.value.place
+            assert f"[::1]:{server.port}" in caught.value.location
 
 
 @pytest.mark.parametrize(("host", "mode", "count"), [("db.example", "off", 1), ("db.example", "required", 1),
                                                      ("db.example", "verify_ca", 0), ("127.0.0.1", "off", 0)])  # fmt: skip
-def test_check_warns_of_an_unguarded_connection(host: str, mode: str, count: int) -> None:
+def test_check_unencrypted_connection_is_a_warning(host: str, mode: str, count: int) -> None:
     found = list(_unguarded(Endpoint(host, tls=Tls(mode))))
     assert len(found) == count and not any(finding.fatal for finding in found)
 
 
 def statement(peer: Peer, *answers: bytes) -> None:
-    """Let the client prepare a statement without parameters, and answer its execution."""
+    """Let the client prepare a statement without parameters, and reply to its execution."""
     logged_in(peer)
     while True:
         command = peer.read()
@@ -387,19 +387,19 @@ SELECTS: dict[str, Callable[[Peer], None]] = {
 
 
 @pytest.mark.parametrize("name", SELECTS)
-def test_snapshot_reader_ends_in_a_named_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.snapshot.select._LARGEST_ROW", 20 << 20)
+def test_snapshot_query_broken_reply_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.mysql.query_stream._LARGEST_ROW", 20 << 20)
     text = Column("a", Kind.VARCHAR, "varchar(10)", nullable=True, charset="utf8mb4")
     with hostile(SELECTS[name]) as server:
         with pytest.raises(CdcError) as caught, Select(endpoint(server.port), "SELECT a FROM t", [], [text]) as select:
             for _ in select.rows():
                 pass
         received = bytes(server.received)
-    assert caught.value.mend and "\x1b" not in str(caught.value)
+    assert caught.value.hint and "\x1b" not in str(caught.value)
     assert b"root:" not in received
 
 
-def test_check_of_the_command_line_shows_no_traceback(tmp_path: Path) -> None:
+def test_check_command_shows_no_traceback(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         logged_in(peer)
         peer.read()
@@ -422,26 +422,26 @@ def test_check_of_the_command_line_shows_no_traceback(tmp_path: Path) -> None:
 # the binlog stream
 
 
-def test_length_alone_allocates_nothing() -> None:
+def test_stream_buffer_event_length_alone_allocates_nothing() -> None:
     state = np.zeros(64, np.int64)
     buffer = StreamBuffer(1 << 20, state, np.zeros((4, 16), np.int64))
     buffer.filled, state[NEED] = 40, 4 << 30
-    assert len(buffer.room(pinned=False)) < 4 << 20 and len(buffer.data) < 4 << 20
+    assert len(buffer.free_space(pinned=False)) < 4 << 20 and len(buffer.data) < 4 << 20
 
 
-def test_endless_event_ends_in_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.binlog.decoder.LARGEST_EVENT", 20 << 20)
+def test_decoder_endless_event_raises_a_product_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.sources.binlog.decoder.decoder.LARGEST_EVENT", 20 << 20)
     event = struct.pack("<IBIIIH", 0, 30, 1, 0xFFFFFFF0, 0, 0)
     packet = b"\xff\xff\xff\0\0" + event + bytes(0xFFFFFE - len(event))
     decoder = BinlogDecoder(
-        selection=Mapped("shop"), tables=Schemas({}), on_statement=lambda _: None,
+        table_filter=Mapped("shop"), tables=Schemas({}), on_statement=lambda _: None,
         start=BinlogPosition("mysql-bin.000001", 4), sequence=0, framed=True,
     )  # fmt: skip
     with pytest.raises(DecodeError, match="larger than 1 GiB"):
         for _ in range(4):
             fed = 0
             while fed < len(packet):
-                room = decoder.room()
+                room = decoder.free_space()
                 count = min(len(room), len(packet) - fed)
                 room[:count] = packet[fed : fed + count]
                 decoder.feed(count)
@@ -494,9 +494,9 @@ CANAL: dict[str, Callable[[Peer], None]] = {
 
 
 @pytest.mark.parametrize("name", CANAL)
-def test_broken_canal_server_ends_in_a_named_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canal_broken_login_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("CONNECT_TIMEOUT_S", "ANSWER_TIMEOUT_S", "READ_TIMEOUT_S"):
-        monkeypatch.setattr(f"cdc.canal.client.{limit}", 0.5)
+        monkeypatch.setattr(f"cdc.sources.canal.client.{limit}", 0.5)
     tracemalloc.start()
     try:
         with hostile(CANAL[name]) as server:
@@ -504,10 +504,10 @@ def test_broken_canal_server_ends_in_a_named_error(name: str, monkeypatch: pytes
             for call in (client.probe, client.connect):
                 with pytest.raises(SourceUnavailable) as caught:
                     call()
-                assert caught.value.mend and PASSWORD not in str(caught.value) and "\x1b" not in str(caught.value)
+                assert caught.value.hint and PASSWORD not in str(caught.value) and "\x1b" not in str(caught.value)
             client.close()
             assert PASSWORD.encode() not in server.received
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -524,8 +524,8 @@ BATCHES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_broken_canal_batch_ends_in_a_named_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.canal.client.READ_TIMEOUT_S", 0.5)
+def test_canal_broken_batch_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.sources.canal.client.READ_TIMEOUT_S", 0.5)
     good = frame(Packet.ACK, Ack().SerializeToString())
     tracemalloc.start()
     try:
@@ -535,7 +535,7 @@ def test_broken_canal_batch_ends_in_a_named_error(name: str, monkeypatch: pytest
             with pytest.raises(SourceUnavailable) as caught:
                 client.get(timeout_ms=1)
             client.close()
-            assert caught.value.mend and PASSWORD not in str(caught.value)
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+            assert caught.value.hint and PASSWORD not in str(caught.value)
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()

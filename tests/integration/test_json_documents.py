@@ -1,4 +1,4 @@
-"""JSON documents of every sort, as a real MySQL logs them and as it prints them itself."""
+"""JSON documents of every kind, compared with the text that a real MySQL prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from tests.answers import (
+from tests.support.answers import (
     Everything,
     NoTables,
     comparable,
@@ -20,13 +20,13 @@ from tests.answers import (
     schema_now,
     upserts,
 )
-from tests.seeds import seed_of
+from tests.support.seeds import seed_of
 
 SEED = seed_of()
 
 
 def _check_documents(server, database, expressions, arguments=None):
-    """Insert every expression as a document; the decoder's text must be the server's."""
+    """Insert every expression as a document and compare the decoder's text with the server's."""
     server.execute(f"CREATE TABLE `{database}`.docs (id INT PRIMARY KEY, j JSON)")
 
     def write():
@@ -36,31 +36,31 @@ def _check_documents(server, database, expressions, arguments=None):
                 cursor.execute(f"INSERT INTO docs VALUES ({i}, {expression})", arguments and arguments[i])
 
     data = recorded(server, write)
-    rows = decode_bytes(data, tables=NoTables(), selection=Everything(database)).rows("docs")
+    rows = decode_bytes(data, tables=NoTables(), table_filter=Everything(database)).rows("docs")
     schema = schema_now(server, database, "docs")
     assert differing(comparable(rows, schema), expected(server, schema)) == []
 
 
-def _random_double(dice: random.Random) -> float:
+def _random_double(generator: random.Random) -> float:
     while True:
-        kind = dice.randrange(4)
+        kind = generator.randrange(4)
         if kind == 0:
-            value = struct.unpack("<d", dice.randbytes(8))[0]
+            value = struct.unpack("<d", generator.randbytes(8))[0]
         elif kind == 1:
-            value = dice.uniform(-1, 1) * 10 ** dice.randint(-20, 20)
+            value = generator.uniform(-1, 1) * 10 ** generator.randint(-20, 20)
         elif kind == 2:
-            value = round(dice.uniform(-1000, 1000), dice.randint(0, 6))
+            value = round(generator.uniform(-1000, 1000), generator.randint(0, 6))
         else:
-            value = float(dice.randint(-(10**17), 10**17)) * 10 ** dice.randint(-30, 3)
+            value = float(generator.randint(-(10**17), 10**17)) * 10 ** generator.randint(-30, 3)
         if math.isfinite(value):
             return value
 
 
-def test_random_doubles_are_printed_as_the_server_prints_them(mysql, database):
+def test_json_random_doubles_equal_the_text_of_the_server(mysql, database):
     # given
-    dice = random.Random(SEED)
-    doubles = [_random_double(dice) for _ in range(20_000)]
-    doubles += [dice.uniform(-(2**53), 2**53) for _ in range(2_000)]  # a fraction behind 16 digits
+    generator = random.Random(SEED)
+    doubles = [_random_double(generator) for _ in range(20_000)]
+    doubles += [generator.uniform(-(2**53), 2**53) for _ in range(2_000)]  # a fraction after 16 digits
     edges = [0.0, -0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1e23, 9007199254740993.0]
     edges += [10.0**power for power in range(-20, 24)] + [1.2345678901234567 * 10.0**power for power in range(-20, 24)]
     documents = [edges, *(doubles[i : i + 100] for i in range(0, len(doubles), 100))]
@@ -70,32 +70,32 @@ def test_random_doubles_are_printed_as_the_server_prints_them(mysql, database):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_random_documents_are_printed_as_the_server_prints_them(mysql, database, part):
+def test_json_random_documents_equal_the_text_of_the_server(mysql, database, part):
     # given
-    dice = random.Random(SEED + part)
+    generator = random.Random(SEED + part)
 
     def text() -> str:
         alphabet = ['"', "\\", "/", "\n", "\t", "\0", "\x1f", "\x7f", "é", "漢", "😀", "a", "b", "Z", " "]
-        return "".join(dice.choice(alphabet) for _ in range(dice.choice((0, 1, 3, 7, 8, 9, 30, 130, 300))))
+        return "".join(generator.choice(alphabet) for _ in range(generator.choice((0, 1, 3, 7, 8, 9, 30, 130, 300))))
 
     def document(depth: int):
-        kind = dice.randrange(9 if depth else 7)
+        kind = generator.randrange(9 if depth else 7)
         if kind == 0:
-            return dice.choice((None, True, False))
+            return generator.choice((None, True, False))
         if kind == 1:
-            edge = dice.choice((0, 2**7, 2**15, 2**16, 2**31, 2**32, 2**63, 2**64 - 1))
-            return max(min(edge + dice.randint(-2, 2), 2**64 - 1), -(2**63)) * (
-                1 if edge > 2**62 else dice.choice((1, -1))
+            edge = generator.choice((0, 2**7, 2**15, 2**16, 2**31, 2**32, 2**63, 2**64 - 1))
+            return max(min(edge + generator.randint(-2, 2), 2**64 - 1), -(2**63)) * (
+                1 if edge > 2**62 else generator.choice((1, -1))
             )
         if kind == 2:
-            return dice.randint(-(2**40), 2**40)
+            return generator.randint(-(2**40), 2**40)
         if kind in (3, 4):
-            return _random_double(dice)
+            return _random_double(generator)
         if kind in (5, 6):
             return text()
         if kind == 7:
-            return [document(depth - 1) for _ in range(dice.randrange(6))]
-        return {text()[:60]: document(depth - 1) for _ in range(dice.randrange(6))}
+            return [document(depth - 1) for _ in range(generator.randrange(6))]
+        return {text()[:60]: document(depth - 1) for _ in range(generator.randrange(6))}
 
     documents = [document(4) for _ in range(300)]
 
@@ -103,7 +103,7 @@ def test_random_documents_are_printed_as_the_server_prints_them(mysql, database,
     _check_documents(mysql, database, ["%s"] * len(documents), [(json.dumps(d),) for d in documents])
 
 
-def test_values_that_only_sql_can_put_into_a_document(mysql, database):
+def test_json_values_that_only_sql_can_create_equal_the_server(mysql, database):
     _check_documents(
         mysql,
         database,
@@ -124,7 +124,7 @@ def test_values_that_only_sql_can_put_into_a_document(mysql, database):
     )  # fmt: skip
 
 
-def test_large_and_deep_documents(mysql, database):
+def test_json_large_and_deep_documents_equal_the_server(mysql, database):
     _check_documents(
         mysql,
         database,
@@ -140,7 +140,7 @@ def test_large_and_deep_documents(mysql, database):
     )
 
 
-def test_null_in_a_column_that_refuses_it_is_the_null_of_json(mysql, database):
+def test_json_null_in_a_not_null_column_is_json_null(mysql, database):
     # given
     mysql.execute(f"CREATE TABLE `{database}`.docs (id INT PRIMARY KEY, j JSON NOT NULL)")
 
@@ -153,7 +153,7 @@ def test_null_in_a_column_that_refuses_it_is_the_null_of_json(mysql, database):
     data = recorded(mysql, write)
 
     # then
-    rows = decode_bytes(data, tables=NoTables(), selection=Everything(database)).rows("docs")
+    rows = decode_bytes(data, tables=NoTables(), table_filter=Everything(database)).rows("docs")
     assert rows.column("j").to_pylist() == ["null", "1"]
 
 
@@ -181,7 +181,7 @@ PARTIAL = [
 ]
 
 
-def test_partial_updates_are_applied_to_the_document_before(mysql, database):
+def test_json_partial_updates_give_the_documents_of_the_server(mysql, database):
     # given
     document = {
         "a": 1, "key with space": [1], 'q"uote': None, "list": [10, 20, {"k": "v"}], "deep": {"x": [0, {"y": "s"}]},
@@ -208,7 +208,7 @@ def test_partial_updates_are_applied_to_the_document_before(mysql, database):
     data = recorded(mysql, write)
 
     # then
-    rows = upserts(decode_bytes(data, tables=NoTables(), selection=Everything(database)).rows("docs"))
+    rows = upserts(decode_bytes(data, tables=NoTables(), table_filter=Everything(database)).rows("docs"))
     schema = schema_now(mysql, database, "docs")
     newest = comparable(rows.slice(rows.num_rows - len(PARTIAL)), schema)
     assert data.count(b"$.deep.x[1].y") == 1, "the server logged whole documents"

@@ -1,4 +1,4 @@
-"""Binlog files whose rows do not tell their columns: MINIMAL metadata, and MariaDB's own types."""
+"""Binlog files whose rows do not contain column metadata: MINIMAL metadata, and MariaDB's own types."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.errors import CdcError, SchemaChanged, SchemaMismatch
-from cdc.receiver.binlog import BinlogReceiver
-from cdc.receiver.file_tables import ServerDescriptions, StatementDescriptions
-from cdc.receiver.tables import Resumption
-from tests.receiving import Mapped, Taker, endpoint, position, until
+from cdc.errors import CdcError, DdlStop, SchemaMismatch
+from cdc.sources.binlog.file_tables import ServerDescriptions, StatementDescriptions
+from cdc.sources.binlog.receiver import BinlogReceiver
+from cdc.sources.schema_history import ResumeOptions
+from tests.support.receiving import Collector, Mapped, endpoint, position, until
 
 TABLE = """CREATE TABLE {db}.orders (
   id INT PRIMARY KEY, price DECIMAL(9,2) UNSIGNED, note VARCHAR(20) CHARACTER SET latin1, size ENUM('S','it''s','ü'),
@@ -41,7 +41,7 @@ class Files:
     def read(self, descriptions=None):
         receiver = self.receiver(descriptions)
         try:
-            return Taker(receiver).take(lambda taker: taker.receiver.finished()).table()
+            return Collector(receiver).collect(lambda collector: collector.receiver.status().is_finished).table()
         finally:
             receiver.close()
 
@@ -53,7 +53,7 @@ class Files:
             return {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
 
     def dump(self, folder):
-        """The text that mysqldump writes: a USE statement, and SHOW CREATE TABLE of each table."""
+        """Write USE and SHOW CREATE TABLE of each table, as mysqldump does. Return the descriptions of that file."""
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW CREATE TABLE orders")
             text = cursor.fetchone()[1]
@@ -73,7 +73,7 @@ def files(request):
 
 
 def plain(rows):
-    """Values as SELECT gives them."""
+    """Return the values as SELECT returns them."""
     return {
         key: {
             name: frozenset(filter(None, value.split(","))) if name == "tags" and value is not None
@@ -89,7 +89,7 @@ def assert_equal(found, expected):
 
 
 @pytest.mark.parametrize("way", ["mysql", "file", "statements"])
-def test_old_files_give_the_rows_of_select_in_each_way(files, way, tmp_path):
+def test_old_files_give_the_rows_of_select_with_each_schema(files, way, tmp_path):
     if way != "statements":
         files.write(TABLE)
         files.start = replace(position(files.server), server="", gtid_set="")
@@ -105,39 +105,42 @@ def test_old_files_give_the_rows_of_select_in_each_way(files, way, tmp_path):
     assert_equal(found, files.select())
 
 
-def test_old_files_without_a_description_pause_with_a_hint(files):
+def test_old_files_without_a_description_raise_with_hint(files):
     files.write(TABLE)
     files.start = replace(position(files.server), server="", gtid_set="")
     files.write(ROWS)
     receiver = files.receiver()
-    with pytest.raises(SchemaMismatch, match="nothing describes them") as raised:
+    with pytest.raises(SchemaMismatch, match="no description of the table was found") as raised:
         until(lambda: receiver.get(0.2), 60)
     receiver.close()
-    assert "source.schema" in raised.value.mend
+    assert "source.schema" in raised.value.hint
 
 
-def run(files, descriptions, resumption=None, start=None, schemas=()):
-    """Read until the end or an error; return the rows by key, the error, the position and the schemas there."""
+def run(files, descriptions, resume_options=None, start=None, schemas=()):
+    """Read until the end or an error. Return the rows by key, the error, and the last position with its schemas."""
     receiver = BinlogReceiver.of_files(
-        files.pattern, Mapped(files.database), descriptions=descriptions, resumption=resumption or Resumption()
+        files.pattern,
+        Mapped(files.database),
+        descriptions=descriptions,
+        resume_options=resume_options or ResumeOptions(),
     )
     receiver.open(start or files.start, schemas, 0)
-    taken = Taker(receiver)
+    collected = Collector(receiver)
     error = None
     try:
-        taken.take(lambda taker: taker.receiver.finished(), 60)
+        collected.collect(lambda collector: collector.receiver.status().is_finished, 60)
     except CdcError as found:
         error = found
-    last = taken.batches[-1].last if taken.batches else start or files.start
+    last = collected.batches[-1].last if collected.batches else start or files.start
     schemas = receiver.schemas()
     receiver.close()
-    return taken.table(), error, last, schemas
+    return collected.table(), error, last, schemas
 
 
 SMALL = "CREATE TABLE {db}.orders (id INT PRIMARY KEY, a INT, b INT)"
 
 
-def test_rows_before_ddl_are_not_read_with_the_description_at_the_end(files, tmp_path):
+def test_old_files_rows_before_ddl_ignore_the_final_description(files, tmp_path):
     files.write(SMALL)
     files.start = replace(position(files.server), server="", gtid_set="")
     files.write(
@@ -148,10 +151,10 @@ def test_rows_before_ddl_are_not_read_with_the_description_at_the_end(files, tmp
     for descriptions in (ServerDescriptions(endpoint(files.server)), files.dump(tmp_path)):
         rows, error, _, _ = run(files, descriptions)
         assert rows == {} and isinstance(error, SchemaMismatch) and "CHANGE a c" in error.message
-        assert "holds at the end of the files" in error.mend
+        assert "valid after the last change" in error.hint
 
 
-def test_create_table_in_the_files_holds_until_ddl_and_the_description_after(files, tmp_path):
+def test_old_files_create_table_applies_until_ddl(files, tmp_path):
     files.write(
         SMALL,
         "INSERT INTO {db}.orders VALUES (1, 10, 20)",
@@ -160,15 +163,15 @@ def test_create_table_in_the_files_holds_until_ddl_and_the_description_after(fil
     )
     descriptions = files.dump(tmp_path)
     rows, error, last, schemas = run(files, descriptions)
-    assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, SchemaChanged)
-    resumption = Resumption(behind_ddl=True, past_ddl=True)
-    rows, error, _, _ = run(files, descriptions, resumption, last, schemas)
+    assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, DdlStop)
+    resume_options = ResumeOptions(after_ddl=True, past_ddl=True)
+    rows, error, _, _ = run(files, descriptions, resume_options, last, schemas)
     assert (rows, error) == ({2: {"id": 2, "c": 30, "a": 40}}, None)
-    rows, error, _, _ = run(files, None, resumption, last, schemas)
-    assert rows == {} and isinstance(error, SchemaMismatch) and "source.schema" in error.mend
+    rows, error, _, _ = run(files, None, resume_options, last, schemas)
+    assert rows == {} and isinstance(error, SchemaMismatch) and "source.schema" in error.hint
 
 
-def test_a_table_dropped_and_created_again_has_its_new_columns(files):
+def test_old_files_recreated_table_has_its_new_columns(files):
     files.write(SMALL, "INSERT INTO {db}.orders VALUES (1, 10, 20)")
     dropped = replace(position(files.server), server="", gtid_set="")
     files.write(
@@ -177,9 +180,9 @@ def test_a_table_dropped_and_created_again_has_its_new_columns(files):
         "INSERT INTO {db}.orders VALUES (2, 30, 40)",
     )
     rows, error, last, schemas = run(files, None)
-    assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, SchemaChanged)
+    assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, DdlStop)
     assert last.reached(dropped)
-    rows, error, _, _ = run(files, None, Resumption(behind_ddl=True, past_ddl=True), last, schemas)
+    rows, error, _, _ = run(files, None, ResumeOptions(after_ddl=True, past_ddl=True), last, schemas)
     assert (rows, error) == ({2: {"id": 2, "b": 30, "a": 40}}, None)
 
 
@@ -190,25 +193,25 @@ def test_a_table_dropped_and_created_again_has_its_new_columns(files):
         ("CREATE TABLE {db}.orders (id INT PRIMARY KEY, a VARCHAR(9))", "default of the database"),
     ],
 )
-def test_a_statement_that_leaves_something_open_pauses_by_name(files, statement, why):
+def test_old_files_ambiguous_create_table_raises(files, statement, why):
     files.write(statement, "INSERT INTO {db}.orders VALUES (1, 1)")
     rows, error, _, _ = run(files, None)
-    assert rows == {} and isinstance(error, SchemaMismatch) and why in error.mend
+    assert rows == {} and isinstance(error, SchemaMismatch) and why in error.hint
 
 
-def test_a_dump_without_a_database_pauses_by_name(files, tmp_path):
+def test_old_files_dump_without_a_database_raises(files, tmp_path):
     files.write(SMALL)
     files.start = replace(position(files.server), server="", gtid_set="")
     files.write("INSERT INTO {db}.orders VALUES (1, 10, 20)")
     file = tmp_path / "schema.sql"
     file.write_text(SMALL.replace("{db}.", ""))
     rows, error, _, _ = run(files, StatementDescriptions(str(file)))
-    assert rows == {} and "names no database" in error.message and "source.schema.database" in error.mend
+    assert rows == {} and "names no database" in error.message and "source.schema.database" in error.hint
     rows, error, _, _ = run(files, StatementDescriptions(str(file), files.database))
     assert (rows, error) == ({1: {"id": 1, "a": 10, "b": 20}}, None)
 
 
-def test_unique_index_that_is_the_key_is_dropped_and_the_columns_are_unknown(files):
+def test_old_files_dropped_key_index_makes_columns_unknown(files):
     files.write(
         "CREATE TABLE {db}.orders (id INT NOT NULL, a INT NOT NULL, UNIQUE k (id), UNIQUE l (a))",
         "INSERT INTO {db}.orders VALUES (1, 10)",
@@ -217,7 +220,7 @@ def test_unique_index_that_is_the_key_is_dropped_and_the_columns_are_unknown(fil
     )
     rows, error, last, schemas = run(files, None)
     assert list(rows) == [1] and isinstance(error, SchemaMismatch)
-    rows, error, _, _ = run(files, None, start=last, schemas=schemas)  # a restart does not forget it
+    rows, error, _, _ = run(files, None, start=last, schemas=schemas)  # a restart keeps this state
     assert rows == {} and isinstance(error, SchemaMismatch)
     rows, error, _, schemas = run(files, ServerDescriptions(endpoint(files.server)))
     assert list(rows) == [1, 2] and error is None and schemas[-1].key == ("a",)
@@ -238,7 +241,7 @@ def full(mariadb, mariadb_database):
 
 
 @pytest.mark.parametrize("way", ["mysql", "file", "statements"])
-def test_types_of_mariadb_files_come_as_text(full, way, tmp_path):
+def test_old_files_mariadb_types_are_text(full, way, tmp_path):
     full.write(OWN)
     if way != "statements":
         full.start = replace(position(full.server), server="", gtid_set="")
@@ -259,11 +262,11 @@ def test_types_of_mariadb_files_come_as_text(full, way, tmp_path):
     }
 
 
-def test_a_type_that_a_later_statement_may_have_changed_pauses_by_name(full):
+def test_old_files_mariadb_type_before_later_ddl_raises(full):
     full.write(OWN)
     full.start = replace(position(full.server), server="", gtid_set="")
     full.write(
         OWN_ROW, "ALTER TABLE {db}.orders ADD COLUMN y INT", OWN_ROW.replace("(1,", "(2,").replace("))", "), 3)")
     )
     rows, error, _, _ = run(full, ServerDescriptions(endpoint(full.server)))
-    assert rows == {} and isinstance(error, SchemaMismatch) and "column u" in error.message
+    assert rows == {} and isinstance(error, SchemaMismatch) and "Column u" in error.message

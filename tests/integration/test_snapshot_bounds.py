@@ -1,23 +1,25 @@
-"""Bounds of chunks as a server evaluates them: every type that a key can have, as parameters of prepared statements."""
+"""Chunk bounds as a server evaluates them: every type that a key can have, as parameters of prepared statements."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
-from cdc.binlog.catalog import table_schemas
-from cdc.binlog.connection import Endpoint, Tls
-from cdc.binlog.result_rows import selected
-from cdc.binlog.server import Server
 from cdc.errors import SnapshotIncomplete
-from cdc.snapshot.chunker import Chunker
-from cdc.snapshot.chunks import Chunk, SnapshotState, TableSnapshot
-from cdc.snapshot.keys import order_of
+from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.connection import Endpoint, Tls
+from cdc.mysql.key_order import key_order_of
+from cdc.mysql.query_stream import Select, configure_session
+from cdc.mysql.result_rows import selected
+from cdc.mysql.server import Server
+from cdc.snapshot.orphan_rows import _lookups, find_orphan_rows
+from cdc.snapshot.planner import Chunker
 from cdc.snapshot.row_count import check_rows_read, count_rows
-from cdc.snapshot.select import Select, settle_session
-from tests.seeds import seed_of
+from tests.support.seeds import seed_of
 
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "BIGINT": 64}
 _TIME_ENDS = ("00:00:00", "08:00:00", "09:00:00", "10:00:00", "24:00:00", "-00:00:01", "-08:00:00", "838:59:59",
@@ -127,7 +129,7 @@ MARIADB = {
 
 
 def _tables(server, database, keys, draw) -> dict[str, str]:
-    """A table for each type: its values alone as ``a``, and as the second and third column of a composite key."""
+    """Create two tables for each type: its values as the key ``a``, and as second and third column of a key."""
     found = {}
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
@@ -161,8 +163,8 @@ def _read(server, schema, order, chunk) -> list[tuple]:
 
 
 def _bounds(asked, server, schema, order) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Both texts of every key, in key order: as the server gives it for a plan, and as a reader makes it of a row."""
-    told = ", ".join(column.told for column in order.columns)
+    """Return both texts of every key, in key order: as the server returns it for a plan, and as a reader makes it."""
+    told = ", ".join(column.sql_literal for column in order.columns)
     tail, _ = order.tail(Chunk(0, None, None))
     with asked.connection.cursor() as cursor:
         cursor.execute(f"SELECT {told}{tail}")
@@ -176,11 +178,11 @@ def _bounds(asked, server, schema, order) -> list[tuple[tuple[str, ...], tuple[s
             for row in range(rows.batch.num_rows):
                 bound = []
                 for column in order.columns:
-                    place = names.index(column.column.name)
-                    bound.append(column.text_of(rows.batch.column(place)[row], rows.raw(place, row)))
+                    row_index = names.index(column.column.name)
+                    bound.append(column.text_of(rows.batch.column(row_index)[row], rows.raw(row_index, row)))
                 read.append(tuple(bound))
     if any(column.is_approximate for column in order.columns):
-        planned = read  # see ``test_last_float_key_is_read``
+        planned = read  # see ``test_snapshot_last_float_key_is_read``
     return list(zip(planned, read, strict=True))
 
 
@@ -188,53 +190,88 @@ def _check(server, database, keys):
     draw = random.Random(seed_of())
     with Server(_endpoint(server)) as asked:
         tables = _tables(server, database, keys, draw)
-        settle_session(asked.connection)
+        configure_session(asked.connection)
         schemas = table_schemas(asked, [(database, name) for name in tables])
         wrong = []
         for name, kind in tables.items():
             schema = schemas[database, name]
-            order = order_of(asked, schema, schema.key)
-            if not order.columns:  # labels that Python cannot compare: read in one piece
+            order = key_order_of(asked, schema, schema.key)
+            if not order.columns:  # labels that Python cannot compare: read as one chunk
                 assert kind.startswith(("enum", "set")), kind
                 continue
             keys_ = _read(server, schema, order, Chunk(0, None, None))
             bounds = _bounds(asked, server, schema, order)
             assert len(keys_) == len(bounds) > 3, kind
             picked = draw.sample(range(len(bounds)), min(len(bounds), 24))
-            for place in picked:
-                for bound in dict.fromkeys(bounds[place]):
+            for row_index in picked:
+                for bound in dict.fromkeys(bounds[row_index]):
                     head = _read(server, schema, order, Chunk(0, None, bound))
                     rest = _read(server, schema, order, Chunk(0, bound, None))
-                    if (head, rest) != (keys_[: place + 1], keys_[place + 1 :]):
-                        wrong.append((kind, name, bound, len(head), len(rest), place + 1, len(keys_)))
+                    if (head, rest) != (keys_[: row_index + 1], keys_[row_index + 1 :]):
+                        wrong.append((kind, name, bound, len(head), len(rest), row_index + 1, len(keys_)))
         assert not wrong, wrong
 
 
-def test_bounds_of_every_key_type_compare_as_the_index_orders_mysql(mysql, database):
+def test_bounds_of_every_key_type_match_the_index_in_mysql(mysql, database):
     _check(mysql, database, KEYS)
 
 
-def test_bounds_of_every_key_type_compare_as_the_index_orders_mariadb(mariadb, mariadb_database):
+def test_bounds_of_every_key_type_match_the_index_in_mariadb(mariadb, mariadb_database):
     _check(mariadb, mariadb_database, {**KEYS, **MARIADB})
 
 
-def test_last_float_key_is_read(mysql, database):
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_orphan_rows_never_contain_a_key_of_the_source(kind, request):
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    draw, looked_up = random.Random(seed_of()), set()
+    with Server(_endpoint(server)) as asked:
+        tables = _tables(server, database, KEYS if kind == "mysql" else {**KEYS, **MARIADB}, draw)
+        schemas = table_schemas(asked, [(database, name) for name in tables])
+        for name, type_ in tables.items():
+            schema = schemas[database, name]
+            order = key_order_of(asked, schema, schema.key)
+            columns = [schema.column(each) for each in schema.key]
+
+            def keys_of(columns=columns, table=order.table):
+                sql = f"SELECT {', '.join(selected(column) for column in columns)} FROM {table}"
+                with Select(_endpoint(server), sql, [], columns) as select:
+                    batches = [rows.batch for rows in select.rows()]
+                schema_ = pa.schema([pa.field(column.name, column.arrow) for column in columns])
+                return pa.Table.from_batches(batches) if batches else schema_.empty_table()
+
+            before = keys_of()
+            if any(column.null_count for column in before.columns):
+                continue  # zero dates, which a snapshot rejects
+            if _lookups(order, columns, before) is not None:
+                looked_up.add(type_.partition(" ")[0])
+            assert find_orphan_rows(_endpoint(server), order, columns, before).num_rows == 0, type_
+            server.execute(f"DELETE FROM {order.table} LIMIT {before.num_rows // 2}")
+            left = {tuple(row.values()) for row in keys_of().to_pylist()}
+            orphans = find_orphan_rows(_endpoint(server), order, columns, before)
+            expected = [row for row in before.to_pylist() if tuple(row.values()) not in left]
+            assert orphans.to_pylist() == expected and expected, type_
+    print(sorted(looked_up))
+    assert looked_up
+
+
+def test_snapshot_last_float_key_is_read(mysql, database):
     mysql.execute(
         f"CREATE TABLE `{database}`.t (id FLOAT PRIMARY KEY)",
         f"INSERT INTO `{database}`.t VALUES (-1.0), (-1.6476751705369035e-15)",
     )
     with Server(_endpoint(mysql)) as asked:
-        settle_session(asked.connection)
+        configure_session(asked.connection)
         schema = table_schemas(asked, [(database, "t")])[database, "t"]
-        order = order_of(asked, schema, schema.key)
+        order = key_order_of(asked, schema, schema.key)
         chunks = Chunker(asked, order).plan().chunks
     rows = [row for chunk in chunks for row in _read(mysql, schema, order, chunk)]
     assert len(rows) == 2, "the last key's text has fewer digits than its value"
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-def test_snapshot_that_misses_most_rows_is_refused(kind, request):
-    """A count with a literal finds what a wrong comparison of bound values leaves out."""
+def test_snapshot_missing_most_rows_raises_incomplete(kind, request):
+    """A count with a literal finds rows that a wrong comparison of bound values misses."""
     server = request.getfixturevalue(kind)
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     with server.connect(database) as connection, connection.cursor() as cursor:
@@ -244,7 +281,7 @@ def test_snapshot_that_misses_most_rows_is_refused(kind, request):
         connection.commit()
     with Server(_endpoint(server)) as asked:
         schema = table_schemas(asked, [(database, "a`b")])[database, "a`b"]
-        order = order_of(asked, schema, schema.key)
+        order = key_order_of(asked, schema, schema.key)
         planned = TableSnapshot(SnapshotState.READING, last_key=("10:00:00.000000", b"??".hex()))
         assert count_rows(asked, order, planned) == 4
         assert count_rows(asked, order, replace(planned, where="b <> '?'")) == 3

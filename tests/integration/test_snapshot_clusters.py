@@ -1,6 +1,6 @@
-"""Full tables into Doris and StarRocks: the rows that are there, and over them what is written meanwhile.
+"""Full tables into Doris and StarRocks: existing rows, and changes that are written during the snapshot.
 
-Among them tables with every type of MySQL, compared cell for cell.
+The tables include one column of every MySQL type; every value is compared.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
-from cdc.local_servers import LocalServer, free_port
+from tests.emulators.doris import cases as doris
+from tests.emulators.starrocks import cases as starrocks
 from tests.integration import cluster_values
-from tests.receiving import endpoint
-from tests.servers.doris import cases as doris
-from tests.servers.starrocks import cases as starrocks
+from tests.support.receiving import endpoint
 
 ROWS = 30_000
 JOB = """\
@@ -30,7 +30,7 @@ status: {{port: {status}}}
 
 
 def cluster(kind: str) -> AbstractContextManager[Any]:
-    return doris.stand_in(backends=2) if kind == "doris" else starrocks.stand_in()
+    return doris.emulator(backends=2) if kind == "doris" else starrocks.emulator()
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def cluster(kind: str) -> AbstractContextManager[Any]:
         ("starrocks", "multi_table: on"),
     ],
 )
-def test_full_tables_and_what_is_written_meanwhile(
+def test_cluster_snapshot_with_concurrent_writes_equals_source(
     mysql: LocalServer, database: str, tmp_path: Path, kind: str, option: str
 ) -> None:
-    endpoint(mysql)  # makes the user
+    endpoint(mysql)  # creates the user
     numbers = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS})"
     with mysql.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(f"SET SESSION cte_max_recursion_depth = {ROWS + 1}")

@@ -1,4 +1,4 @@
-"""Jobs that begin with full tables: mappings with expressions, tables loaded again, tables that come later."""
+"""Jobs that start with full tables: mappings with expressions, tables loaded again, and tables that are added later."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from cdc.demo import proof
+from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
-from cdc.local_servers import LocalServer, free_port
 
 JOB = """\
 name: shop
@@ -21,10 +21,10 @@ channels:
   - {{source: {database}.orders, target: ods.orders}}
   - {{source: {database}.renamed, target: ods.renamed, columns: {{text: note, number: id}}}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
-  - {{source: {database}.nobody, target: ods.nobody}}
+  - {{source: {database}.unused, target: ods.unused}}
 {more}
 commit: {{interval: 500ms}}
-snapshot: {{turn: 5s}}
+snapshot: {{step: 5s}}
 status: {{port: {status}}}
 """
 
@@ -39,7 +39,7 @@ def _fill(server: LocalServer, database: str) -> None:
         cursor.execute("INSERT INTO renamed VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3)")
         cursor.execute("CREATE TABLE people (id INT NOT NULL PRIMARY KEY, mail VARCHAR(50), country CHAR(2))")
         cursor.execute(f"INSERT INTO people {numbers} SELECT i, CONCAT('P', i, '@X'), IF(i % 4, 'DE', 'FR') FROM r")
-        cursor.execute("CREATE TABLE nobody (id INT NOT NULL PRIMARY KEY)")
+        cursor.execute("CREATE TABLE unused (id INT NOT NULL PRIMARY KEY)")
         cursor.execute("CREATE TABLE later (a INT NOT NULL, b VARCHAR(9) NOT NULL, n INT, PRIMARY KEY (a, b))")
         cursor.execute(f"INSERT INTO later {numbers} SELECT i % 9, i, i FROM r")
         connection.commit()
@@ -55,7 +55,7 @@ def _consistent(*names: str):
 
 def _command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cdc.cli", *words],
+        [sys.executable, "-m", "cdc.cli.main", *words],
         env={**os.environ, "CDC_HOME": str(home)}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
@@ -68,17 +68,17 @@ def _target(folder: Path, table: str) -> pa.Table:
     return proof.read_delta(folder / "warehouse" / "ods" / table)
 
 
-def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
+def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        status = job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        status = job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
         snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
         assert snapshots["ods.orders"]["rows"] == 20000
         assert snapshots["ods.orders"]["done"] == snapshots["ods.orders"]["chunks"] >= 1
-        assert snapshots["ods.nobody"]["chunks"] == 0
+        assert snapshots["ods.unused"]["chunks"] == 0
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
         people = _target(tmp_path, "people").sort_by("id").to_pylist()
         assert people == [{"id": i, "mail": f"p{i}@x"} for i in range(1, 20001) if i % 4]
@@ -87,7 +87,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
             {"text": text, "number": number} for number, text in enumerate(("one", "two", "three"), 1)
         ]
 
-        # given changes that the binlog does not have
+        # given changes that are not in the binlog
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute("SET sql_log_bin = 0")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 0")
@@ -95,8 +95,8 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
             cursor.execute("DELETE FROM renamed WHERE id = 2")
             connection.commit()
         assert _command(home, "snapshot", "shop", f"{database}.renamed").returncode == 0
-        told = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id <= 1000")
-        assert told.returncode == 0, told.stderr
+        answer = _command(home, "snapshot", "shop", f"{database}.orders", "--where", "id <= 1000")
+        assert answer.returncode == 0, answer.stderr
 
         def some_again(status) -> bool:
             one = {channel["target"]: channel["snapshot"] for channel in status["channels"]}["ods.orders"]
@@ -104,7 +104,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
 
         job.wait_for("some rows again", some_again, 300)
         found = _target(tmp_path, "orders")
-        assert found.num_rows == 20000, "a condition deletes nothing"
+        assert found.num_rows == 20000, "a snapshot with a condition deletes no rows"
         assert found.column("note").to_pylist().count("unseen") == 100
         assert _command(home, "snapshot", "shop", f"{database}.orders").returncode == 0
         job.wait_for(
@@ -128,7 +128,7 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
             refused = _command(home, "snapshot", "shop", f"{database}.orders", "--where", condition)
             assert refused.returncode and "The server refuses the condition" in refused.stderr, condition
 
-        # a stop right behind a request, and a channel that comes later
+        # a stop directly after a request, and a channel that is added later
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute("SET sql_log_bin = 0")
             cursor.execute("UPDATE orders SET note = 'unseen too' WHERE id % 10 = 2")
@@ -140,20 +140,20 @@ def test_tables_are_loaded_again_and_later(mysql, database, tmp_path):
         job.start()
         status = job.wait_for("the later table", _consistent("later", "orders"), 300)
         assert _differences(mysql, database, tmp_path, "later", ["a", "b"]) == ()
-        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == (), "the request is not forgotten"
+        assert _differences(mysql, database, tmp_path, "orders", ["id"]) == (), "the request is kept"
         people = next(channel["snapshot"] for channel in status["channels"] if channel["target"] == "ods.people")
-        assert people == snapshots["ods.people"], "what was loaded is not loaded again"
+        assert people == snapshots["ods.people"], "a loaded table is not loaded again"
         job.stop()
 
-        # a table goes of which no row was ever in the binlog, while nobody looks
+        # a table without any row in the binlog is dropped while the job is stopped
         mysql.execute(f"DROP TABLE IF EXISTS {database}.later")
         job.start()
         status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 300)
-        assert status["resume"] == "manual" and f"DROP TABLE touches {database}.later" in status["reason"]
+        assert status["resume"] == "manual" and f"DROP TABLE changes {database}.later" in status["reason"]
         job.stop()
 
 
-def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_again(mysql, database, tmp_path):
+def test_accepted_gap_skips_unreadable_rows_and_loads_table_again(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
@@ -163,26 +163,26 @@ def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_agai
 
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
         with mysql.connect(database) as connection, connection.cursor() as cursor:
-            cursor.execute("INSERT INTO nobody VALUES (1)")
+            cursor.execute("INSERT INTO unused VALUES (1)")
             cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
             cursor.execute("UPDATE orders SET note = 'less than whole' WHERE id % 10 = 1")
             cursor.execute("SET SESSION binlog_row_image = 'FULL', binlog_format = 'STATEMENT'")
             cursor.execute("UPDATE orders SET total = total + 1 WHERE id % 10 = 2")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 3")
             cursor.execute("SET SESSION binlog_format = 'ROW'")
-            cursor.execute("INSERT INTO nobody VALUES (2)")
+            cursor.execute("INSERT INTO unused VALUES (2)")
             connection.commit()
         status = job.wait_for("the pause", is_paused, 300)
-        assert "image" in status["reason"] and "--accept-gap" in status["mend"]
+        assert "image" in status["reason"] and "--accept-gap" in status["hint"]
         assert _command(home, "resume", "shop", "--accept-gap").returncode == 0
-        job.wait_for("the last row", lambda _: _target(tmp_path, "nobody").num_rows == 2, 300)
+        job.wait_for("the last row", lambda _: _target(tmp_path, "unused").num_rows == 2, 300)
         status = job.wait_for(
             "loaded again", lambda status: status["state"] == "RUNNING" and _consistent("orders")(status), 120
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
-        assert _differences(mysql, database, tmp_path, "nobody", ["id"]) == ()
+        assert _differences(mysql, database, tmp_path, "unused", ["id"]) == ()
         snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
         assert snapshots["ods.orders"]["rows"] == 18000 and snapshots["ods.people"]["rows"] == 20000
 
@@ -190,7 +190,7 @@ def test_changes_that_cannot_be_read_are_left_out_and_their_table_is_loaded_agai
             cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 4")
             connection.commit()
-        job.wait_for("another pause, for nobody has agreed to this one", is_paused, 300)
+        job.wait_for("another pause, because this gap was not accepted", is_paused, 300)
         job.stop()
 
 
@@ -200,7 +200,7 @@ def _waits_for_lock(server: LocalServer) -> bool:
         return cursor.fetchone()[0] > 0
 
 
-def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, database, tmp_path):
+def test_snapshot_of_a_table_with_concurrent_ddl_waits(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
@@ -213,14 +213,14 @@ def test_a_table_that_changes_while_it_is_read_waits_for_the_stream(mysql, datab
         status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 300)
         assert "ALTER TABLE orders DROP COLUMN total" in status["reason"] and status["resume"] == "manual"
         assert "the snapshot waits for the stream" in job.log.read_text()
-        told = _command(home, "resume", "shop", "--past-ddl")
-        assert told.returncode == 0, told.stderr
-        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        answer = _command(home, "resume", "shop", "--past-ddl")
+        assert answer.returncode == 0, answer.stderr
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
     found = _target(tmp_path, "orders").sort_by("id").to_pylist()
     assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
 
 
-def test_a_change_that_the_binlog_does_not_have_pauses_the_snapshot(mysql, database, tmp_path):
+def test_snapshot_ddl_missing_in_the_binlog_pauses(mysql, database, tmp_path):
     _fill(mysql, database)
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
@@ -235,5 +235,5 @@ def test_a_change_that_the_binlog_does_not_have_pauses_the_snapshot(mysql, datab
         assert "The binlog has no statement of it" in status["reason"] and "orders" in status["reason"]
         cursor.execute("ALTER TABLE orders RENAME COLUMN sum TO total")
         assert _command(home, "resume", "shop").returncode == 0
-        job.wait_for("loaded", _consistent("orders", "people", "nobody", "renamed"), 300)
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()

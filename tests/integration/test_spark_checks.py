@@ -1,4 +1,4 @@
-"""``cdc check`` and ``cdc start`` find what Spark needs before anything runs; the status reports that it starts."""
+"""``cdc check`` and ``cdc start`` find missing requirements of Spark early; the status reports its start."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.checkpoint import JobRecord, JobState
-from cdc.config import load_config
-from cdc.inspection import _spark_findings
-from cdc.job import Job
+from cdc.checks.job import _spark_findings
+from cdc.config.models import load_config
+from cdc.job.job import Job
+from cdc.state.base import JobRecord, JobState
 from channels.sinks.memory import MemorySink
-from channels.task import SparkTaskRunner
+from channels.spark_runner import SparkTaskRunner
 from spark.session import SessionHolder
 
 _NO_PACKAGES = "import spark.java; spark.java._CONNECT_MODULES = ('grpc_of_no_environment',); "
@@ -39,11 +39,11 @@ def job_file(folder: Path, spark: str) -> Path:
         ("{remote: 'sc://127.0.0.1:1'}", _NO_PACKAGES, "pip install 'spark-binlog-load[connect]'"),
     ],
 )
-def test_check_and_start_refuse_what_spark_lacks(tmp_path: Path, spark: str, before: str, hint: str) -> None:
+def test_check_and_start_report_missing_spark_requirements(tmp_path: Path, spark: str, before: str, hint: str) -> None:
     file = job_file(tmp_path, spark)
     for verb in (["check"], ["start"], ["start", "--foreground"]):
         done = subprocess.run(
-            [sys.executable, "-c", f"{before}from cdc.cli import main; main()", *verb, str(file)],
+            [sys.executable, "-c", f"{before}from cdc.cli.main import main; main()", *verb, str(file)],
             env={**os.environ, "CDC_HOME": str(tmp_path / "home")},
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
@@ -60,24 +60,24 @@ def test_check_and_start_refuse_what_spark_lacks(tmp_path: Path, spark: str, bef
         ("{master: 'spark://e:7077', conf: {spark.authenticate: true, spark.authenticate.secret: a-secret}}", False),
     ],
 )
-def test_check_warns_of_a_spark_without_authentication(tmp_path: Path, spark: str, warns: bool) -> None:
+def test_check_spark_without_authentication_is_a_warning(tmp_path: Path, spark: str, warns: bool) -> None:
     found = _spark_findings(load_config(job_file(tmp_path, spark)))
     assert [finding.fatal for finding in found] == [False] * warns
-    assert all("spark.authenticate.secret" in finding.mend for finding in found)
+    assert all("spark.authenticate.secret" in finding.hint for finding in found)
 
 
 class Starting(SessionHolder):
-    """A holder whose session is being built for 12 s."""
+    """A holder whose session has been starting for 12 s."""
 
     starting_s = cast(Any, 12.0)
 
 
 @pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
-def test_status_says_that_spark_is_starting(tmp_path: Path, state: JobState) -> None:
+def test_status_reports_that_spark_is_starting(tmp_path: Path, state: JobState) -> None:
     runner = SparkTaskRunner(Starting("starting"), MemorySink())
-    store = SimpleNamespace(job=lambda _: None, last_committed=lambda _: None)
-    job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, assemble=cast(Any, None))
-    job._assembly = cast(Any, SimpleNamespace(runner=runner, routes=SimpleNamespace(left_out={})))
-    job._record = JobRecord("needs", "0badcafe", 1, state, "job.yaml")
-    assert job.status().reason == "Spark is starting, for 12 s."
+    store = SimpleNamespace(job=lambda _: None, last_committed=lambda _: None, requests=lambda _: ())
+    job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, build=cast(Any, None))
+    job._runner._components = cast(Any, SimpleNamespace(runner=runner, routes=SimpleNamespace(left_out={})))
+    job._saved.now = JobRecord("needs", "0badcafe", 1, state, "job.yaml")
+    assert job.status().reason == "Spark has been starting for 12 s."
     runner.close()

@@ -1,4 +1,4 @@
-"""A job whose Tasks run on a real Spark Connect server, out of PySpark's own distribution."""
+"""A job whose Tasks run on a real Spark Connect server from the installed PySpark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from cdc.local_servers import LocalServer
-from spark.processes import end_group, start_child
+from cdc.demo.local_servers import LocalServer
+from spark.child_processes import end_group, start_child
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -42,7 +42,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     submit = [str(SPARK_HOME / "bin/spark-submit"), "--master", "local[2]", "--class", _SERVER, *options]
     log = (tmp_path_factory.mktemp("connect") / "log").open("wb")
-    # workers get the project's packages from the job, or not at all
+    # workers get the packages of the project from the job only
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     with log:
@@ -86,7 +86,7 @@ def test_job_over_spark_connect_copies_rows(remote: str, mysql: LocalServer, dat
         f"status: {{port: 0}}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "cdc.cli", "start", str(job), "--foreground"],
+        [sys.executable, "-m", "cdc.cli.main", "start", str(job), "--foreground"],
         env={**os.environ, "CDC_HOME": str(tmp_path / "home"), "JAVA_HOME": "/nonexistent"},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A Task on a real standalone cluster: a master and two workers from the installed PySpark, on loopback."""
+"""A Task on a real standalone cluster: one master and two workers from the installed PySpark, on loopback."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from cdc.batch import Changes
 from cdc.errors import SinkUnavailable
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.batch import Changes
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping
-from channels.sinks.base import CheckpointMark
-from channels.sinks.delta import DeltaSink
-from channels.task import RunIdentity, SparkTaskRunner
+from channels.sinks.base import SinkCheckpoint
+from channels.sinks.delta.sink import DeltaSink
+from channels.spark_runner import SparkTaskRunner
+from channels.task import RunIdentity
 from spark.session import SessionHolder
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -43,8 +44,8 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def _started(stack: ExitStack, folder: Path, *command: str) -> None:
-    # a folder of its own and no PYTHONPATH: executors get our packages from us, or not at all
+def _start(stack: ExitStack, folder: Path, *command: str) -> None:
+    # a separate folder and no PYTHONPATH: executors get the packages of the project from the driver only
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
@@ -68,9 +69,9 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as stack:
         url = f"spark://127.0.0.1:{port}"
         deploy = "org.apache.spark.deploy"
-        _started(stack, folder, f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", str(web))
+        _start(stack, folder, f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", str(web))
         for _ in range(2):
-            _started(
+            _start(
                 stack,
                 folder,
                 f"{deploy}.worker.Worker",
@@ -78,7 +79,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             )
         deadline = time.monotonic() + 300
         while _alive_workers(web) < 2:
-            assert time.monotonic() < deadline, "the cluster did not come up"
+            assert time.monotonic() < deadline, "the cluster did not start"
             time.sleep(0.5)
         yield url
 
@@ -91,8 +92,8 @@ def _alive_workers(web: int) -> int:
         return 0
 
 
-def test_executors_get_our_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
-    # PySpark has one session for a process, and another test's may be there
+def test_executors_get_the_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
+    # PySpark has one session per process, and another test may have created it
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         process.submit(_load_and_kill, master, tmp_path).result()
 
@@ -108,15 +109,15 @@ def _load_and_kill(master: str, tmp_path: Path) -> None:
         loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
         assert sessions.get().sparkContext.master == master
         sink.commit(
-            loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
+            loads, SinkCheckpoint("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
         )
         assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
 
         assert _kill_executors() >= 1
         loads = [load for future in runner.submit(_tasks(channels, 2)) for load in future.result()]
-        assert len(loads) == 4, "another executor takes over"
+        assert len(loads) == 4, "another executor runs the Tasks"
 
-        sink._probe = lambda: "seen-elsewhere"  # type: ignore[method-assign]
+        sink._staging._probe = lambda: "seen-elsewhere"  # type: ignore[method-assign]
         for future in runner.submit(_tasks(channels, 3)):
             with pytest.raises(SinkUnavailable, match="does not see"):
                 future.result()
@@ -126,10 +127,10 @@ def _load_and_kill(master: str, tmp_path: Path) -> None:
 
 
 def _kill_executors() -> int:
-    """Kill every executor that this test's workers have started; the number of them."""
+    """Kill every executor that the workers of this test have started. Return their number."""
     found = []
     for process in psutil.Process(os.getppid()).children(recursive=True):
-        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # launchers come and go meanwhile
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # launchers start and end meanwhile
             if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
                 found.append(process)
     for process in found:

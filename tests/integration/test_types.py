@@ -1,7 +1,7 @@
-"""Every column type at its edges: what comes out of the binlog equals what SELECT answers.
+"""Every column type with its limit values: the rows from the binlog equal the rows of SELECT.
 
-A column per type, a row per value (NULL among them); every row is inserted, changed to its neighbour's values and
-deleted, under every shape that a server can give its log.
+Each type has a column and each value a row, with NULL. Every row is inserted, updated to the values of its neighbour
+and deleted, under every logging configuration of a server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.answers import (
+from tests.support.answers import (
     CatalogTables,
     Everything,
     NoTables,
@@ -236,12 +236,12 @@ def _globals(server, settings):
 
 
 def _statements(columns: dict[str, list]) -> tuple[str, list[str], list[str]]:
-    """CREATE TABLE, then INSERTs and UPDATEs that give every row its neighbour's values."""
+    """Return CREATE TABLE, INSERTs, and UPDATEs that give every row the values of its neighbour."""
     names = [f"c{i}" for i in range(len(columns))]
     create = "CREATE TABLE t (id INT PRIMARY KEY, " + ", ".join(
         f"{name} {kind}" for name, kind in zip(names, columns, strict=True)
     )
-    count = max(map(len, columns.values())) + 1  # the last of each column is NULL
+    count = max(map(len, columns.values())) + 1  # the last value of each column is NULL
 
     def value(values, i):
         return "NULL" if i % count >= len(values) else str(values[i % count])
@@ -261,7 +261,7 @@ def _statements(columns: dict[str, list]) -> tuple[str, list[str], list[str]]:
 
 def _check(server, database, columns, shape):
     full = not shape.get("global", {}).get("binlog_row_metadata") and "mariadb" not in str(server.data)
-    if not full:  # information_schema shows labels in utf8mb3 and puts ? for what lies beyond it
+    if not full:  # information_schema shows labels in utf8mb3, with ? for other characters
         columns = {kind.replace("😀", ""): values for kind, values in columns.items()}
     create, inserts, updates = _statements(columns)
     seen = {}
@@ -289,7 +289,7 @@ def _check(server, database, columns, shape):
 
         data = recorded(server, write)
     tables = NoTables() if full else CatalogTables(server)
-    rows = decode_bytes(data, tables=tables, selection=Everything(database)).rows("t")
+    rows = decode_bytes(data, tables=tables, table_filter=Everything(database)).rows("t")
     count = len(inserts)
     added, gone = upserts(rows), deletes(rows)
     assert differing(comparable(added.slice(0, count), schema), seen["inserted"]) == []
@@ -303,11 +303,11 @@ def _check(server, database, columns, shape):
 
 @pytest.mark.parametrize("shape", SHAPES["mysql"])
 @pytest.mark.parametrize("group", MYSQL)
-def test_mysql_values_equal_select(mysql, database, group, shape):
+def test_binlog_mysql_values_equal_select(mysql, database, group, shape):
     _check(mysql, database, MYSQL[group], SHAPES["mysql"][shape])
 
 
 @pytest.mark.parametrize("shape", SHAPES["mariadb"])
 @pytest.mark.parametrize("group", MARIADB)
-def test_mariadb_values_equal_select(mariadb, mariadb_database, group, shape):
+def test_binlog_mariadb_values_equal_select(mariadb, mariadb_database, group, shape):
     _check(mariadb, mariadb_database, MARIADB[group], SHAPES["mariadb"][shape])

@@ -1,6 +1,6 @@
 """The command ``cdc``, whose driver stops itself with SIGSTOP at a point that a test names.
 
-The file ``$CDC_TEST_FREEZE`` holds the name of the point; it is removed when the process stops.
+The file ``$CDC_TEST_FREEZE`` contains the name of the point. It is deleted when the process stops.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdc.cli import main
-from channels.sinks import delta
+from cdc.cli.main import main
+from channels.sinks.delta import maintenance
+from channels.sinks.delta.log import DurableLogs
+from channels.sinks.delta.merge import Merge
 
 
 def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +31,7 @@ def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    delta.delete_unused = _freezing("vacuum", delta.delete_unused)
-    delta.Merge.actions = _freezing("merge", delta.Merge.actions)  # type: ignore[method-assign]
-    delta.DurableLogs.append = _freezing("log", delta.DurableLogs.append)  # type: ignore[method-assign]
+    maintenance.delete_unused = _freezing("vacuum", maintenance.delete_unused)
+    Merge.actions = _freezing("merge", Merge.actions)  # type: ignore[method-assign]
+    DurableLogs.append = _freezing("log", DurableLogs.append)  # type: ignore[method-assign]
     main()

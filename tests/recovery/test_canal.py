@@ -1,4 +1,4 @@
-"""The whole commit cycle over a real Canal server: acks behind commits, servers that restart."""
+"""The complete commit cycle on a real Canal server: acks follow commits, and servers restart."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import time
 
 import pytest
 
-import cdc.commit
-import cdc.consumer
-from cdc.parts import Limits
-from cdc.position import CanalPosition
-from tests.canal_sources import CURSOR, canal_receiver, client_of, drain
-from tests.flow.canal import AckLine, CanalHarness, write, write_more
-from tests.flow.faults import Faulty
-from tests.receiving import Mapped, Shop, Taker, until
+import cdc.pipeline.cycles
+import cdc.retry
+from cdc.model.position import CanalPosition
+from cdc.pipeline.flow_control import CommitLimits
+from tests.model.canal import AckProxy, CanalHarness, write, write_more
+from tests.model.faults import Faulty
+from tests.support.canal_sources import CURSOR, canal_receiver, client_of, drain
+from tests.support.receiving import Collector, Mapped, Shop, until
 
 pytestmark = pytest.mark.canal
 
 FAR = CanalPosition("mysql-bin.999999", 0)
-SMALL = Limits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, max_rows=6, task_bytes=1)
+SMALL = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, max_rows=6, task_bytes=1)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+def short_delays(monkeypatch):
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
 @pytest.fixture
@@ -41,50 +41,50 @@ def harness_of(tmp_path):
         harness.close()
 
 
-class Held(Faulty):
-    """A sink that commits everything but the loads of one table, until it is let go."""
+class HeldSink(Faulty):
+    """A sink that commits all loads except those of one table, until it is released."""
 
     def __init__(self, inner):
         super().__init__(inner, None)
-        self.go = threading.Event()
+        self.released = threading.Event()
         self.waiting = threading.Event()
 
     def commit(self, loads, checkpoint):
         mine = [load for load in loads if load.table == "ods.items"]
-        if mine and not self.go.is_set():
+        if mine and not self.released.is_set():
             for load in loads:
                 if load not in mine:
                     self.inner._apply(load)
             self.waiting.set()
-            assert self.go.wait(240)
+            assert self.released.wait(240)
         return self.inner.commit(loads, checkpoint)
 
 
-def test_nothing_is_acked_before_every_channel_has_committed_it(canal, database, harness_of):
-    with AckLine(canal.port) as line:
-        written = write(canal, database, 60, address=f"127.0.0.1:{line.port}")
+def test_canal_batch_is_acked_after_every_channel_has_committed(canal, database, harness_of):
+    with AckProxy(canal.port) as proxy:
+        written = write(canal, database, 60, address=f"127.0.0.1:{proxy.port}")
         harness, sinks = harness_of(written), []
 
         def holding(inner):
-            sinks.append(Held(inner))
+            sinks.append(HeldSink(inner))
             return sinks[-1]
 
         harness.wrap_sink = holding
         run = harness.in_background()
         assert until(lambda: sinks and sinks[0].waiting.wait(0.1))
         receiver = harness.receiver.inner
-        # everything has been fetched, and one channel's commit of the first cycle is held back
-        until(lambda: receiver._fetcher._empty, what="the end of what Canal has")
+        # everything has been fetched, and the commit of one channel in the first cycle is held back
+        until(lambda: receiver._fetcher._empty, what="an empty fetcher")
         assert harness.sink.rows()["ods.orders"], "the other channel has committed"
         time.sleep(0.5)
-        assert line.acked == [], "no ack for the batch or a later one has reached the server"
-        sinks[0].go.set()
+        assert proxy.acked == [], "no ack for the batch or a later one has reached the server"
+        sinks[0].released.set()
         run.ended(240)
-        assert len(line.acked) > 5 and line.acked == list(range(line.acked[0], line.acked[-1] + 1))
+        assert len(proxy.acked) > 5 and proxy.acked == list(range(proxy.acked[0], proxy.acked[-1] + 1))
     harness.verify()
 
 
-def test_a_restart_of_canal_and_one_of_mysql_in_the_middle_lose_nothing(canal, mysql, database, harness_of):
+def test_canal_and_mysql_restarts_keep_every_row_once(canal, mysql, database, harness_of):
     written = write(canal, database, 40)
     written.end = FAR
     harness = harness_of(written)
@@ -98,7 +98,7 @@ def test_a_restart_of_canal_and_one_of_mysql_in_the_middle_lose_nothing(canal, m
     canal.restart()
     there = write_more(canal, written, 20, seed=2, last=False)
     commits_more()
-    until(lambda: harness.receiver.seen.reached(there), what="what was written so far")
+    until(lambda: harness.receiver.seen.reached(there), what="all rows written so far")
     mysql.restart()
     write_more(canal, written, 20, seed=3)
     run.join(240)
@@ -106,19 +106,19 @@ def test_a_restart_of_canal_and_one_of_mysql_in_the_middle_lose_nothing(canal, m
     harness.verify()
 
 
-def test_another_clients_rollback_makes_nothing_come_twice(canal, mysql, database):
+def test_canal_rollback_by_another_client_repeats_no_rows(canal, mysql, database):
     shop = Shop(mysql, database)
     shop.write("CREATE TABLE {db}.orders (id INT PRIMARY KEY)")
     drain(canal)
     receiver = canal_receiver(canal.address, Mapped(database))
     receiver.open(CURSOR, (), 0)
-    taker = Taker(receiver)
+    collector = Collector(receiver)
     shop.write("INSERT INTO {db}.orders VALUES (1)", "INSERT INTO {db}.orders VALUES (2)")
-    taker.take_rows(2)
-    with client_of(canal.address):  # it only connects, which has all that is not acked sent again
+    collector.collect_rows(2)
+    with client_of(canal.address):  # a connection alone makes Canal send all unacked batches again
         shop.write("INSERT INTO {db}.orders VALUES (3)")
-        taker.take_rows(3)
+        collector.collect_rows(3)
     shop.write("INSERT INTO {db}.orders VALUES (4)")
-    taker.take_rows(4).take_to_end()
+    collector.collect_rows(4).collect_to_end()
     receiver.close()
-    assert taker.values() == [1, 2, 3, 4]
+    assert collector.values() == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that join later."""
+"""The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that are created later."""
 
 import logging
 import time
@@ -6,21 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-import cdc.commit
-import cdc.consumer
-from cdc.checkpoint import Checkpoint, CheckpointState
-from cdc.checkpoint_sqlite import SqliteStore
+import cdc.pipeline.consumer
+import cdc.pipeline.cycles
+import cdc.pipeline.maintenance
+import cdc.retry
 from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, TargetMismatch
+from cdc.state.base import Checkpoint, CheckpointState, CloseReason
+from cdc.state.sqlite import SqliteStore
 from channels.mapping import Mapping
-from tests.flow.faults import Fault, Faulty, Script, put_in
-from tests.flow.harness import JOB, SMALL, Harness
-from tests.flow.source import Source, place
+from tests.model.faults import Fault, Faulty, Script, put_in
+from tests.model.harness import JOB, SMALL, Harness
+from tests.model.source import Source, position_at
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+def short_delays(monkeypatch):
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
 @pytest.fixture
@@ -45,23 +47,23 @@ def wait_until(true, timeout_s=240):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_row_of_a_random_source_arrives_once_and_in_order(make, seed):
+def test_commit_cycle_random_source_arrives_once_in_order(make, seed):
     harness = make(Source.random(seed))
     assert harness.until_finished() == []
     harness.verify()
 
 
-def test_debug_tells_of_every_batch(make, caplog):
+def test_debug_log_reports_every_batch(make, caplog):
     harness = make(Source.random(1))
     with caplog.at_level(logging.DEBUG, "cdc"):
         assert harness.until_finished() == []
-    told = [record for record in caplog.records if record.message == "batch"]
-    assert sum(record.rows for record in told) == sum(map(len, harness.source.transactions))
-    assert told[-1].position == str(place(len(harness.source.transactions)))
+    events = [record for record in caplog.records if record.message == "batch"]
+    assert sum(record.rows for record in events) == sum(map(len, harness.source.transactions))
+    assert events[-1].position == str(position_at(len(harness.source.transactions)))
 
 
 class Recorder(Faulty):
-    """Notes what is called, in order, over store, sink and receiver."""
+    """Record the calls of store, sink and receiver in order."""
 
     def __getattr__(self, name):
         inner = getattr(self.inner, name)
@@ -80,12 +82,12 @@ class Recorder(Faulty):
         return call
 
 
-def test_the_durable_order_of_every_cycle(make):
+def test_commit_cycle_saves_states_in_durable_order(make):
     harness, calls = make(Source.random(4, transactions=40)), []
     for name in ("wrap_store", "wrap_sink", "wrap_receiver"):
         setattr(harness, name, lambda inner: Recorder(inner, calls))
     harness.until_finished()
-    assert calls[0] == ("COMMITTED", 0), "the start is saved before anything is read"
+    assert calls[0] == ("COMMITTED", 0), "the start is saved before the first read"
     loaded = sorted({number for kind, number in calls if kind == "commit"})
     assert len(loaded) > 3
     for number in loaded:
@@ -100,7 +102,7 @@ def test_the_durable_order_of_every_cycle(make):
             assert "COMMITTED" in [earlier for earlier, _ in calls[:index]][-3:]
 
 
-def test_the_next_cycle_gathers_and_loads_while_one_commits(make):
+def test_commit_cycle_next_one_loads_while_one_commits(make):
     harness = make(Source.random(4, transactions=60))
     overlapped = []
 
@@ -118,7 +120,7 @@ def test_the_next_cycle_gathers_and_loads_while_one_commits(make):
     harness.verify()
 
 
-def test_cycles_without_rows_for_a_channel_save_their_place_and_leave_the_sink_alone(make):
+def test_commit_cycle_without_mapped_rows_saves_position_only(make):
     source = Source()
     for _ in range(5):
         source.write(("other.table", 1))
@@ -126,14 +128,14 @@ def test_cycles_without_rows_for_a_channel_save_their_place_and_leave_the_sink_a
     harness.until_finished()
     assert harness.sink.commits == 0
     committed = harness.store.last_committed(JOB)
-    assert (committed.state, committed.last, committed.rows) == (CheckpointState.COMMITTED, place(5), 0)
-    assert harness.receiver.acked == place(5)
+    assert (committed.state, committed.last, committed.rows) == (CheckpointState.COMMITTED, position_at(5), 0)
+    assert harness.receiver.acked == position_at(5)
 
 
-def test_an_idle_source_writes_no_checkpoints(make):
+def test_idle_source_writes_no_checkpoints(make):
     harness = make(Source.random(4, transactions=5), endless=True)
     run = harness.in_background()
-    wait_until(lambda: harness.receiver.acked == place(5))
+    wait_until(lambda: harness.receiver.acked == position_at(5))
     saved = harness.store.next_id()
     time.sleep(0.3)
     assert harness.store.next_id() == saved
@@ -142,7 +144,7 @@ def test_an_idle_source_writes_no_checkpoints(make):
     run.ended()
 
 
-def test_lag_is_the_age_of_the_oldest_transaction_that_is_not_visible(make):
+def test_lag_is_the_age_of_the_oldest_invisible_transaction(make):
     harness = make(Source.random(4, transactions=5), endless=True)
     script = put_in(harness, Script(Fault("commit", "hang", 1)))
     run = harness.in_background()
@@ -156,7 +158,7 @@ def test_lag_is_the_age_of_the_oldest_transaction_that_is_not_visible(make):
     run.ended()
 
 
-def test_a_transaction_larger_than_every_limit_is_not_cut(make):
+def test_commit_cycle_never_cuts_a_large_transaction(make):
     source = Source()
     source.write(("shop.orders", 1))
     source.write(*[("shop.orders", key) for key in range(300)])
@@ -168,28 +170,27 @@ def test_a_transaction_larger_than_every_limit_is_not_cut(make):
     assert len(with_big) == 1
 
 
-def test_a_full_window_is_emptied_by_starting_tasks(make):
+def test_full_window_starts_tasks(make):
     limits = replace(SMALL, interval_s=60.0, min_rows=10**9, min_bytes=10**9, max_bytes=10**9, max_rows=10**9)
     harness = make(Source.random(2, transactions=60), limits=replace(limits, task_bytes=10**9), window=150)
     harness.until_finished()
-    assert harness.store.last_committed(JOB).closed_by == "end"
+    assert harness.store.last_committed(JOB).closed_by is CloseReason.END
     assert len(harness.runner.submitted) > 5
     harness.verify()
 
 
-def test_a_window_that_only_an_ack_empties_closes_the_cycle(make):
+def test_full_window_that_needs_an_ack_closes_the_cycle(make):
     limits = replace(SMALL, interval_s=60.0, min_rows=10**9, min_bytes=10**9, max_bytes=10**9, max_rows=10**9)
     harness = make(Source.random(2, transactions=60), limits=limits)
     reasons = []
 
     class Ring(Faulty):
-        acks_make_room = True
-
-        def window_full(self):
-            return self.inner._index - self.inner.acked.offset > 10
+        def status(self):
+            is_full = self.inner._index - self.inner.acked.offset > 10
+            return replace(self.inner.status(), needs_ack=is_full)
 
         def get(self, timeout_s):
-            return None if self.window_full() else self.inner.get(timeout_s)
+            return None if self.status().needs_ack else self.inner.get(timeout_s)
 
     class Watch(Faulty):
         def save(self, checkpoint):
@@ -199,11 +200,11 @@ def test_a_window_that_only_an_ack_empties_closes_the_cycle(make):
     harness.wrap_receiver = lambda inner: Ring(inner, None)
     harness.wrap_store = lambda inner: Watch(inner, None)
     harness.until_finished()
-    assert "window" in reasons
+    assert CloseReason.WINDOW in reasons
     harness.verify()
 
 
-def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
+def test_lost_lease_stops_before_the_commit(make, tmp_path):
     harness = make(Source.random(4, transactions=30))
     taken_over = []
 
@@ -222,8 +223,8 @@ def test_the_loser_of_a_fence_stops_before_it_commits(make, tmp_path):
     taken_over[0].close()
 
 
-def test_what_another_process_has_opened_is_not_aborted(make, tmp_path):
-    """It takes over while this one asks what is unfinished; its labels would be refused to it from then on."""
+def test_lost_lease_aborts_nothing_of_the_new_run(make, tmp_path):
+    """Another process acquires the job while this one reads unfinished checkpoints; an abort would hit its labels."""
     harness, aborted = make(Source.random(4, transactions=30)), []
 
     class TakenOver(Faulty):
@@ -231,7 +232,7 @@ def test_what_another_process_has_opened_is_not_aborted(make, tmp_path):
             (tmp_path / "home" / "locks" / f"{JOB}.lock").unlink()
             newer = SqliteStore(tmp_path / "home")
             fence = newer.acquire(JOB, "shop.yaml").fence
-            newer.save(Checkpoint(newer.next_id(), fence, CheckpointState.OPEN, place(0), None))
+            newer.save(Checkpoint(newer.next_id(), fence, CheckpointState.OPEN, position_at(0), None))
             newer.close()
             return self.inner.unfinished()
 
@@ -246,10 +247,10 @@ def test_what_another_process_has_opened_is_not_aborted(make, tmp_path):
     assert not aborted
 
 
-def test_the_tasks_of_a_closed_cycle_are_gone_before_it_is_aborted(make):
+def test_abort_waits_for_running_tasks(make):
     source = Source()
     source.write(("shop.orders", 1), ("shop.items", 1))
-    harness, told = make(source), []
+    harness, events = make(source), []
 
     class Uneven(Faulty):
         def part_writer(self, table):
@@ -258,30 +259,30 @@ def test_the_tasks_of_a_closed_cycle_are_gone_before_it_is_aborted(make):
             def load(name, rows):
                 time.sleep(0.1 if table.name == "ods.orders" else 0.5)  # the cycle is closed by then
                 if table.name == "ods.orders":
-                    raise SinkUnavailable("It is away.", mend="It comes back.")
-                told.append("prepared")
+                    raise SinkUnavailable("The sink is unavailable.", hint="Wait.")
+                events.append("prepared")
                 return write(name, rows)
 
             return load
 
         def abort(self, *prefix):
-            told.append("aborted")
+            events.append("aborted")
             self.inner.abort(*prefix)
 
     harness.wrap_sink = lambda inner: Uneven(inner, None)
     with pytest.raises(SinkUnavailable):
         harness.once()
-    assert told == ["prepared", "aborted"]
+    assert events == ["prepared", "aborted"]
 
 
-def test_a_busy_sink_is_waited_for_without_losing_anything(make):
+def test_busy_sink_is_retried_after_its_delay(make):
     harness, asked = make(Source.random(4, transactions=30)), []
 
     class Busy(Faulty):
         def commit(self, loads, checkpoint):
             asked.append(time.monotonic())
             if len(asked) == 1:
-                raise SinkBusy("Too many versions.", mend="Wait.", after_s=0.2)
+                raise SinkBusy("Too many versions.", hint="Wait.", after_s=0.2)
             return self.inner.commit(loads, checkpoint)
 
     harness.wrap_sink = lambda inner: Busy(inner, None)
@@ -291,10 +292,10 @@ def test_a_busy_sink_is_waited_for_without_losing_anything(make):
 
 
 @pytest.mark.parametrize("window", [1 << 30, 2000])
-def test_a_long_transaction_makes_few_loads(make, window):
+def test_long_transaction_makes_few_loads(make, window):
     source = Source()
     source.write(*[("shop.orders" if key % 50 else "shop.items", key) for key in range(4000)])
-    harness = make(source, limits=replace(SMALL, task_bytes=80), window=window)  # a piece of the transaction
+    harness = make(source, limits=replace(SMALL, task_bytes=80), window=window)  # one piece of the transaction
     loads = []
 
     class Counting(Faulty):
@@ -308,17 +309,17 @@ def test_a_long_transaction_makes_few_loads(make, window):
     harness.verify()
 
 
-def test_what_a_batch_lacks_is_asked_for_before_its_end_is_saved_also_by_a_run_that_is_told_to_stop(make, monkeypatch):
+def test_gap_request_precedes_the_saved_position_on_stop(make, monkeypatch):
     source = Source()
     source.write(*[("shop.orders", key) for key in range(20)])
     harness = make(source, piece_rows=5)
     asked = []
 
-    def ask(consumer, tables):
+    def record_gaps(consumer, tables):
         asked.append((tables, harness.store.last_committed(JOB).last))
 
     class Lacking(Faulty):
-        """Its first piece comes with a request to stop, its last one without rows of a table."""
+        """The first piece arrives with a stop request; the last piece lacks the rows of a table."""
 
         def get(self, timeout_s):
             batch = self.inner.get(timeout_s)
@@ -327,21 +328,21 @@ def test_what_a_batch_lacks_is_asked_for_before_its_end_is_saved_also_by_a_run_t
                 return batch
             return replace(batch, gaps=frozenset({"shop.items"}))
 
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 60.0)
-    monkeypatch.setattr(cdc.consumer.Consumer, "_close_gaps", ask)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 60.0)
+    monkeypatch.setattr(cdc.pipeline.consumer.Consumer, "_close_gaps", record_gaps)
     harness.wrap_receiver = lambda inner: Lacking(inner, None)
-    assert harness.once() is cdc.consumer.Ended.STOPPED
-    assert asked == [({"shop.items"}, place(0))] and harness.store.last_committed(JOB).last == place(1)
+    assert harness.once() is cdc.pipeline.consumer.Ended.STOPPED
+    assert asked == [({"shop.items"}, position_at(0))] and harness.store.last_committed(JOB).last == position_at(1)
 
 
-def test_a_table_that_a_pattern_matches_joins_with_its_first_rows(make):
+def test_table_that_matches_a_pattern_joins_with_its_first_rows(make):
     source = Source.random(4, transactions=10, tables=("shop.orders",))
     harness = make(source, endless=True)
     run = harness.in_background()
-    wait_until(lambda: harness.receiver.acked == place(10))
+    wait_until(lambda: harness.receiver.acked == position_at(10))
     assert set(harness.sink.tables) == {"ods.orders"}
     source.write(("shop.later", 1))
-    wait_until(lambda: harness.receiver.acked == place(11))
+    wait_until(lambda: harness.receiver.acked == position_at(11))
     assert set(harness.sink.tables) == {"ods.orders", "ods.later"}
     harness.consumer.stop()
     run.ended()
@@ -349,7 +350,7 @@ def test_a_table_that_a_pattern_matches_joins_with_its_first_rows(make):
 
 
 @pytest.mark.parametrize("error", [TargetMismatch, SchemaMismatch])
-def test_a_table_that_cannot_be_mapped_is_left_out_for_good(make, error):
+def test_unmappable_table_is_omitted_permanently(make, error):
     source = Source.random(4, transactions=10, tables=("shop.orders",))
     source.write(("shop.orders", 50), ("shop.zebra", 1))
     source.write(("shop.orders", 51))
@@ -358,7 +359,7 @@ def test_a_table_that_cannot_be_mapped_is_left_out_for_good(make, error):
     class Strict(Faulty):
         def ensure_table(self, table):
             if table.name == "ods.zebra":
-                raise error("It does not fit.", mend="Mend it.", table=table.name)
+                raise error("The table does not match.", hint="Correct it.", table=table.name)
             self.inner.ensure_table(table)
 
     harness.wrap_sink = lambda inner: Strict(inner, None)
@@ -369,10 +370,10 @@ def test_a_table_that_cannot_be_mapped_is_left_out_for_good(make, error):
     committed = harness.store.last_committed(JOB)
     assert committed.last.offset == 13 and set(committed.left_out) == {"shop.zebra"}
     assert set(committed.counts) == set(committed.loaded) == {"shop.orders"}
-    assert set(harness.sink.tables) == {"ods.orders"}, "its later rows alone would be half of it"
+    assert set(harness.sink.tables) == {"ods.orders"}, "its later rows alone would be an incomplete table"
 
 
-def test_explicit_mappings_have_their_table_before_any_row_comes(make):
+def test_explicit_mappings_create_their_table_before_rows(make):
     source = Source()
     source.write(("other.table", 1))
     source.write(("shop.orders", 1))
@@ -383,22 +384,22 @@ def test_explicit_mappings_have_their_table_before_any_row_comes(make):
     run.ended()
 
 
-def test_tables_that_are_quiet_are_tidied_too(make, monkeypatch):
-    monkeypatch.setattr(cdc.consumer, "TIDY_S", 0.02, raising=False)
+def test_maintenance_includes_idle_tables(make, monkeypatch):
+    monkeypatch.setattr(cdc.pipeline.maintenance, "MAINTENANCE_INTERVAL_S", 0.02, raising=False)
     harness = make(Source.random(4), endless=True)
     run = harness.in_background()
-    wait_until(lambda: harness.receiver.acked == place(len(harness.source.transactions)))
-    time.sleep(0.1)  # what belongs to the last commit
+    wait_until(lambda: harness.receiver.acked == position_at(len(harness.source.transactions)))
+    time.sleep(0.1)  # for the maintenance after the last commit
     before = len(harness.sink.maintained)
     wait_until(lambda: set().union(*harness.sink.maintained[before:]) == set(harness.sink.tables))
     harness.consumer.stop()
     run.ended()
 
 
-def test_housekeeping_runs_between_commits_and_its_faults_stop_nothing(make):
+def test_maintenance_runs_between_commits_and_may_fail(make):
     harness, at_work = make(Source.random(4, transactions=40)), []
 
-    class Tidy(Faulty):
+    class FailingMaintenance(Faulty):
         def commit(self, loads, checkpoint):
             assert not at_work
             return self.inner.commit(loads, checkpoint)
@@ -408,9 +409,9 @@ def test_housekeeping_runs_between_commits_and_its_faults_stop_nothing(make):
             time.sleep(0.02)
             at_work.clear()
             self.inner.maintain(tables)
-            raise OSError("untidy")
+            raise OSError("maintenance failed")
 
-    harness.wrap_sink = lambda inner: Tidy(inner, None)
+    harness.wrap_sink = lambda inner: FailingMaintenance(inner, None)
     assert harness.until_finished() == []
     assert len(harness.sink.maintained) > 2 and all(harness.sink.maintained)
     assert set.union(*harness.sink.maintained) == set(harness.sink.tables)

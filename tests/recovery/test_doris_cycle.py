@@ -1,4 +1,4 @@
-"""The commit cycle over the Doris sink, with Doris' faults at random: source equals target, each label once."""
+"""The commit cycle with the Doris sink and random faults of Doris: source equals target, each label is used once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-import cdc.commit
-import cdc.consumer
+import cdc.pipeline.cycles
+import cdc.retry
 from cdc.errors import SinkBusy, TargetMismatch
 from channels.sinks.base import TargetTable
-from tests.flow.harness import JOB, SMALL, Harness
-from tests.flow.source import Source, schema_of
-from tests.servers.doris.cases import sink_on, stand_in
-from tests.servers.doris.stand_in import DorisStandIn
-from tests.servers.olap_faults import Fault
+from tests.emulators.doris.cases import emulator, sink_on
+from tests.emulators.doris.emulator import DorisEmulator
+from tests.emulators.faults import Fault
+from tests.model.harness import JOB, SMALL, Harness
+from tests.model.source import Source, schema_of
 
-AT_THE_DOORS = {
+FAULTS = {
     "load": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE],
     "commit": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE, Fault.ERROR],
     "abort": [Fault.DROP_ANSWER, Fault.HTTP_500],
@@ -28,15 +28,15 @@ AT_THE_DOORS = {
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
 class DorisHarness(Harness):
-    """A job into a stand-in; every run has a sink of its own, as a process would."""
+    """A job into an emulator. Every run has a separate sink, as a process has."""
 
-    def __init__(self, folder: Path, source: Source, doris: DorisStandIn, *, two_phase: bool, **options: Any):
+    def __init__(self, folder: Path, source: Source, doris: DorisEmulator, *, two_phase: bool, **options: Any):
         super().__init__(folder, source, **options)
         self.sink.close()
         self.doris = doris
@@ -53,7 +53,9 @@ class DorisHarness(Harness):
             assert dict(self.doris.execute(f"SELECT id, op FROM ods.{table}")[1]) == expected.get(f"shop.{table}", {})
         visible = [load["label"] for load in self.doris.loads() if load["status"] == "VISIBLE"]
         assert len(visible) == len(set(visible)), "a label was committed twice"
-        assert all(each.status.final for each in self.doris.transactions.listed("ods")), "something is left prepared"
+        assert all(each.status.final for each in self.doris.transactions.listed("ods")), (
+            "a transaction is still prepared"
+        )
         assert self.store.unfinished() == ()
         committed, mark = self.store.last_committed(JOB), self.sink.last_checkpoint(JOB)
         assert mark is not None
@@ -62,12 +64,12 @@ class DorisHarness(Harness):
 
 @pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "plain"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_job_gets_through_doris_faults(tmp_path: Path, two_phase: bool, seed: int) -> None:
+def test_doris_job_with_random_faults_equals_source(tmp_path: Path, two_phase: bool, seed: int) -> None:
     source = Source.random(seed, transactions=40)
-    with stand_in(backends=2) as doris:
+    with emulator(backends=2) as doris:
         harness = DorisHarness(tmp_path, source, doris, two_phase=two_phase)
         doris.faults = type(doris.faults)(seed)
-        for place, faults in AT_THE_DOORS.items():
+        for place, faults in FAULTS.items():
             for fault in faults:
                 doris.faults.order(place, fault, times=10**6, chance=0.05)
         harness.until_finished(runs=60)
@@ -77,9 +79,9 @@ def test_a_job_gets_through_doris_faults(tmp_path: Path, two_phase: bool, seed: 
 
 
 @pytest.mark.parametrize("loss", ["expire", "forget"])
-def test_a_job_loads_again_what_doris_lost(tmp_path: Path, loss: str) -> None:
+def test_doris_job_replays_lost_loads(tmp_path: Path, loss: str) -> None:
     source = Source.random(3, transactions=30)
-    with stand_in() as doris:
+    with emulator() as doris:
         harness = DorisHarness(tmp_path, source, doris, two_phase=True)
         commit, lost = harness.sink.commit, []
 
@@ -96,18 +98,18 @@ def test_a_job_loads_again_what_doris_lost(tmp_path: Path, loss: str) -> None:
         harness.close()
 
 
-@pytest.mark.parametrize("is_prepared", [False, True], ids=["before the loads", "before the commit"])
-def test_values_of_a_column_that_was_renamed_come_once_it_is_named_so_again(tmp_path: Path, is_prepared: bool) -> None:
-    """Doris takes loads that name a column which is gone. Its rows would keep NULL in it for good."""
+@pytest.mark.parametrize("is_prepared", [False, True], ids=["before_loads", "before_commit"])
+def test_doris_renamed_column_gets_its_values_after_rename_back(tmp_path: Path, is_prepared: bool) -> None:
+    """Doris accepts loads that name a missing column. Its rows would keep NULL in that column forever."""
     source = Source.random(5, transactions=30)
-    with stand_in() as doris:
+    with emulator() as doris:
         harness = DorisHarness(tmp_path, source, doris, two_phase=True)
         table, hooked = doris.storage.tables["ods", "orders"], harness.sink
         table.columns = tuple(replace(column, nullable=column.name != "id") for column in table.columns)
         commit, part_writer, renamed, once = hooked.commit, hooked.part_writer, [], Lock()
 
         def rename() -> None:
-            with once:  # Tasks write side by side
+            with once:  # Tasks write in parallel
                 if not renamed:
                     doris.storage.rename_column(table, "op", "op_before")
                     renamed.append(1)
@@ -133,14 +135,14 @@ def test_values_of_a_column_that_was_renamed_come_once_it_is_named_so_again(tmp_
         harness.close()
 
 
-def test_a_transaction_with_more_loads_than_doris_runs_at_once_gets_through_in_fewer(tmp_path: Path) -> None:
+def test_doris_transaction_limit_makes_fewer_loads(tmp_path: Path) -> None:
     source = Source()
-    source.write(*[("shop.orders", key) for key in range(3000)])  # 750 pieces of a Task's size
-    with stand_in(backends=2, max_running_txn_num_per_db=40) as doris:
+    source.write(*[("shop.orders", key) for key in range(3000)])  # 750 pieces of the size of a Task
+    with emulator(backends=2, max_running_txn_num_per_db=40) as doris:
         limits = replace(SMALL, task_bytes=80)
         harness = DorisHarness(tmp_path, source, doris, two_phase=True, limits=limits)
         errors = harness.until_finished()
         assert errors and {type(error) for error in errors} == {SinkBusy}
-        assert len([load for load in doris.loads() if load["status"] == "VISIBLE"]) <= 41  # and our own record
+        assert len([load for load in doris.loads() if load["status"] == "VISIBLE"]) <= 41  # and the record of the sink
         harness.verify()
         harness.close()

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdc.batch import LoadName
+from cdc.demo.local_servers import LocalServer, obtain
 from cdc.demo.process import JobProcess
-from cdc.local_servers import LocalServer, obtain
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE
-from channels.sinks import delta_tables
-from channels.sinks.base import CheckpointMark, TargetColumn, TargetTable
-from channels.sinks.delta import DeltaSink
-from tests.receiving import Line, until
-from tests.recovery.test_surroundings import Shop, create_tables
+from cdc.model.batch import LoadName
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE
+from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
+from channels.sinks.delta import table as delta_tables
+from channels.sinks.delta.sink import DeltaSink
+from tests.recovery.test_environment import Shop, create_tables
+from tests.support.receiving import TcpProxy, until
 
 PROGRAM = (sys.executable, "-m", "tests.recovery.freezing_cli")
 RETENTION_S = 1
@@ -62,18 +62,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrozenShop]:
     folder = tmp_path_factory.mktemp("frozen")
     with (
         LocalServer.start(obtain("mysql"), folder / "mysql", options=("--binlog-row-metadata=FULL",)) as server,
-        Line(server.port) as line,
+        TcpProxy(server.port) as proxy,
     ):
         create_tables(server)
-        shop = FrozenShop(folder, server, line)
+        shop = FrozenShop(folder, server, proxy)
         with shop.job:
             shop.job.start()
-            shop.says("RUNNING", timeout_s=400)
+            shop.wait_for_status("RUNNING", timeout_s=400)
             yield shop
 
 
 def _rewrite(root: Path, target: str, checkpoint: int) -> None:
-    """Commit rows of the table unchanged, as another job would: new files take the place of those that hold them."""
+    """Commit rows of the table unchanged, as another job would: new files replace the files that contain them."""
     sink = DeltaSink(root, retention_s=3600)
     folder = root / target.replace(".", "/")
     found = DeltaTable(str(folder))
@@ -91,28 +91,28 @@ def _rewrite(root: Path, target: str, checkpoint: int) -> None:
         )
         assert load is not None
         parts.append(load)
-    place = BinlogPosition("b.000001", 4)
-    sink.commit(parts, CheckpointMark("other", "deadbeef", 1, checkpoint, place, place, checkpoint))
+    binlog_position = BinlogPosition("b.000001", 4)
+    sink.commit(parts, SinkCheckpoint("other", "deadbeef", 1, checkpoint, binlog_position, binlog_position, checkpoint))
     sink.close()
 
 
 @pytest.mark.parametrize("point", ["vacuum", "merge", "log"])
-def test_driver_frozen_longer_than_retention_deletes_nothing_live(shop: FrozenShop, point: str) -> None:
-    shop.agrees()
+def test_frozen_driver_deletes_no_live_files(shop: FrozenShop, point: str) -> None:
+    shop.check_equal()
     shop.freeze(point)
     checkpoint = 1 + ["vacuum", "merge", "log"].index(point)
     for table in ("orders", "items"):
         _rewrite(shop.warehouse, f"ods.{table}", checkpoint)
-    with shop.another("home") as second:  # the lock of the frozen process holds
+    with shop.another("home") as second:  # the frozen process keeps its lock
         second.log = shop.folder / f"second-{point}.log"
         second.start()
         assert second.wait(120) != 0
         assert "LeaseLost" in second.log.read_text() or "runs" in second.log.read_text()
-    shop.line.cut_all()  # as the server does after its timeout
+    shop.proxy.cut_all()  # as the server does after its timeout
     shop.write()
     time.sleep(RETENTION_S + 0.5)
     os.kill(shop.job.pid, signal.SIGCONT)
-    shop.agrees()
+    shop.check_equal()
     for table in ("orders", "items"):
         files = DeltaTable(str(shop.warehouse / "ods" / table)).file_uris()
         assert files and all(Path(path).exists() for path in files)

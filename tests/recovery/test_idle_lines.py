@@ -1,4 +1,4 @@
-"""Lines to a cluster that are forgotten on their way while nothing is asked: who asks over one is never answered."""
+"""Idle connections to a cluster that the network drops silently: a request on such a connection gets no reply."""
 
 from __future__ import annotations
 
@@ -10,65 +10,65 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pymysql
 import pytest
 
-from channels.sinks import cluster, stream_load
-from channels.sinks.cluster import FrontendSql
-from channels.sinks.doris_client import DORIS
-from channels.sinks.stream_load import Access, HttpClient, Unreachable
+from channels.sinks.doris.errors import DORIS
+from channels.sinks.stream_load import frontend as cluster
+from channels.sinks.stream_load import http as stream_load
+from channels.sinks.stream_load.frontend import FrontendSql
+from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Unreachable
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_load, "IDLE_S", 0.0, raising=False)
     monkeypatch.setattr(cluster, "IDLE_S", 0.0, raising=False)
 
 
 @pytest.fixture
-def forgetful() -> Iterator[str]:
-    """A server that answers the first request of each line alone."""
+def one_reply_server() -> Iterator[str]:
+    """Yield a server that replies only to the first request of each connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        lines = []
+        open_connections = []
 
         def serve() -> None:
             while True:
                 try:
-                    line, _ = listening.accept()
+                    connection, _ = listening.accept()
                 except OSError:
                     return
-                lines.append(line)
-                line.recv(1 << 16)
-                line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                open_connections.append(connection)
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(120)
-        for line in lines:
-            line.close()
+        for connection in open_connections:
+            connection.close()
 
 
-def test_a_request_does_not_go_over_a_line_that_was_idle_for_long(impatient: None, forgetful: str) -> None:
-    client = HttpClient(Access((forgetful,), "root", ""))
+def test_http_client_does_not_reuse_a_long_idle_connection(no_idle_time: None, one_reply_server: str) -> None:
+    client = HttpClient(ClusterAddress((one_reply_server,), "root", ""))
     for _ in range(3):
-        assert client.request("GET", forgetful, "/", timeout_s=120).status == 200
+        assert client.request("GET", one_reply_server, "/", timeout_s=120).status == 200
     client.close()
 
 
-def test_a_line_is_used_again_where_many_files_are_open(forgetful: str) -> None:
+def test_http_client_reuses_connections_with_many_open_files(one_reply_server: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2000)), hard))
-    client = HttpClient(Access((forgetful,), "root", "", connections=1))
+    client = HttpClient(ClusterAddress((one_reply_server,), "root", "", connections=1))
     files = []
     try:
         while not files or files[-1].fileno() < 1100:
             files.append(Path("/dev/null").open("rb"))  # noqa: SIM115 - closed below
-        assert client.request("GET", forgetful, "/", timeout_s=120).status == 200
-        with pytest.raises(Unreachable):  # it was taken again: this server answers once
-            client.request("GET", forgetful, "/", timeout_s=0.5)
-        assert client.request("GET", forgetful, "/", timeout_s=120).status == 200
+        assert client.request("GET", one_reply_server, "/", timeout_s=120).status == 200
+        with pytest.raises(Unreachable):  # the connection was reused: this server replies once
+            client.request("GET", one_reply_server, "/", timeout_s=0.5)
+        assert client.request("GET", one_reply_server, "/", timeout_s=120).status == 200
     finally:
         for file in files:
             file.close()
@@ -76,9 +76,7 @@ def test_a_line_is_used_again_where_many_files_are_open(forgetful: str) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_statement_does_not_go_over_a_line_that_was_idle_for_long(
-    impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sql_client_does_not_reuse_a_long_idle_connection(no_idle_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     class Cursor:
@@ -94,14 +92,14 @@ def test_a_statement_does_not_go_over_a_line_that_was_idle_for_long(
         def fetchall(self) -> list[dict[str, Any]]:
             return []
 
-    def connect(**_: object) -> SimpleNamespace:
+    def connect(*_: object) -> SimpleNamespace:
         made.append(SimpleNamespace(open=True, cursor=lambda _: Cursor(), close=lambda: None))
         return made[-1]
 
-    monkeypatch.setattr(pymysql, "connect", connect)
-    sql = FrontendSql(Access(("fe:8030",), "root", ""), 9030, DORIS)
+    monkeypatch.setattr(cluster, "log_in", connect)
+    sql = FrontendSql(ClusterAddress(("fe:8030",), "root", ""), DORIS)
     assert [sql.ask("SELECT 1"), sql.ask("SELECT 1")] == [[], []]
     assert len(made) == 2
     monkeypatch.setattr(cluster, "IDLE_S", 60.0)
     sql.ask("SELECT 1"), sql.ask("SELECT 1")
-    assert len(made) == 2, "a line that is in use stays"
+    assert len(made) == 2, "a recent connection is reused"

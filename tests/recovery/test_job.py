@@ -1,7 +1,6 @@
-"""The Job: states, pauses that end by themselves and those that wait, requests, signals, start and adoption."""
+"""The Job: states, automatic and manual pauses, requests, signals, start and adoption."""
 
 import io
-import itertools
 import logging
 import os
 import signal
@@ -13,35 +12,38 @@ from pathlib import Path
 
 import pytest
 
-import cdc.commit
-import cdc.consumer
-import cdc.job
-import cdc.wishes
-from cdc.assembly import Assembly
-from cdc.checkpoint import JobState
-from cdc.checkpoint_sqlite import SqliteStore
-from cdc.config import load_config
+import cdc.job.job
+import cdc.job.process_end
+import cdc.job.requests
+import cdc.job.runner
+import cdc.pipeline.cycles
+import cdc.retry
+from cdc.api.models import PauseJob, Resume, StopJob
+from cdc.config.models import load_config
 from cdc.errors import (
     ConfigError,
+    DdlStop,
     LeaseLost,
     LoadRejected,
     ReaderConflict,
-    SchemaChanged,
-    SinkForeign,
+    SinkOwnershipError,
     SinkUnavailable,
     SourceUnavailable,
 )
-from cdc.folder import JobFolder
-from cdc.job import Job
-from cdc.logs import LineFormatter
-from cdc.status import Resume
-from cdc.wishes import Wish
+from cdc.job.job import Job
+from cdc.job.requests import JobRequest
+from cdc.job.wiring import Components
+from cdc.logging_setup import LineFormatter
+from cdc.pipeline.consumer import Consumer
+from cdc.state.base import JobState
+from cdc.state.job_directory import JobDirectory
+from cdc.state.sqlite import SqliteStore
 from channels.mapping import Routes
-from channels.sinks.base import foreign
-from tests.flow.harness import MAPPINGS
-from tests.flow.runner import ThreadRunner
-from tests.flow.sink import FileSink
-from tests.flow.source import Source, SourceReceiver, place
+from channels.sinks.base import ownership_error
+from tests.model.harness import MAPPINGS
+from tests.model.runner import ThreadRunner
+from tests.model.sink import FileSink
+from tests.model.source import Source, SourceReceiver, position_at
 
 ROOT = Path(__file__).parents[2]
 FILE = """
@@ -56,8 +58,8 @@ tasks: {max_bytes: 1B}
 """
 
 
-class Around:
-    """A sink that passes on to another one what it does not do itself."""
+class Delegating:
+    """A sink that delegates to another one what it does not implement."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -67,13 +69,13 @@ class Around:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+def short_delays(monkeypatch):
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
-class Bench:
-    """A Job over a source in memory, run on a thread."""
+class JobSetup:
+    """A Job with a source in memory, run on a thread."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -81,26 +83,26 @@ class Bench:
         self.source = Source.random(1, transactions=20)
         self.endless = True
         self.wrap_sink = lambda sink: sink
-        self.agreed, self.passed = [], {}
+        self.accepted, self.acknowledged_ddl = [], {}
         self.write()
 
     def write(self, port=3306, target="ods.orders", more=""):
         self.file.write_text(FILE % {"port": port, "target": target, "more": more})
 
-    def assemble(self, config):
+    def build(self, config):
         routes = Routes(MAPPINGS)
         sink = self.wrap_sink(FileSink(self.folder / "sink.db"))
 
         def receiver(run, resume, passed):
-            self.agreed.append(resume)
-            self.passed = dict(passed)
+            self.accepted.append(resume)
+            self.acknowledged_ddl = dict(passed)
             return SourceReceiver(self.source, routes, endless=self.endless)
 
-        return Assembly(routes, sink, ThreadRunner(sink), receiver, lambda run: place(0))
+        return Components(routes, sink, ThreadRunner(sink), receiver, lambda run: position_at(0))
 
     def job(self, home="home", supervisor_pid=None, **options):
         store = SqliteStore(self.folder / home)
-        job = Job(self.file, store, load=load_config, assemble=self.assemble, **options)
+        job = Job(self.file, store, load=load_config, build=self.build, **options)
         return Running(job, store, supervisor_pid)
 
     def rows(self):
@@ -115,7 +117,7 @@ class Bench:
 
 
 class Running:
-    """A Job at work."""
+    """A Job that runs."""
 
     def __init__(self, job, store, supervisor_pid=None):
         self.job, self.store, self.supervisor_pid = job, store, supervisor_pid
@@ -158,228 +160,335 @@ class Running:
         return self.code
 
     def stop(self):
-        self.job.request_stop()
+        self.job.request(StopJob())
         return self.ended()
 
 
-def kill_like(job):
-    """End it as a signal does; signals themselves only reach main threads."""
-    job.job._signal = signal.SIGTERM
-    job.job._note(cdc.wishes.Wish.END)
+def end_by_signal(job):
+    """End the job as a signal does. Signals themselves reach only main threads."""
+    job.job.end(signal.SIGTERM)
     return job.ended()
 
 
 @pytest.fixture
-def bench(tmp_path):
-    return Bench(tmp_path)
+def setup(tmp_path):
+    return JobSetup(tmp_path)
 
 
-def test_a_job_runs_pauses_resumes_and_is_cancelled_with_everything_in_its_target(bench):
-    job = bench.job()
+def test_job_runs_pauses_resumes_and_is_cancelled(setup):
+    job = setup.job()
     job.until("RUNNING")
-    job.until_caught_up(bench.source)
-    job.job.request_pause()
+    job.until_caught_up(setup.source)
+    job.job.request(PauseJob())
     paused = job.until("PAUSED", resume="manual")
-    assert paused.mend == "cdc resume shop"
-    bench.source.write(("shop.orders", 99))
+    assert paused.hint == "cdc resume shop"
+    setup.source.write(("shop.orders", 99))
     time.sleep(0.05)
-    assert bench.rows() != bench.expected()
-    job.job.request_resume(Resume())
+    assert setup.rows() != setup.expected()
+    job.job.request(Resume())
     job.until("RUNNING")
-    status = job.until_caught_up(bench.source)
-    assert sum(channel.upserts + channel.deletes for channel in status.channels) == bench.source.operations
+    status = job.until_caught_up(setup.source)
+    assert sum(channel.upserts + channel.deletes for channel in status.channels) == setup.source.operations
     assert job.stop() == 0
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
     with pytest.raises(ConfigError, match="--forget"):
-        bench.job().ended()
+        setup.job().ended()
 
 
-def test_a_source_that_ends_makes_the_job_done(bench):
-    bench.endless = False
-    job = bench.job()
+def test_job_of_a_finite_source_is_done(setup):
+    setup.endless = False
+    job = setup.job()
     assert job.ended() == 0
     assert job.job.status().state == "DONE"
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_a_source_that_stands_still_is_told_while_the_job_runs(bench):
-    job = bench.job()
+def test_source_warning_is_shown_while_the_job_runs(setup):
+    job = setup.job()
     assert job.until("RUNNING").reason is None
-    bench.source.trouble = SourceUnavailable("Canal stands still.", mend="See its log.", silent_for="30 s")
-    job.until("RUNNING", reason="Canal stands still. (silent for 30 s)", mend="See its log.")
-    bench.source.trouble = None
+    setup.source.warning = SourceUnavailable("Canal is stalled.", hint="See its log.", silent_for="30 s")
+    job.until("RUNNING", reason="Canal is stalled. (silent for 30 s)", hint="See its log.")
+    setup.source.warning = None
     job.until("RUNNING", reason=None)
-    job.job.request_stop()
+    job.job.request(StopJob())
     job.ended()
 
 
-def test_an_unknown_fault_pauses_and_goes_on_by_itself(bench):
-    bench.endless, broken = False, []
+def test_unknown_error_pauses_and_resumes_automatically(setup):
+    setup.endless, broken = False, []
 
     class Once(Exception):
         pass
 
-    class Breaks(Around):
+    class Breaks(Delegating):
         def commit(self, loads, checkpoint):
             if len(broken) < 3:
                 broken.append(1)
-                raise Once("nobody knows")
+                raise Once("unknown")
             return self.inner.commit(loads, checkpoint)
 
-    bench.wrap_sink = Breaks
-    assert bench.job().ended() == 0
-    assert bench.rows() == bench.expected()
+    setup.wrap_sink = Breaks
+    assert setup.job().ended() == 0
+    assert setup.rows() == setup.expected()
 
 
-def test_reader_conflict_is_retried_and_then_pauses(bench, monkeypatch):
+def test_reader_conflict_is_retried_and_then_pauses(setup, monkeypatch):
     conflicts, allowed = [], [3]
     get = SourceReceiver.get
 
     def conflicting(receiver, timeout_s):
         if len(conflicts) < allowed[0]:
             conflicts.append(1)
-            raise ReaderConflict("Another reader has taken the stream.", mend="Stop it.")
+            raise ReaderConflict("Another reader has taken the stream.", hint="Stop it.")
         return get(receiver, timeout_s)
 
     monkeypatch.setattr(SourceReceiver, "get", conflicting)
-    monkeypatch.setattr(cdc.job, "delays", lambda: itertools.repeat(0.01))
-    job = bench.job()
-    job.until_caught_up(bench.source)
+    monkeypatch.setattr(cdc.retry, "LONGEST_DELAY_S", 0.01)
+    job = setup.job()
+    job.until_caught_up(setup.source)
     job.until("RUNNING")
     allowed[0] = 1000
     paused = job.until("PAUSED", resume="manual")
     assert "taken the stream" in paused.reason
-    assert len(conflicts) == cdc.job.CONFLICTS + 1
+    assert len(conflicts) == 6  # retried five times
     job.stop()
 
 
-def test_reader_conflict_of_a_run_without_fence_ends_it(bench, monkeypatch):
+def test_reader_conflict_after_lost_lease_ends_the_job(setup, monkeypatch):
     def conflicting(receiver, timeout_s):
-        raise ReaderConflict("Another reader has taken the stream.", mend="Stop it.")
+        raise ReaderConflict("Another reader has taken the stream.", hint="Stop it.")
 
     def lost(store):
-        raise LeaseLost("Another process runs the job.", mend="Leave it to that one.")
+        raise LeaseLost("Another process runs the job.", hint="Stop this one.")
 
-    job = bench.job()
-    job.until_caught_up(bench.source)
+    job = setup.job()
+    job.until_caught_up(setup.source)
     monkeypatch.setattr(SqliteStore, "check_fence", lost)
     monkeypatch.setattr(SourceReceiver, "get", conflicting)
     with pytest.raises(LeaseLost, match="Another process"):
         job.ended()
 
 
-def test_a_sink_that_is_away_is_shown_while_its_commit_waits_and_a_stop_does_not_wait_for_it(bench):
+def test_waiting_commit_shows_a_pause_and_does_not_block_stop(setup):
     away = threading.Event()
 
-    class Away(Around):
+    class Away(Delegating):
         def commit(self, loads, checkpoint):
             if not away.is_set():
-                raise SinkUnavailable("The sink is away.", mend="Bring it back.")
+                raise SinkUnavailable("The sink is unavailable.", hint="Start it.")
             return self.inner.commit(loads, checkpoint)
 
-    bench.wrap_sink = Away
-    job = bench.job()
+    setup.wrap_sink = Away
+    job = setup.job()
     status = job.until("PAUSED", resume="automatic")
-    assert (status.reason, status.mend) == ("The sink is away.", "Bring it back.")
-    job.job.request_pause()
+    assert (status.reason, status.hint) == ("The sink is unavailable.", "Start it.")
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
     away.set()
-    job.job.request_resume(Resume())
-    job.until_caught_up(bench.source)
+    job.job.request(Resume())
+    job.until_caught_up(setup.source)
     assert job.stop() == 0
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_ddl_pauses_behind_everything_before_it_and_goes_on_once_a_person_agrees(bench):
-    bench.source.stops[12] = SchemaChanged("DDL: DROP COLUMN a.", mend="cdc resume shop", table="shop.orders")
-    job = bench.job()
+class Away:
+    """A sink wrapper whose commits fail until ``returned`` is set."""
+
+    def __init__(self):
+        self.returned = threading.Event()
+
+    def __call__(self, inner):
+        returned = self.returned
+
+        class Sink(Delegating):
+            def commit(self, loads, checkpoint):
+                if not returned.is_set():
+                    raise SinkUnavailable("The sink is unavailable.", hint="Start it.")
+                return self.inner.commit(loads, checkpoint)
+
+        return Sink(inner)
+
+
+def test_waiting_commit_saves_the_shown_pause(setup):
+    away = setup.wrap_sink = Away()
+    job = setup.job()
+    status = job.until("PAUSED", resume="automatic")
+    record = job.store.job(status.job)
+    assert (record.state.value, record.reason, record.hint, record.resume) == (
+        (status.state, status.reason, status.hint, status.resume)
+    )
+    assert status.lag_seconds is not None
+    away.returned.set()
+    job.until("RUNNING", reason=None)
+    assert job.store.job(status.job).state is JobState.RUNNING
+    job.until_caught_up(setup.source)
+    assert job.stop() == 0
+
+
+def test_resume_during_a_waiting_commit_commits_immediately(setup, monkeypatch):
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 3600.0)
+    away = setup.wrap_sink = Away()
+    job = setup.job()
+    job.until("PAUSED", resume="automatic")
+    away.returned.set()
+    job.job.request(Resume())
+    job.until("RUNNING", resumes=1)
+    job.until_caught_up(setup.source)
+    assert job.stop() == 0
+    assert setup.rows() == setup.expected()
+
+
+def test_waiting_commit_in_recovery_shows_the_pause(setup):
+    away = setup.wrap_sink = Away()
+    job = setup.job()
+    job.until("PAUSED", resume="automatic")
+    assert end_by_signal(job) == 143
+    again = setup.job()
+    again.until("PAUSED", resume="automatic", reason="The sink is unavailable.")
+    away.returned.set()
+    again.until("RUNNING")
+    again.until_caught_up(setup.source)
+    assert again.stop() == 0
+    assert setup.rows() == setup.expected()
+
+
+def test_ddl_pauses_after_earlier_rows_until_resumed(setup):
+    setup.source.stops[12] = DdlStop("DDL: DROP COLUMN a.", hint="cdc resume shop", table="shop.orders")
+    job = setup.job()
     status = job.until("PAUSED", resume="manual")
     assert status.reason == "DDL: DROP COLUMN a. (table shop.orders)"
     assert status.position["offset"] == 12
     assert status.checkpoint.closed_by in ("ddl", "interval", "idle", "max_bytes")
-    bench.source.stops.clear()
-    job.job.request_resume(Resume(past_ddl=True))
-    job.until_caught_up(bench.source)
+    setup.source.stops.clear()
+    job.job.request(Resume(past_ddl=True))
+    job.until_caught_up(setup.source)
     assert job.stop() == 0
-    assert bench.agreed == [None, Resume(past_ddl=True)]
-    assert bench.rows() == bench.expected()
+    assert setup.accepted == [None, Resume(past_ddl=True)]
+    assert setup.rows() == setup.expected()
 
 
-def test_what_a_resume_agreed_to_is_used_up_once_the_position_moved(bench):
-    bench.source.stops[12] = SchemaChanged("DDL.", mend="cdc resume shop")
-    job = bench.job()
+def test_resume_flags_expire_when_the_position_moves(setup):
+    setup.source.stops[12] = DdlStop("DDL.", hint="cdc resume shop")
+    job = setup.job()
     job.until("PAUSED", resume="manual")
-    bench.source.stops = {15: OSError("something else")}
-    job.job.request_resume(Resume(past_ddl=True))
+    setup.source.stops = {15: OSError("something else")}
+    job.job.request(Resume(past_ddl=True))
     job.until("PAUSED", resume="automatic")
-    while len(bench.agreed) < 4:
+    while len(setup.accepted) < 4:
         time.sleep(0.005)
-    assert bench.agreed[:2] == [None, Resume(past_ddl=True)]
-    assert bench.agreed[3] is None
+    assert setup.accepted[:2] == [None, Resume(past_ddl=True)]
+    assert setup.accepted[3] is None
     job.stop()
 
 
-def test_statements_that_a_resume_went_behind_are_passed_by_the_runs_that_follow(bench):
-    """Also where the position stays far before them, and where the pause has outlived its process."""
-    bench.source.stops[12] = SchemaChanged("DDL.", mend="cdc resume shop", position=place(14))
-    first = bench.job()
+def test_reload_missing_is_for_first_verification_after_resume(setup, monkeypatch):
+    accepted = []
+
+    def consumer(parts, *arguments, **options):
+        accepted.append(parts.reload_missing)
+        return Consumer(parts, *arguments, **options)
+
+    monkeypatch.setattr(cdc.job.runner, "Consumer", consumer)
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    job.job.request(PauseJob())
+    job.until("PAUSED", resume="manual")
+    job.job.request(Resume(reload_missing=True))
+    job.until("RUNNING")
+    setup.source.stops[len(setup.source.transactions)] = OSError("the position does not move")
+    job.until("PAUSED", resume="automatic")
+    while len(accepted) < 4:
+        time.sleep(0.005)
+    assert accepted[:4] == [False, True, False, False]
+    job.stop()
+
+
+def test_reload_missing_is_kept_until_the_sink_is_verified(setup, monkeypatch):
+    accepted = []
+
+    class Away(Delegating):
+        def target_states(self, *arguments):
+            if accepted == [False, True]:
+                raise SinkUnavailable("The sink is unavailable.", hint="Start it.")
+            return self.inner.target_states(*arguments)
+
+    def consumer(parts, *arguments, **options):
+        accepted.append(parts.reload_missing)
+        return Consumer(parts, *arguments, **options)
+
+    setup.wrap_sink = Away
+    monkeypatch.setattr(cdc.job.runner, "Consumer", consumer)
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    job.job.request(PauseJob())
+    job.until("PAUSED", resume="manual")
+    job.job.request(Resume(reload_missing=True))
+    job.until("RUNNING")
+    assert accepted == [False, True, True]
+    job.stop()
+
+
+def test_acknowledged_ddl_is_skipped_by_later_runs(setup):
+    """Also if the saved position stays far before it, and if the process ends during the pause."""
+    setup.source.stops[12] = DdlStop("DDL.", hint="cdc resume shop", position=position_at(14))
+    first = setup.job()
     first.until("PAUSED", resume="manual")
-    assert kill_like(first) == 143
-    again = bench.job()
+    assert end_by_signal(first) == 143
+    again = setup.job()
     again.until("PAUSED", resume="manual")
-    bench.source.stops = {13: SchemaChanged("DDL.", mend="cdc resume shop", position=place(16))}
-    again.job.request_resume(Resume(past_ddl=True))
+    setup.source.stops = {13: DdlStop("DDL.", hint="cdc resume shop", position=position_at(16))}
+    again.job.request(Resume(past_ddl=True))
     again.until("PAUSED", resume="manual", resumes=1)
-    assert bench.passed == {place(14): True}
-    bench.source.stops = {15: OSError("something else")}
-    again.job.request_resume(Resume())
+    assert setup.acknowledged_ddl == {position_at(14): True}
+    setup.source.stops = {15: OSError("something else")}
+    again.job.request(Resume())
     again.until("PAUSED", resume="automatic")
-    kill_like(again)
-    bench.source.stops.clear()
-    another = bench.job()
-    another.until_caught_up(bench.source)
-    assert bench.passed == {place(14): True, place(16): False}
+    end_by_signal(again)
+    setup.source.stops.clear()
+    another = setup.job()
+    another.until_caught_up(setup.source)
+    assert setup.acknowledged_ddl == {position_at(14): True, position_at(16): False}
     another.stop()
 
 
-def test_what_lies_behind_or_in_another_log_is_no_longer_passed(bench):
-    stops = [(12, place(14)), (15, place(17)), (18, place(19))]
-    bench.source.stops = {at: SchemaChanged("DDL.", mend="cdc resume shop", position=where) for at, where in stops}
-    job = bench.job()
-    for number, expected in enumerate(({place(14): False}, {place(17): False}, {place(19): False})):
+def test_acknowledged_ddl_is_dropped_after_its_position(setup):
+    stops = [(12, position_at(14)), (15, position_at(17)), (18, position_at(19))]
+    setup.source.stops = {at: DdlStop("DDL.", hint="cdc resume shop", position=where) for at, where in stops}
+    job = setup.job()
+    for number, expected in enumerate(({position_at(14): False}, {position_at(17): False}, {position_at(19): False})):
         job.until("PAUSED", resume="manual", resumes=number)
-        del bench.source.stops[stops[number][0]]
-        job.job.request_resume(Resume(accept_gap=number == 2))
-        while bench.passed != expected:
+        del setup.source.stops[stops[number][0]]
+        job.job.request(Resume(accept_gap=number == 2))
+        while setup.acknowledged_ddl != expected:
             time.sleep(0.005)
-    job.until_caught_up(bench.source)
+    job.until_caught_up(setup.source)
     job.stop()
 
 
-def test_ddl_inside_the_last_batch_leaves_a_transaction_that_is_not_whole(bench):
-    bench.source.write(*[("shop.orders", key) for key in range(20)])
-    inside = len(bench.source.transactions) - 1
-    bench.source.stops_inside[inside] = SchemaChanged("DML as a statement.", mend="Set binlog_format=ROW.")
-    job = bench.job()
+def test_ddl_inside_a_batch_keeps_only_whole_transactions(setup):
+    setup.source.write(*[("shop.orders", key) for key in range(20)])
+    inside = len(setup.source.transactions) - 1
+    setup.source.stops_inside[inside] = DdlStop("DML as a statement.", hint="Set binlog_format=ROW.")
+    job = setup.job()
     status = job.until("PAUSED", resume="manual")
     assert status.position["offset"] == inside
-    bench.source.stops_inside.clear()
-    job.job.request_resume(Resume())
-    job.until_caught_up(bench.source)
+    setup.source.stops_inside.clear()
+    job.job.request(Resume())
+    job.until_caught_up(setup.source)
     job.stop()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_a_pause_by_hand_outlives_the_process(bench):
-    job = bench.job()
-    job.until_caught_up(bench.source)
-    job.job.request_pause()
+def test_manual_pause_survives_a_restart(setup):
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
-    assert kill_like(job) == 143
-    again = bench.job()
+    assert end_by_signal(job) == 143
+    again = setup.job()
     status = again.until("PAUSED", resume="manual")
-    # what was committed is told without a run, too
-    assert sum(channel.upserts + channel.deletes for channel in status.channels) == bench.source.operations
+    # the commits are reported without a run, too
+    assert sum(channel.upserts + channel.deletes for channel in status.channels) == setup.source.operations
     assert all(channel.last_committed_at for channel in status.channels if channel.upserts)
     time.sleep(0.05)
     assert again.job.status().state == "PAUSED"
@@ -389,243 +498,243 @@ def test_a_pause_by_hand_outlives_the_process(bench):
 @pytest.mark.parametrize(
     ("wishes", "state", "resume"),
     [
-        ((Wish.PAUSE, Wish.END), JobState.PAUSED, "manual"),
-        ((Wish.END, Wish.PAUSE), JobState.PAUSED, "manual"),
-        ((Wish.PAUSE, Wish.RESUME, Wish.END), JobState.PENDING, None),
+        ((JobRequest.PAUSE, JobRequest.END), JobState.PAUSED, "manual"),
+        ((JobRequest.END, JobRequest.PAUSE), JobState.PAUSED, "manual"),
+        ((JobRequest.PAUSE, JobRequest.RESUME, JobRequest.END), JobState.PENDING, None),
     ],
 )
-def test_a_signal_loses_no_pause_that_is_not_done_yet(bench, wishes, state, resume):
+def test_signal_keeps_a_pending_pause_request(setup, wishes, state, resume):
     hangs, goes_on = threading.Event(), threading.Event()
 
-    class Hangs(Around):
+    class Hangs(Delegating):
         def commit(self, loads, checkpoint):
             hangs.set()
             goes_on.wait()
             return self.inner.commit(loads, checkpoint)
 
-    bench.wrap_sink = Hangs
-    job = bench.job()
+    setup.wrap_sink = Hangs
+    job = setup.job()
     assert hangs.wait(240)
-    job.job._signal = signal.SIGTERM
+    job.job._end.signal = signal.SIGTERM
     for wish in wishes:
-        job.job._note(wish, Resume() if wish is Wish.RESUME else None)
+        job.job._put_request(wish, Resume() if wish is JobRequest.RESUME else None)
     goes_on.set()
     assert job.ended() == 143
-    store = SqliteStore(bench.folder / "home")
+    store = SqliteStore(setup.folder / "home")
     record = store.job("shop")
     store.close()
     assert (record.state, record.resume) == (state, resume)
 
 
-def test_a_driver_that_ends_in_order_leaves_no_process_behind_in_its_record(bench):
-    job = bench.job(supervisor_pid=4711)
+def test_driver_that_ends_normally_clears_its_processes(setup):
+    job = setup.job(supervisor_pid=4711)
     job.until("RUNNING")
-    assert job.job._record.supervisor_pid == 4711
-    kill_like(job)
-    store = SqliteStore(bench.folder / "home")
+    assert job.job._saved.now.supervisor_pid == 4711
+    end_by_signal(job)
+    store = SqliteStore(setup.folder / "home")
     record = store.job("shop")
     store.close()
     assert (record.driver_pid, record.supervisor_pid, record.status_url) == (None, None, None)
 
 
-def test_a_start_with_resume_takes_a_paused_job_up_again(bench):
-    job = bench.job()
+def test_start_with_resume_resumes_a_paused_job(setup):
+    job = setup.job()
     job.until("RUNNING")
-    job.job.request_pause()
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
-    kill_like(job)
-    again = bench.job(resume=Resume())
+    end_by_signal(job)
+    again = setup.job(resume=Resume())
     again.until("RUNNING")
-    again.until_caught_up(bench.source)
+    again.until_caught_up(setup.source)
     again.stop()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason_text"),
     [({"port": 3307}, "source server"), ({"target": "ods.others"}, "target of shop.orders")],
 )
-def test_a_job_file_that_makes_another_job_of_it_is_refused_at_resume_and_at_start(bench, change, told):
-    job = bench.job()
+def test_job_file_of_another_job_is_rejected_at_resume_and_start(setup, change, reason_text):
+    job = setup.job()
     job.until("RUNNING")
-    job.job.request_pause()
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
-    bench.write(**change)
-    with pytest.raises(ConfigError, match=told):
-        job.job.request_resume(Resume())
-    kill_like(job)
-    with pytest.raises(ConfigError, match=told):
-        bench.job().ended()
-    bench.write(more="  - {source: shop.items, target: ods.items}")
-    again = bench.job(resume=Resume())
+    setup.write(**change)
+    with pytest.raises(ConfigError, match=reason_text):
+        job.job.request(Resume())
+    end_by_signal(job)
+    with pytest.raises(ConfigError, match=reason_text):
+        setup.job().ended()
+    setup.write(more="  - {source: shop.items, target: ods.items}")
+    again = setup.job(resume=Resume())
     again.until("RUNNING")
     again.stop()
 
 
-def test_a_pause_of_the_same_cause_is_told_from_the_one_that_was_resumed(bench):
-    class Refuses(Around):
+def test_repeated_pause_of_the_same_cause_is_distinguished(setup):
+    class Refuses(Delegating):
         def commit(self, *_):
-            raise LoadRejected("A row does not fit.", mend="Widen the column.")
+            raise LoadRejected("A row does not match.", hint="Widen the column.")
 
-    bench.wrap_sink = Refuses
-    job = bench.job()
+    setup.wrap_sink = Refuses
+    job = setup.job()
     for number in range(3):
         paused = job.until("PAUSED", resumes=number)
-        assert (paused.reason, paused.resume) == ("A row does not fit.", "manual")
-        job.job.request_resume(Resume())
+        assert (paused.reason, paused.resume) == ("A row does not match.", "manual")
+        job.job.request(Resume())
     job.stop()
 
 
-def test_a_job_file_with_another_name_is_refused_at_resume(bench):
-    job = bench.job()
+def test_job_file_with_another_name_is_rejected_at_resume(setup):
+    job = setup.job()
     job.until("RUNNING")
-    job.job.request_pause()
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
-    as_it_was = bench.file.read_text()
-    bench.file.write_text(as_it_was.replace("name: shop", "name: other"))
-    with pytest.raises(ConfigError, match=r"`name: shop` back\..*start a copy"):
-        job.job.request_resume(Resume())
+    as_it_was = setup.file.read_text()
+    setup.file.write_text(as_it_was.replace("name: shop", "name: other"))
+    with pytest.raises(ConfigError, match=r"`name: shop` again\..*start a copy"):
+        job.job.request(Resume())
     # changed between the request and the run loop
-    job.job._note(cdc.wishes.Wish.RESUME, Resume())
-    told = job.until("PAUSED", reason="The job file of shop has the name other now: that would be another job.")
-    assert told.resume == "manual"
-    bench.file.write_text(as_it_was)
-    job.job.request_resume(Resume())
+    job.job._put_request(cdc.job.requests.JobRequest.RESUME, Resume())
+    reason_text = job.until("PAUSED", reason="The job file of shop has the name other now: that would be another job.")
+    assert reason_text.resume == "manual"
+    setup.file.write_text(as_it_was)
+    job.job.request(Resume())
     job.until("RUNNING")
     job.stop()
 
 
-def test_a_secret_that_is_new_in_the_job_file_is_hidden_in_log_and_reason_once_it_is_read(bench, monkeypatch):
+def test_new_secret_is_hidden_in_log_and_reason(setup, monkeypatch):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter("shop", ("old-secret",)))
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    job = bench.job()
+    job = setup.job()
     job.until("RUNNING")
-    job.job.request_pause()
+    job.job.request(PauseJob())
     job.until("PAUSED", resume="manual")
-    bench.file.write_text(bench.file.read_text().replace("username: cdc", "username: cdc, password: new-secret"))
-    job.job.request_resume(Resume())
+    setup.file.write_text(setup.file.read_text().replace("username: cdc", "username: cdc, password: new-secret"))
+    job.job.request(Resume())
     job.until("RUNNING")
     logging.getLogger("cdc").error("it was old-secret, it is new-secret")
-    bench.source.trouble = SourceUnavailable("It was old-secret.", mend="Wait.", it_is="new-secret")
+    setup.source.warning = SourceUnavailable("It was old-secret.", hint="Wait.", it_is="new-secret")
     job.until("RUNNING", reason="It was [hidden]. (it is [hidden])")
     job.stop()
     assert "it was [hidden], it is [hidden]" in stream.getvalue()
 
 
-def test_the_same_job_runs_once(bench):
-    first = bench.job()
+def test_job_runs_once(setup):
+    first = setup.job()
     first.until("RUNNING")
     with pytest.raises(LeaseLost, match=str(os.getpid())):
-        bench.job().ended()
+        setup.job().ended()
     first.stop()
 
 
-def test_a_driver_that_is_refused_leaves_the_token_of_the_one_that_runs(bench, monkeypatch):
-    monkeypatch.setenv("CDC_HOME", str(bench.folder / "home"))
-    folder = JobFolder(bench.folder / "home", "shop")
+def test_rejected_driver_keeps_the_token_of_the_running_one(setup, monkeypatch):
+    monkeypatch.setenv("CDC_HOME", str(setup.folder / "home"))
+    folder = JobDirectory(setup.folder / "home", "shop")
     folder.set_token("of the one that runs")
-    bench.file.write_text(f"{bench.file.read_text()}status: {{port: 0, token: of the one that is refused}}\n")
-    first = bench.job()
+    setup.file.write_text(f"{setup.file.read_text()}status: {{port: 0, token: of the one that is refused}}\n")
+    first = setup.job()
     first.until("RUNNING")
     with pytest.raises(LeaseLost):
-        cdc.job.run_job(bench.file)
+        cdc.job.job.run_job(setup.file)
     assert folder.known_token() == "of the one that runs"
     first.stop()
 
 
-def test_a_lost_state_is_refused_and_adopted(bench):
-    job = bench.job()
-    job.until_caught_up(bench.source)
-    kill_like(job)
-    refused = bench.job(home="new")
-    with pytest.raises(SinkForeign, match="--adopt"):
+def test_lost_state_is_rejected_until_adopted(setup):
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    end_by_signal(job)
+    refused = setup.job(home="new")
+    with pytest.raises(SinkOwnershipError, match="--adopt"):
         refused.ended()
-    store = SqliteStore(bench.folder / "new")
+    store = SqliteStore(setup.folder / "new")
     assert store.job("shop").state is JobState.PENDING
     store.close()
-    bench.source.write(("shop.orders", 7))
-    adopted = bench.job(home="new", adopt=True)
-    adopted.until_caught_up(bench.source)
-    kill_like(adopted)
-    assert bench.rows() == bench.expected()
-    again = bench.job(home="new")
-    bench.source.write(("shop.orders", 8))
-    again.until_caught_up(bench.source)
+    setup.source.write(("shop.orders", 7))
+    adopted = setup.job(home="new", adopt=True)
+    adopted.until_caught_up(setup.source)
+    end_by_signal(adopted)
+    assert setup.rows() == setup.expected()
+    again = setup.job(home="new")
+    setup.source.write(("shop.orders", 8))
+    again.until_caught_up(setup.source)
     again.stop()
-    assert bench.rows() == bench.expected()
-    old = bench.job()
-    with pytest.raises(SinkForeign):
+    assert setup.rows() == setup.expected()
+    old = setup.job()
+    with pytest.raises(SinkOwnershipError):
         old.ended()
 
 
-def test_a_job_that_was_stopped_and_forgotten_goes_on_from_its_targets(bench):
-    job = bench.job()
-    job.until_caught_up(bench.source)
+def test_stopped_and_forgotten_job_continues_from_its_targets(setup):
+    job = setup.job()
+    job.until_caught_up(setup.source)
     job.stop()
     with pytest.raises(ConfigError, match=r"--forget.*--adopt.*another `name:`"):
-        bench.job().ended()
-    store = SqliteStore(bench.folder / "home")
+        setup.job().ended()
+    store = SqliteStore(setup.folder / "home")
     store.forget("shop")
     store.close()
-    with pytest.raises(SinkForeign):
-        bench.job().ended()
-    bench.source.write(("shop.orders", 7))
-    adopted = bench.job(adopt=True)
-    adopted.until_caught_up(bench.source)
+    with pytest.raises(SinkOwnershipError):
+        setup.job().ended()
+    setup.source.write(("shop.orders", 7))
+    adopted = setup.job(adopt=True)
+    adopted.until_caught_up(setup.source)
     adopted.stop()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_a_resume_behind_another_life_of_the_job_compares_with_the_sink_again(bench):
-    """What was there meanwhile may have committed more than this process knows."""
+def test_resume_after_another_incarnation_checks_the_sink(setup):
+    """The other one may have committed more than this process knows."""
 
-    class Claimed(Around):
+    class Claimed(Delegating):
         def commit(self, loads, mark):
             known = self.inner.last_checkpoint("shop")
             if known is not None and known.incarnation != mark.incarnation:
-                raise foreign(known)
+                raise ownership_error(known)
             self.inner.commit(loads, mark)
 
-    bench.wrap_sink = Claimed
-    job = bench.job()
-    job.until_caught_up(bench.source)
-    bench.wrap_sink = lambda sink: sink
-    other = bench.job(home="new", adopt=True)
-    other.until_caught_up(bench.source)
-    bench.source.write(("shop.orders", 7))
-    other.until_caught_up(bench.source)
-    bench.source.write(("shop.orders", 8))
-    other.until_caught_up(bench.source)
+    setup.wrap_sink = Claimed
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    setup.wrap_sink = lambda sink: sink
+    other = setup.job(home="new", adopt=True)
+    other.until_caught_up(setup.source)
+    setup.source.write(("shop.orders", 7))
+    other.until_caught_up(setup.source)
+    setup.source.write(("shop.orders", 8))
+    other.until_caught_up(setup.source)
     job.until("PAUSED", resume="manual")
-    kill_like(other)
-    job.job.request_resume(Resume())
-    with pytest.raises(SinkForeign, match="--adopt"):
+    end_by_signal(other)
+    job.job.request(Resume())
+    with pytest.raises(SinkOwnershipError, match="--adopt"):
         job.ended()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_an_old_copy_of_the_state_is_refused_and_adopted(bench):
-    job = bench.job()
-    job.until_caught_up(bench.source)
-    kill_like(job)
-    copy = subprocess.check_call(["cp", "-r", str(bench.folder / "home"), str(bench.folder / "copy")])
+def test_old_copy_of_the_state_is_rejected_until_adopted(setup):
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    end_by_signal(job)
+    copy = subprocess.check_call(["cp", "-r", str(setup.folder / "home"), str(setup.folder / "copy")])
     assert copy == 0
-    bench.source.write(("shop.orders", 7))
-    job = bench.job()
-    job.until_caught_up(bench.source)
-    kill_like(job)
-    with pytest.raises(SinkForeign, match="ahead"):
-        bench.job(home="copy").ended()
-    adopted = bench.job(home="copy", adopt=True)
-    bench.source.write(("shop.orders", 8))
-    adopted.until_caught_up(bench.source)
+    setup.source.write(("shop.orders", 7))
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    end_by_signal(job)
+    with pytest.raises(SinkOwnershipError, match="ahead"):
+        setup.job(home="copy").ended()
+    adopted = setup.job(home="copy", adopt=True)
+    setup.source.write(("shop.orders", 8))
+    adopted.until_caught_up(setup.source)
     adopted.stop()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
-def test_a_store_that_cannot_be_written_pauses_the_job_which_then_goes_on(bench, monkeypatch):
+def test_unwritable_store_pauses_the_job_which_then_continues(setup, monkeypatch):
     from cdc.errors import CheckpointError
 
     left, once = [5], threading.Lock()
@@ -636,38 +745,38 @@ def test_a_store_that_cannot_be_written_pauses_the_job_which_then_goes_on(bench,
             is_full = checkpoint.rows and left[0]
             left[0] -= bool(is_full)
         if is_full:
-            raise CheckpointError("The disk is full.", mend="Free some space.")
+            raise CheckpointError("The disk is full.", hint="Free some space.")
         real(store, checkpoint)
 
     monkeypatch.setattr(SqliteStore, "save", save)
-    job = bench.job()
-    job.until_caught_up(bench.source)
+    job = setup.job()
+    job.until_caught_up(setup.source)
     job.stop()
     assert left == [0]
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
 CHILD = """
 import sys, pathlib
-from tests.recovery.test_job import Bench
-from cdc.checkpoint_sqlite import SqliteStore
-from cdc.config import load_config
-from cdc.job import Job
-bench = Bench(pathlib.Path(sys.argv[1]))
-store = SqliteStore(bench.folder / "home")
-job = Job(bench.file, store, load=load_config, assemble=bench.assemble)
+from tests.recovery.test_job import JobSetup
+from cdc.state.sqlite import SqliteStore
+from cdc.config.models import load_config
+from cdc.job.job import Job
+setup = JobSetup(pathlib.Path(sys.argv[1]))
+store = SqliteStore(setup.folder / "home")
+job = Job(setup.file, store, load=load_config, build=setup.build)
 print("ready", flush=True)
 sys.exit(job.run())
 """
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_makes_it_pending_and_the_next_start_goes_on(bench, number, code):
+def test_signal_makes_the_job_pending_and_a_start_continues(setup, number, code):
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(bench.folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD, str(setup.folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout.readline() == "ready\n"
-        store = SqliteStore(bench.folder / "home")
+        store = SqliteStore(setup.folder / "home")
         deadline = time.monotonic() + 240
         while (record := store.job("shop")) is None or record.state is not JobState.RUNNING:
             assert time.monotonic() < deadline
@@ -676,56 +785,58 @@ def test_a_signal_makes_it_pending_and_the_next_start_goes_on(bench, number, cod
         assert child.wait(240) == code
         assert store.job("shop").state is JobState.PENDING
         store.close()
-    job = bench.job()
-    job.until_caught_up(bench.source)
+    job = setup.job()
+    job.until_caught_up(setup.source)
     job.stop()
-    assert bench.rows() == bench.expected()
+    assert setup.rows() == setup.expected()
 
 
 HANGING = """
 import sys, pathlib, time
-import cdc.job
-import cdc.wishes
-from tests.recovery.test_job import Around, Bench
-from cdc.checkpoint_sqlite import SqliteStore
-from cdc.config import load_config
-cdc.job.END_GRACE_S, cdc.job.PAUSE_GRACE_S = 1.5, 60 if "signal" in sys.argv[2] else 1.5
-class Hangs(Around):
+import cdc.job.job
+import cdc.job.process_end
+import cdc.job.requests
+from cdc.api.models import PauseJob, StopJob
+from tests.recovery.test_job import Delegating, JobSetup
+from cdc.state.sqlite import SqliteStore
+from cdc.config.models import load_config
+cdc.job.process_end.END_GRACE_S, cdc.job.process_end.PAUSE_GRACE_S = 1.5, 60 if "signal" in sys.argv[2] else 1.5
+class Hangs(Delegating):
     def commit(self, loads, checkpoint):
         print("hangs", flush=True)
         time.sleep(600)
-bench = Bench(pathlib.Path(sys.argv[1]))
-bench.wrap_sink = Hangs
-job = cdc.job.Job(
-    bench.file, SqliteStore(bench.folder / "home"), load=load_config, assemble=bench.assemble
+setup = JobSetup(pathlib.Path(sys.argv[1]))
+setup.wrap_sink = Hangs
+job = cdc.job.job.Job(
+    setup.file, SqliteStore(setup.folder / "home"), load=load_config, build=setup.build
 )
 import threading
 if "pause" in sys.argv[2]:
     noted = lambda: print("noted", flush=True)
-    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_pause(), noted()), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request(PauseJob()), noted()), daemon=True).start()
 elif sys.argv[2] == "stop":
-    threading.Thread(target=lambda: (sys.stdin.readline(), job.request_stop()), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.readline(), job.request(StopJob())), daemon=True).start()
 sys.exit(job.run())
 """
 
 
-def test_a_start_that_hangs_keeps_nobody_waiting(bench):
+def test_hanging_start_ends_after_a_signal(setup):
     program = HANGING.replace(
-        "bench.wrap_sink = Hangs", "bench.wrap_sink = lambda sink: Hangs(sink).commit(None, None)"
+        "setup.wrap_sink = Hangs", "setup.wrap_sink = lambda sink: Hangs(sink).commit(None, None)"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(bench.folder), "signal"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(setup.folder), "signal"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout.readline() == "hangs\n"
         child.send_signal(signal.SIGTERM)
         assert child.wait(240) == 143
-    job = bench.job()
-    job.until_caught_up(bench.source)
+    job = setup.job()
+    job.until_caught_up(setup.source)
     job.stop()
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "state"),
+    ("requested", "code", "state"),
     [
         ("signal", 143, "PENDING"),
         ("pause", 1, "PAUSED"),
@@ -733,9 +844,9 @@ def test_a_start_that_hangs_keeps_nobody_waiting(bench):
         ("stop", 0, "CANCELLED"),
     ],
 )
-def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_start(bench, asked, code, state):
+def test_hanging_commit_ends_and_is_finished_at_the_next_start(setup, requested, code, state):
     with subprocess.Popen(
-        [sys.executable, "-c", HANGING, str(bench.folder), asked],
+        [sys.executable, "-c", HANGING, str(setup.folder), requested],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -743,24 +854,24 @@ def test_a_commit_that_hangs_keeps_nobody_waiting_and_is_finished_at_the_next_st
     ) as child:
         assert child.stdout.readline() == "hangs\n"
         began = time.monotonic()
-        if asked != "signal":
+        if requested != "signal":
             child.stdin.write("now\n")
             child.stdin.flush()
-        if "signal" in asked:
-            assert asked == "signal" or child.stdout.readline() == "noted\n"
+        if "signal" in requested:
+            assert requested == "signal" or child.stdout.readline() == "noted\n"
             child.send_signal(signal.SIGTERM)
         assert child.wait(240) == code
         assert time.monotonic() - began < 15
-    store = SqliteStore(bench.folder / "home")
+    store = SqliteStore(setup.folder / "home")
     record, (prepared,) = store.job("shop"), store_unfinished(store)
     assert (record.state.value, prepared) == (state, "PREPARED")
     assert "did not end within" in record.reason
     store.close()
     if state != "CANCELLED":
-        again = bench.job(resume=Resume() if state == "PAUSED" else None)
-        again.until_caught_up(bench.source)
+        again = setup.job(resume=Resume() if state == "PAUSED" else None)
+        again.until_caught_up(setup.source)
         again.stop()
-        assert bench.rows() == bench.expected()
+        assert setup.rows() == setup.expected()
 
 
 def store_unfinished(store):

@@ -1,4 +1,4 @@
-"""The commit cycle over the StarRocks sink, in both modes: StarRocks' own faults, kills in a row, lost loads."""
+"""The commit cycle with the StarRocks sink in both modes: faults of StarRocks, repeated kills, lost loads."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import Any
 
 import pytest
 
-import cdc.commit
-import cdc.consumer
-from cdc.parts import Limits
+import cdc.pipeline.cycles
+import cdc.retry
+from cdc.pipeline.flow_control import CommitLimits
 from channels.sinks.base import TargetTable
-from channels.sinks.starrocks import StarrocksSink
-from tests.flow.faults import CONTRACT_SEAMS, Script, put_in
-from tests.flow.faults import Fault as SeamFault
-from tests.flow.harness import JOB, Harness
-from tests.flow.process import killed
-from tests.flow.source import Source, schema_of
-from tests.seeds import seed_of
-from tests.servers.olap_cases import USER
-from tests.servers.olap_faults import Fault
-from tests.servers.starrocks.cases import MODES, sink_on, stand_in
-from tests.servers.starrocks.stand_in import StarrocksStandIn
+from channels.sinks.starrocks.sink import StarrocksSink
+from channels.sinks.stream_load.http import ClusterAddress
+from tests.emulators.cases import USER
+from tests.emulators.faults import Fault
+from tests.emulators.starrocks.cases import MODES, emulator, sink_on
+from tests.emulators.starrocks.emulator import StarrocksEmulator
+from tests.model.faults import CONTRACT_FAULT_POINTS, Script, put_in
+from tests.model.faults import Fault as FaultAtPoint
+from tests.model.harness import JOB, Harness
+from tests.model.process import killed
+from tests.model.source import Source, schema_of
+from tests.support.seeds import seed_of
 
-AT_THE_DOORS = {
+FAULTS = {
     "begin": [Fault.DROP_ANSWER, Fault.HTTP_500],
     "load": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE],
     "prepare": [Fault.DROP_ANSWER, Fault.RESET, Fault.HTTP_500, Fault.ERROR_DONE, Fault.ERROR],
@@ -36,19 +37,19 @@ AT_THE_DOORS = {
     "rollback": [Fault.DROP_ANSWER, Fault.HTTP_500],
     "state": [Fault.DROP_ANSWER, Fault.HTTP_500],
 }
-TASKS_AT_ONCE = Limits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=60, max_rows=6, task_bytes=1)
+TASKS_AT_ONCE = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=60, max_rows=6, task_bytes=1)
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.commit, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(cdc.consumer, "WIND_UP_S", 0.3)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
 class StarrocksHarness(Harness):
-    """A job into a stand-in, here or in another process."""
+    """A job into an emulator, in this or another process."""
 
     def __init__(self, folder: Path, source: Source, sink: StarrocksSink, **options: Any):
         super().__init__(folder, source, **options)
@@ -60,7 +61,7 @@ class StarrocksHarness(Harness):
     def target(self, table: str) -> TargetTable:
         return self.routes.mapping_for("shop", table).target_table(schema_of(f"shop.{table}"))
 
-    def verify_on(self, starrocks: StarrocksStandIn) -> None:
+    def verify_on(self, starrocks: StarrocksEmulator) -> None:
         expected = self.source.state()
         for table in ("orders", "items"):
             rows = dict(starrocks.execute(f"SELECT id, op FROM ods.{table}")[1])
@@ -73,18 +74,18 @@ class StarrocksHarness(Harness):
         assert (mark.incarnation, mark.checkpoint <= committed.id) == (self.run.incarnation, True)
 
 
-def harness_on(folder: Path, source: Source, starrocks: StarrocksStandIn, mode: str, **options: Any) -> Any:
+def harness_on(folder: Path, source: Source, starrocks: StarrocksEmulator, mode: str, **options: Any) -> Any:
     return StarrocksHarness(folder, source, sink_on(starrocks, mode, tries=3), **options)
 
 
 @both_modes
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_job_gets_through_starrocks_faults(tmp_path: Path, mode: str, seed: int) -> None:
+def test_starrocks_job_with_random_faults_equals_source(tmp_path: Path, mode: str, seed: int) -> None:
     source = Source.random(seed, transactions=40)
-    with stand_in() as starrocks:
+    with emulator() as starrocks:
         harness = harness_on(tmp_path, source, starrocks, mode)
         starrocks.faults = type(starrocks.faults)(seed)
-        for place, faults in AT_THE_DOORS.items():
+        for place, faults in FAULTS.items():
             for fault in faults:
                 starrocks.faults.order(place, fault, times=10**6, chance=0.02)
         harness.until_finished(runs=100)
@@ -95,9 +96,9 @@ def test_a_job_gets_through_starrocks_faults(tmp_path: Path, mode: str, seed: in
 
 @both_modes
 @pytest.mark.parametrize("loss", ["expire", "forget", "restart"])
-def test_a_job_loads_again_what_starrocks_lost(tmp_path: Path, mode: str, loss: str) -> None:
+def test_starrocks_job_replays_lost_loads(tmp_path: Path, mode: str, loss: str) -> None:
     source = Source.random(3, transactions=30)
-    with stand_in() as starrocks:
+    with emulator() as starrocks:
         harness = harness_on(tmp_path, source, starrocks, mode)
         commit, seen, lost = harness.sink.commit, set(), []
 
@@ -120,10 +121,10 @@ def test_a_job_loads_again_what_starrocks_lost(tmp_path: Path, mode: str, loss: 
         harness.close()
 
 
-def test_what_an_old_version_answers_wrongly_is_asked_for(tmp_path: Path) -> None:
-    """Versions that answer OK to a commit that failed, and know nothing of a transaction before its commit."""
+def test_starrocks_wrong_replies_of_old_versions_are_verified(tmp_path: Path) -> None:
+    """Versions that reply OK to a failed commit and do not know a transaction before its commit."""
     source = Source.random(5, transactions=30)
-    with stand_in(false_ok=True, unknown_before_commit=True, version=(4, 0, 7)) as starrocks:
+    with emulator(false_ok=True, unknown_before_commit=True, version=(4, 0, 7)) as starrocks:
         harness = harness_on(tmp_path, source, starrocks, "multi")
         commit, broken = harness.sink.commit, []
 
@@ -141,17 +142,15 @@ def test_what_an_old_version_answers_wrongly_is_asked_for(tmp_path: Path) -> Non
         harness.close()
 
 
-# kills: the job runs in a process of its own, StarRocks lives on in this one
+# kills: the job runs in a separate process, and the StarRocks emulator survives in this one
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def _run(folder: Path, source: Source, fe: list[str], sql_port: int, mode: str, faults: Any) -> None:
-    cdc.commit.FIRST_DELAY_S = 0.01
-    sink = StarrocksSink(
-        fe, username=USER[0], password=USER[1], databases=["ods"], sql_port=sql_port, multi_table=MODES[mode],
-        tries=3, pause_s=0.01,
-    )  # fmt: skip
+    cdc.retry.FIRST_DELAY_S = 0.01
+    address = ClusterAddress(tuple(fe), *USER, sql_port=sql_port)
+    sink = StarrocksSink(address, databases=["ods"], multi_table=MODES[mode], tries=3, pause_s=0.01)
     harness = StarrocksHarness(folder, source, sink, limits=TASKS_AT_ONCE, piece_rows=3)
     put_in(harness, Script(*faults))
     harness.until_finished()
@@ -159,9 +158,9 @@ def _run(folder: Path, source: Source, fe: list[str], sql_port: int, mode: str, 
 
 
 def run_in_process(
-    folder: Path, source: Source, starrocks: StarrocksStandIn, mode: str, *faults: SeamFault, timeout_s: float = 90
+    folder: Path, source: Source, starrocks: StarrocksEmulator, mode: str, *faults: FaultAtPoint, timeout_s: float = 90
 ) -> int:
-    _CONTEXT.set_forkserver_preload(["tests.flow.harness", "tests.flow.faults", "channels.sinks.starrocks"])
+    _CONTEXT.set_forkserver_preload(["tests.model.harness", "tests.model.faults", "channels.sinks.starrocks.sink"])
     given = (folder, source, starrocks.fe, starrocks.sql_port, mode, faults)
     process = _CONTEXT.Process(target=_run, args=given)
     process.start()
@@ -174,10 +173,10 @@ def run_in_process(
 
 @both_modes
 @pytest.mark.parametrize("number", [1, 4])
-def test_sigkill_with_one_checkpoint_prepared_and_the_next_one_open(tmp_path: Path, mode: str, number: int) -> None:
+def test_starrocks_sigkill_with_prepared_and_open_recovers(tmp_path: Path, mode: str, number: int) -> None:
     source = Source.random(number, transactions=40)
-    with stand_in() as starrocks:
-        fault = SeamFault("commit", "kill_with_next_open", number)
+    with emulator() as starrocks:
+        fault = FaultAtPoint("commit", "kill_with_next_open", number)
         assert run_in_process(tmp_path, source, starrocks, mode, fault) == -signal.SIGKILL
         assert run_in_process(tmp_path, source, starrocks, mode) == 0
         harness = harness_on(tmp_path, source, starrocks, mode)
@@ -186,23 +185,24 @@ def test_sigkill_with_one_checkpoint_prepared_and_the_next_one_open(tmp_path: Pa
 
 
 def many_kills(folder: Path, mode: str, *, kills: int, seed: int) -> int:
-    """SIGKILL at random seams, StarRocks' faults beside them and a source that grows; how many there were."""
+    """Send SIGKILL at random fault points, with faults of StarRocks and a growing source. Return their number."""
     draw, source, done = random.Random(seed), Source(), 0
-    with stand_in() as starrocks:
+    with emulator() as starrocks:
         starrocks.faults = type(starrocks.faults)(seed)
-        for place, faults in AT_THE_DOORS.items():
+        for place, faults in FAULTS.items():
             for fault in faults:
                 starrocks.faults.order(place, fault, times=10**6, chance=0.01)
         for _ in range(10 * kills):
             source.write_random(draw, 30)
-            seam = draw.choice([seam for seam in CONTRACT_SEAMS if seam != "rollback"])
-            fault = SeamFault(seam, draw.choice(["kill", "kill_after"]), draw.randrange(1, 9))
-            # where the sink asks for patience cycles are few, and a run may be finished before its fault
+            point = draw.choice([point for point in CONTRACT_FAULT_POINTS if point != "rollback"])
+            fault = FaultAtPoint(point, draw.choice(["kill", "kill_after"]), draw.randrange(1, 9))
+            # an overloaded sink makes few cycles, so a run may finish before its fault
             done += killed(run_in_process(folder, source, starrocks, mode, fault))
             if done == kills:
                 break
         starrocks.faults.clear()
-        assert run_in_process(folder, source, starrocks, mode, timeout_s=900) == 0  # all that the kills have left
+        # finish all checkpoints that the kills have left
+        assert run_in_process(folder, source, starrocks, mode, timeout_s=900) == 0
         harness = harness_on(folder, source, starrocks, mode)
         harness.verify_on(starrocks)
         harness.close()
@@ -210,23 +210,23 @@ def many_kills(folder: Path, mode: str, *, kills: int, seed: int) -> int:
 
 
 @both_modes
-def test_kills_in_a_row_with_faults_on(tmp_path: Path, mode: str) -> None:
+def test_starrocks_repeated_kills_with_faults_equal_source(tmp_path: Path, mode: str) -> None:
     assert many_kills(tmp_path, mode, kills=5, seed=seed_of()) == 5
 
 
-@pytest.mark.stress  # minutes: make stress-long
+@pytest.mark.stress  # takes minutes: make stress-long
 @pytest.mark.timeout(3600)
 @both_modes
-def test_a_hundred_kills_with_faults_on(tmp_path: Path, mode: str) -> None:
+def test_starrocks_hundred_kills_with_faults_equal_source(tmp_path: Path, mode: str) -> None:
     assert many_kills(tmp_path, mode, kills=100, seed=seed_of()) == 100
 
 
-# whole transactions at one moment
+# visibility of whole transactions
 
 
 @both_modes
-def test_a_reader_of_two_tables_sees_half_a_transaction_in_single_mode_alone(tmp_path: Path, mode: str) -> None:
-    """Each transaction changes as many rows of one table as of the other."""
+def test_starrocks_multi_mode_shows_only_whole_transactions(tmp_path: Path, mode: str) -> None:
+    """Each transaction changes the same number of rows in both tables."""
     source = Source()
     for number in range(60):
         rows = [("shop.orders", number), ("shop.items", number)]
@@ -236,7 +236,7 @@ def test_a_reader_of_two_tables_sees_half_a_transaction_in_single_mode_alone(tmp
             else []
         )
         source.write(*rows, *old)
-    with stand_in() as starrocks:
+    with emulator() as starrocks:
         harness = harness_on(tmp_path, source, starrocks, mode, limits=TASKS_AT_ONCE)
         starrocks.faults.order("load", Fault.SLOW, times=10**6, chance=0.3, seconds=0.02)
         starrocks.faults.order("commit", Fault.SLOW, times=10**6, chance=0.5, seconds=0.03)
@@ -253,7 +253,7 @@ def test_a_reader_of_two_tables_sees_half_a_transaction_in_single_mode_alone(tmp
         harness.until_finished()
         ended.set()
         reader.join()
-        assert len(seen) > 5, "too little was seen for a proof"
+        assert len(seen) > 5, "fewer than six states were seen"
         assert all(orders == items for orders, items in seen) is (mode == "multi"), seen
         harness.verify_on(starrocks)
         harness.close()

@@ -1,4 +1,4 @@
-"""The class archive: made once in the background, used by every later JVM, and never in anybody's way."""
+"""The class archive: created once in the background, used by later JVMs, ignored if it is damaged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from spark import archive
-from spark.archive import archive_options, ensure_archive
+from spark import class_archive as archive
+from spark.class_archive import archive_options, ensure_archive
 
 _SESSION = """
 import sys
-from spark.archive import archive_options
+from spark.class_archive import archive_options
 from spark.session import build_session
 session = build_session("archived", "local[1]", java_options=archive_options() + " -Xlog:class+load:file=" + sys.argv[1])
 print("rows", session.range(3).count())
@@ -23,8 +23,8 @@ session.stop()
 """
 
 
-def test_later_jvms_take_their_classes_from_it(tmp_path: Path) -> None:
-    """The one of this machine, as ``make warm`` leaves it, since it takes half a minute of CPU time."""
+def test_archive_is_used_by_later_jvms(tmp_path: Path) -> None:
+    """Use the archive of this machine, which `make warm` creates, because it needs half a minute of CPU time."""
     ensure_archive()
     classes = tmp_path / "classes.log"
     done = subprocess.run([sys.executable, "-c", _SESSION, str(classes)], capture_output=True, text=True, check=True)
@@ -35,10 +35,10 @@ def test_later_jvms_take_their_classes_from_it(tmp_path: Path) -> None:
     assert len(archived) > len(spark) // 2 > 500
 
 
-def test_a_second_process_leaves_the_making_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensure_archive_second_process_creates_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_CACHE", str(tmp_path))
     assert archive_options() == ""
-    path = archive._archive()
+    path = archive.archive_path()
     assert path is not None
     with path.with_suffix(".lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
@@ -47,9 +47,9 @@ def test_a_second_process_leaves_the_making_to_the_first(tmp_path: Path, monkeyp
     assert archive_options() == ""
 
 
-def test_a_damaged_archive_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_damaged_is_ignored_by_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_CACHE", str(tmp_path))
-    damaged = archive._archive()
+    damaged = archive.archive_path()
     assert damaged is not None
     damaged.write_bytes(b"half an archive")
     command = ["java", *shlex.split(archive_options()), "-version"]

@@ -1,4 +1,4 @@
-"""Tasks on a real local Spark reach Doris from the executors, packed and typed."""
+"""Tasks on a local Spark load rows into Doris from executors, packed and typed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc.batch import Changes
 from cdc.errors import LoadRejected, SinkBusy
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.batch import Changes
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping
-from channels.sinks.base import CheckpointMark
-from channels.sinks.doris import DorisSink
-from channels.task import RunIdentity, SparkTaskRunner
+from channels.sinks.base import SinkCheckpoint
+from channels.sinks.doris.sink import DorisSink
+from channels.spark_runner import SparkTaskRunner
+from channels.task import RunIdentity
 from spark.frames import typed_frame
 from spark.session import SessionHolder
-from tests.servers.doris.cases import sink_on, stand_in
-from tests.servers.doris.stand_in import DorisStandIn
-from tests.servers.olap_cases import TABLE, committed_once, mark_of, name_of, rows_of
-from tests.servers.olap_faults import Fault
+from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, rows_of
+from tests.emulators.doris.cases import emulator, sink_on
+from tests.emulators.doris.emulator import DorisEmulator
+from tests.emulators.faults import Fault
+from tests.support.loading import prepare
 
 RUN = RunIdentity("shop", "0badcafe", 1)
 SCHEMA = TableSchema(
@@ -38,13 +40,13 @@ SCHEMA = TableSchema(
 
 
 @pytest.fixture
-def doris() -> Iterator[DorisStandIn]:
-    with stand_in(backends=2) as doris:
+def doris() -> Iterator[DorisEmulator]:
+    with emulator(backends=2) as doris:
         yield doris
 
 
 @pytest.fixture
-def sink(doris: DorisStandIn) -> Iterator[DorisSink]:
+def sink(doris: DorisEmulator) -> Iterator[DorisSink]:
     sink = sink_on(doris)
     yield sink
     sink.close()
@@ -59,9 +61,7 @@ def changes(*rows: tuple[int, str | None, bool]) -> Changes:
     return Changes(SCHEMA, pa.RecordBatch.from_pydict({name: list(values) for name, values in data.items()}, schema))
 
 
-def test_many_channels_are_loaded_from_executors_and_committed(
-    doris: DorisStandIn, sink: DorisSink, sessions: SessionHolder
-) -> None:
+def test_submit_many_channels_loads_and_commits(doris: DorisEmulator, sink: DorisSink, sessions: SessionHolder) -> None:
     runner = SparkTaskRunner(sessions, sink)
     channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(6)]
     for number, channel in enumerate(channels):
@@ -70,34 +70,34 @@ def test_many_channels_are_loaded_from_executors_and_committed(
     doris.faults.order("load", Fault.DROP_ANSWER, times=2)
     tasks = [task for channel in channels if (task := channel.task_for(RUN, 1)) is not None]
     loads = [load for future in runner.submit(tasks) for load in future.result()]
-    sink.commit(loads, CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 9), 4))
+    sink.commit(loads, SinkCheckpoint("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 9), 4))
     for number in range(6):
         assert doris.rows(f"SELECT * FROM ods.t{number}") == [(number, "new", "x")]
     committed_once(doris, [load.detail["label"] for load in loads])
     runner.cancel(0)
 
 
-def test_errors_come_back_from_executors_as_they_are(
-    doris: DorisStandIn, sink: DorisSink, sessions: SessionHolder
+def test_prepare_errors_of_executors_keep_their_class(
+    doris: DorisEmulator, sink: DorisSink, sessions: SessionHolder
 ) -> None:
     sink.ensure_table(TABLE)
     doris.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
     frame = typed_frame(sessions.get(), [rows_of((5, "too long", False, 1))])
     with pytest.raises(LoadRejected, match="length of input is too long"):
-        sink.prepare(frame, name_of(), TABLE)
+        prepare(sink, frame, name_of(), TABLE)
     doris.faults.order("load", Fault.ERROR)
     with pytest.raises(SinkBusy) as caught:
-        sink.prepare(frame, name_of(2), TABLE)
+        prepare(sink, frame, name_of(2), TABLE)
     assert caught.value.after_s > 0
 
 
-def test_a_frame_is_prepared_in_parts(doris: DorisStandIn, sessions: SessionHolder) -> None:
-    sink = sink_on(doris, parts=3)
+def test_prepare_repeated_returns_same_load(doris: DorisEmulator, sessions: SessionHolder) -> None:
+    sink = sink_on(doris)
     sink.ensure_table(TABLE)
     frame = typed_frame(sessions.get(), [rows_of(*((number, f"n{number}", False, number) for number in range(60)))])
-    loads = sink.prepare(frame, name_of(), TABLE)
-    assert len(loads) == 3
-    assert sink.prepare(frame, name_of(), TABLE) == loads  # by their labels
+    loads = prepare(sink, frame, name_of(), TABLE)
+    assert len(loads) == 1
+    assert prepare(sink, frame, name_of(), TABLE) == loads  # by their labels
     sink.commit(loads, mark_of())
     assert len(doris.rows("SELECT * FROM ods.orders")) == 60
     sink.close()

@@ -1,4 +1,4 @@
-"""The session: what reaches its JVM, and by which road."""
+"""The session: settings of its JVM, secrets, Python workers, Spark Connect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SESSION = """
 from pathlib import Path
 from spark.session import SessionHolder
 from spark.settings import static_settings
-def told(key):
+def show(key):
     conf = {"spark.hadoop.fs.s3a.secret.key": key, "spark.hadoop.fs.s3a.endpoint": "an-endpoint",
             "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
-    holder = SessionHolder("told", "local[1]", conf)
+    holder = SessionHolder("settings", "local[1]", conf)
     context = holder.get().sparkContext
     hadoop = context._jsc.hadoopConfiguration()
     print(hadoop.get("fs.s3a.secret.key"), context.getConf().get("spark.hadoop.fs.s3a.secret.key"))
@@ -32,42 +32,42 @@ def told(key):
     print("java" in line, "an-endpoint" in line, key in line)
     print("-XX:+UseParallelGC" in line, "-Djava.io.tmpdir=" in line, "-XX:+UseSerialGC" in line)
     holder.close()
-told("first-key")
-told("second-key")  # a job file that was read again: the JVM is the same one
+show("first-key")
+show("second-key")  # another job file: the JVM is the same one
 """
 
 
-def test_secrets_reach_the_jvm_and_are_not_on_its_command_line_but_options_are() -> None:
+def test_session_secrets_are_not_on_command_line_of_jvm() -> None:
     done = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "first-key first-key",
-        "an-endpoint local[1] told",
+        "an-endpoint local[1] settings",
         "True True False",
         "True True False",
         "second-key second-key",
-        "an-endpoint local[1] told",
+        "an-endpoint local[1] settings",
         "True True False",
         "True True False",
     ]
 
 
-def test_workers_import_pyspark_from_its_folder_not_from_the_zip_that_spark_names_first(
+def test_workers_import_pyspark_from_folder_not_from_zip(
     sessions: SessionHolder,
 ) -> None:
     def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import py4j
         import pyspark
 
-        zips = [place.endswith(".zip") for place in sys.path]
+        zips = [path.endswith(".zip") for path in sys.path]
         for _ in batches:
-            yield pa.RecordBatch.from_pydict({"place": [pyspark.__file__, py4j.__file__, str(any(zips))]})
+            yield pa.RecordBatch.from_pydict({"path": [pyspark.__file__, py4j.__file__, str(any(zips))]})
 
-    rows = sessions.get().range(1).mapInArrow(seen, "place string").collect()
-    assert [row.place for row in rows] == [pyspark.__file__, py4j.__file__, "True"]  # zips are there, behind
+    rows = sessions.get().range(1).mapInArrow(seen, "path string").collect()
+    assert [row.path for row in rows] == [pyspark.__file__, py4j.__file__, "True"]  # the zips follow
 
 
 class ConnectSession:
-    """A session of Spark Connect, which its server closes while nobody asks."""
+    """A session of Spark Connect, which its server closes when it is idle."""
 
     def __init__(self) -> None:
         self.is_stopped = self.is_expired = False
@@ -83,7 +83,7 @@ class ConnectSession:
         return "UTC"
 
 
-def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_session_closed_by_spark_connect_creates_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.session, "build_session", lambda *_, **__: ConnectSession())
     holder = SessionHolder("idle", remote="sc://spark:15002")
     first = holder.get()
@@ -91,10 +91,10 @@ def test_a_session_that_spark_connect_has_closed_is_built_anew(monkeypatch: pyte
     first.is_expired = True
     second = holder.get()
     assert second is not first and holder.get() is second
-    assert first.is_stopped, "else PySpark would hand it out again"
+    assert first.is_stopped, "otherwise PySpark would return it again"
 
 
-def test_a_cluster_s_executors_are_told_no_address_or_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_settings_of_cluster_have_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     cluster, local = (static_settings(master) for master in ("spark://elsewhere:7077", "local[2]"))
     assert "spark.driver.host" not in cluster, "Spark finds the address that others can call"

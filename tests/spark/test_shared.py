@@ -1,4 +1,4 @@
-"""Rows in shared memory: read where they lie by another process, and gone when they are closed."""
+"""Rows in shared memory: read by other processes, and deleted at close."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ import pytest
 
 from spark.frames import packed_frame, shared_frame, unpacked
 from spark.session import SessionHolder
-from spark.shared import SharedRows, is_shared, shared_rows
+from spark.shared_memory import SharedRows, is_shared, shared_rows
 
 FIRST = pa.RecordBatch.from_pydict({"id": [1, 2], "name": ["a", None]})
 OTHER = pa.RecordBatch.from_pydict({"price": [1.5]})
 
 
-def test_another_process_reads_them() -> None:
+def test_shared_rows_are_readable_in_another_process() -> None:
     with SharedRows() as memory:
         memory.put([OTHER])
         offset, size = memory.put([FIRST, FIRST.slice(1)])
-        code = (
-            f"from spark.shared import shared_rows; print(shared_rows({memory.path!r}, {offset}, {size}).to_pydict())"
-        )
+        code = f"from spark.shared_memory import shared_rows; print(shared_rows({memory.path!r}, {offset}, {size}).to_pydict())"
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout.strip() == "{'id': [1, 2, 2], 'name': ['a', None, None]}"
 
 
-def test_rows_outlive_the_file_and_the_file_ends_at_close() -> None:
+def test_shared_rows_stay_readable_after_close() -> None:
     with SharedRows() as memory:
         rows = shared_rows(memory.path, *memory.put([FIRST]))
         assert is_shared(memory.path)
@@ -37,8 +35,8 @@ def test_rows_outlive_the_file_and_the_file_ends_at_close() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_executors_get_them_in_order(sessions: SessionHolder, shared: bool) -> None:
-    assert sessions.shares_memory()  # else the main road is not tested
+def test_executors_read_rows_in_order(sessions: SessionHolder, shared: bool) -> None:
+    assert sessions.shares_memory()  # otherwise shared memory is not tested
     partitions = [[(0, [FIRST]), (2, [OTHER, OTHER])], [(1, [FIRST.slice(1)])]]
 
     def seen(batches):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Tasks on a real local Spark reach StarRocks from the executors; in one transaction they keep their order."""
+"""Tasks on a local Spark load rows into StarRocks from executors; in one transaction they keep their order."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc.batch import Changes
-from cdc.errors import LoadLost, LoadRejected, SinkUnavailable
-from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.errors import LoadRejected, PreparedLoadLost, SinkUnavailable
+from cdc.model.batch import Changes
+from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping
-from channels.task import RunIdentity, SparkTaskRunner, Task
+from channels.spark_runner import SparkTaskRunner
+from channels.task import RunIdentity, Task
 from spark.frames import typed_frame
 from spark.session import SessionHolder
-from tests.servers.olap_cases import TABLE, committed_once, mark_of, name_of, rows_of
-from tests.servers.olap_faults import Fault
-from tests.servers.starrocks.cases import MODES, sink_on, stand_in
+from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, rows_of
+from tests.emulators.faults import Fault
+from tests.emulators.starrocks.cases import MODES, emulator, sink_on
+from tests.support.loading import prepare
 
 RUN = RunIdentity("shop", "0a1b2c3d", 1)
 SCHEMA = TableSchema(
@@ -46,14 +48,14 @@ def tasks_of(channels: list[Channel], checkpoint: int = 1) -> list[Task]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_many_tasks_of_many_channels_win_in_their_order(mode: str, sessions: SessionHolder) -> None:
-    with stand_in() as starrocks:
+def test_submit_tasks_of_channels_are_applied_in_order(mode: str, sessions: SessionHolder) -> None:
+    with emulator() as starrocks:
         sink = sink_on(starrocks, mode)
         runner = SparkTaskRunner(sessions, sink)
         channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(4)]
         for channel in channels:
             sink.ensure_table(channel.target)
-        # the first load of a table is slow: what came later must not overtake it
+        # the first load of a table is slow, and later ones must not overtake it
         starrocks.faults.order("load", Fault.SLOW, times=3, seconds=0.4)
         futures = []
         for version in range(4):
@@ -71,8 +73,8 @@ def test_many_tasks_of_many_channels_win_in_their_order(mode: str, sessions: Ses
         sink.close()
 
 
-def test_a_lost_share_of_the_one_transaction_fails_what_follows_it(sessions: SessionHolder) -> None:
-    with stand_in() as starrocks:
+def test_submit_failed_load_fails_following_tasks_of_channel(sessions: SessionHolder) -> None:
+    with emulator() as starrocks:
         sink = sink_on(starrocks)
         runner = SparkTaskRunner(sessions, sink)
         channel = Channel(Mapping("shop.t", "ods.t"), SCHEMA)
@@ -84,7 +86,7 @@ def test_a_lost_share_of_the_one_transaction_fails_what_follows_it(sessions: Ses
             futures += runner.submit(tasks_of([channel]))
         for future in futures:
             assert isinstance(future.exception(), SinkUnavailable)
-        # the next checkpoint is not held back by it
+        # the next checkpoint is not affected
         channel.add(changes((1, "again", False)))
         (future,) = runner.submit(tasks_of([channel], 2))
         sink.commit(future.result(), mark_of(2))
@@ -94,46 +96,46 @@ def test_a_lost_share_of_the_one_transaction_fails_what_follows_it(sessions: Ses
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_refused_row_comes_back_with_its_reason(mode: str, sessions: SessionHolder) -> None:
-    with stand_in() as starrocks:
+def test_prepare_refused_row_raises_with_reason(mode: str, sessions: SessionHolder) -> None:
+    with emulator() as starrocks:
         sink = sink_on(starrocks, mode)
         sink.ensure_table(TABLE)
         starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
-        # where all rows of a table are refused in a transaction over several, nothing tells why
+        # if all rows of a table are refused in a transaction over several tables, StarRocks reports no reason
         frame = typed_frame(sessions.get(), [rows_of((5, "too long", False, 1), (6, "ok", False, 2))])
         loads: tuple[Any, ...] = ()
         with pytest.raises(LoadRejected, match="length of input is too long"):
-            loads = sink.prepare(frame, name_of(), TABLE)
+            loads = prepare(sink, frame, name_of(), TABLE)
             sink.commit(loads, mark_of())
         starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(10) NULL")
-        if mode == "multi":  # it was refused at the commit: all of it is loaded again
-            with pytest.raises(LoadLost):
+        if mode == "multi":  # the commit refused it, so all rows must be loaded again
+            with pytest.raises(PreparedLoadLost):
                 sink.commit(loads, mark_of())
-        sink.commit(sink.prepare(frame, name_of(2), TABLE), mark_of(2))
+        sink.commit(prepare(sink, frame, name_of(2), TABLE), mark_of(2))
         assert starrocks.rows("SELECT * FROM ods.orders") == [(5, "too long"), (6, "ok")]
         sink.close()
 
 
-def test_parts_of_a_frame_are_transactions_of_their_own_in_single_mode(sessions: SessionHolder) -> None:
-    with stand_in() as starrocks:
-        sink = sink_on(starrocks, "single", parts=3)
+def test_prepare_repeated_returns_same_load(sessions: SessionHolder) -> None:
+    with emulator() as starrocks:
+        sink = sink_on(starrocks, "single")
         sink.ensure_table(TABLE)
         rows = [rows_of(*((number, f"n{number}", False, number) for number in range(60)))]
         frame = typed_frame(sessions.get(), rows)
-        loads = sink.prepare(frame, name_of(), TABLE)
-        assert len(loads) == 3
-        assert sink.prepare(frame, name_of(), TABLE) == loads  # by their labels
+        loads = prepare(sink, frame, name_of(), TABLE)
+        assert len(loads) == 1
+        assert prepare(sink, frame, name_of(), TABLE) == loads  # by their labels
         sink.commit(loads, mark_of())
         assert len(starrocks.rows("SELECT * FROM ods.orders")) == 60
         sink.close()
 
 
-def test_a_follower_that_is_asked_first_leads_to_the_leader(sessions: SessionHolder) -> None:
-    with stand_in(followers=1) as starrocks:
+def test_commit_through_follower_reaches_leader(sessions: SessionHolder) -> None:
+    with emulator(followers=1) as starrocks:
         starrocks.frontends.reverse()  # the follower is asked first
         sink = sink_on(starrocks)
         sink.ensure_table(TABLE)
         frame = typed_frame(sessions.get(), [rows_of((1, "a", False, 1))])
-        sink.commit(sink.prepare(frame, name_of(), TABLE), mark_of())
+        sink.commit(prepare(sink, frame, name_of(), TABLE), mark_of())
         assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "a")]
         sink.close()

@@ -1,4 +1,4 @@
-"""The start of Spark's JVM has a limit, and no process outlives the one that started it."""
+"""The start of Spark's JVM has a time limit, and its processes end with the process that started them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 import spark.gateway
 import spark.session
-from cdc.errors import Answer, SurroundingsError, decide
-from spark.archive import ensure_archive
+from cdc.errors import ErrorAction, PrerequisiteError, action_for
+from spark.class_archive import ensure_archive
 from spark.gateway import JvmFolder, _connection, launch_jvm
 from spark.session import SessionHolder
 
@@ -39,10 +39,10 @@ _FAULTS = {
 
 @pytest.fixture
 def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Replace Java by a script; all processes below carry a mark."""
+    """Replace Java by a script; all its child processes have a mark in their environment."""
     monkeypatch.setenv(_MARK, str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    # another test of this process may have a session, which it keeps
+    # another test of this process may have a session, which must stay
     monkeypatch.setattr(spark.session, "_running_jvm", lambda: None)
     for module in (spark.gateway, spark.session):
         monkeypatch.setattr(module, "forget_jvm", lambda: None)
@@ -75,21 +75,21 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 @pytest.mark.parametrize("fault", _FAULTS)
-def test_jvm_that_does_not_start_is_killed_with_its_group(
+def test_launch_jvm_failing_start_is_killed_with_group(
     tmp_path: Path, fake_java: Callable[[str], None], fault: str
 ) -> None:
     body, message = _FAULTS[fault]
     fake_java(body)
     folder = JvmFolder()
-    with pytest.raises(SurroundingsError, match=message) as caught:
+    with pytest.raises(PrerequisiteError, match=message) as caught:
         launch_jvm({}, "local[1]", folder, 1.5)
-    assert decide(caught.value) is Answer.RETRY
+    assert action_for(caught.value) is ErrorAction.RETRY
     assert caught.value.exit_code == 3
     wait_for(lambda: not marked(tmp_path), "a process is left")
     assert not folder.path.exists()
 
 
-def test_one_start_at_a_time_and_all_waiters_get_its_error(tmp_path: Path, fake_java: Callable[[str], None]) -> None:
+def test_get_concurrent_callers_share_one_start_and_its_error(tmp_path: Path, fake_java: Callable[[str], None]) -> None:
     fake_java(_HANG)
     holder = SessionHolder("waits", "local[1]", start_limit_s=3)
     errors: list[BaseException] = []
@@ -97,7 +97,7 @@ def test_one_start_at_a_time_and_all_waiters_get_its_error(tmp_path: Path, fake_
     def get() -> None:
         try:
             holder.get()
-        except SurroundingsError as error:
+        except PrerequisiteError as error:
             errors.append(error)
 
     threads = [threading.Thread(target=get) for _ in range(6)]
@@ -114,19 +114,19 @@ def test_one_start_at_a_time_and_all_waiters_get_its_error(tmp_path: Path, fake_
     holder.close()
 
 
-def test_close_ends_a_start_and_no_later_one_begins(tmp_path: Path, fake_java: Callable[[str], None]) -> None:
+def test_close_ends_start_and_prevents_later_ones(tmp_path: Path, fake_java: Callable[[str], None]) -> None:
     fake_java(_HANG)
     holder = SessionHolder("stops", "local[1]", start_limit_s=600)
     holder.warm_up()
     wait_for(lambda: (tmp_path / "started").exists(), "no start")
     holder.close()
-    wait_for(lambda: not holder.is_warming, "the start goes on")
-    with pytest.raises(SurroundingsError, match="closed"):
+    wait_for(lambda: not holder.is_warming, "the start does not end")
+    with pytest.raises(PrerequisiteError, match="closed"):
         holder.get()
     wait_for(lambda: not marked(tmp_path), "a process is left")
 
 
-_BUILDER = "from spark.archive import ensure_archive; ensure_archive()"
+_BUILDER = "from spark.class_archive import ensure_archive; ensure_archive()"
 _DRIVER = """
 import signal, sys, time
 from pathlib import Path
@@ -173,7 +173,7 @@ def _killed(tmp_path: Path, code: str, is_ready: Callable[[], object]) -> None:
     wait_for(lambda: not marked(tmp_path), f"left: {marked(tmp_path)}")
 
 
-def test_archive_builder_ends_with_a_killed_driver(
+def test_archive_builder_ends_with_killed_driver(
     tmp_path: Path, fake_java: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_java(_HANG)
@@ -191,9 +191,7 @@ def test_archive_builder_ends_when_its_folder_is_deleted(
     wait_for(lambda: not marked(tmp_path), "a process is left")
 
 
-def test_jvm_daemon_and_hanging_worker_end_with_a_killed_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jvm_daemon_and_worker_end_with_killed_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_MARK, str(tmp_path))
     _killed(
         tmp_path,
@@ -202,7 +200,7 @@ def test_jvm_daemon_and_hanging_worker_end_with_a_killed_driver(
     )
 
 
-def test_connection_file_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_connection_file_is_read_when_complete(tmp_path: Path) -> None:
     folder = JvmFolder()
 
     class Alive:

@@ -1,4 +1,4 @@
-"""Tasks on a real local Spark: packed and typed rows reach a Delta table alike."""
+"""Tasks on a local Spark write the same rows to a Delta table, packed and typed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc.batch import Changes, LoadName
 from cdc.errors import LoadRejected, SchemaMismatch, SinkUnavailable
-from cdc.position import BinlogPosition
-from cdc.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.batch import Changes, LoadName
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping, SparkExpressionTypes
-from channels.sinks.base import CheckpointMark
-from channels.sinks.delta import DeltaSink
-from channels.task import RunIdentity, SparkTaskRunner, _data_exception
+from channels.sinks.base import SinkCheckpoint
+from channels.sinks.delta.sink import DeltaSink
+from channels.spark_runner import SparkTaskRunner, _data_exception
+from channels.task import RunIdentity
 from spark.frames import typed_frame
 from spark.session import SessionHolder
+from tests.support.loading import prepare
 
 RUN = RunIdentity("shop", "0badcafe", 1)
 SCHEMA = TableSchema(
@@ -54,7 +56,7 @@ ROW = {
 
 
 def changes(*rows: dict[str, Any], first: int = 1) -> Changes:
-    """Changes of whole rows with defaults; ``deleted=True`` makes a delete."""
+    """Return Changes of rows with default values; ``deleted=True`` marks a delete."""
     fields = [pa.field(column.name, column.arrow) for column in SCHEMA.columns]
     schema = pa.schema([*fields, pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())])
     found = []
@@ -86,7 +88,7 @@ def load(runner: SparkTaskRunner, sink: DeltaSink, channel: Channel, checkpoint:
     futures = runner.submit([task] if (task := channel.task_for(RUN, checkpoint)) else [])
     loads = [load for future in futures for load in future.result()]
     position = BinlogPosition("b.000001", 4)
-    sink.commit(loads, CheckpointMark(RUN.job, RUN.incarnation, RUN.fence, checkpoint, position, position, 1))
+    sink.commit(loads, SinkCheckpoint(RUN.job, RUN.incarnation, RUN.fence, checkpoint, position, position, 1))
 
 
 def rows(folder: Path, order: str = "id") -> list[dict[str, Any]]:
@@ -95,7 +97,7 @@ def rows(folder: Path, order: str = "id") -> list[dict[str, Any]]:
     return pa.table(found).to_pylist()
 
 
-def test_rows_reach_the_table_as_they_are(
+def test_task_copies_rows_unchanged(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
@@ -108,7 +110,7 @@ def test_rows_reach_the_table_as_they_are(
     ]
 
 
-def test_renamed_columns_are_copied_without_spark_sql(
+def test_task_renamed_columns_are_copies(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     mapping = Mapping("shop.orders", "ods.few", columns={"Mail": "EMAIL", "number": "id", "again": "email"})
@@ -121,7 +123,7 @@ def test_renamed_columns_are_copied_without_spark_sql(
     assert rows(tmp_path / "ods/few", "number") == [{"Mail": None, "number": decimal.Decimal(2), "again": None}]
 
 
-def test_typed_rows_are_the_same_as_packed_ones(
+def test_task_typed_rows_equal_packed_rows(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     columns = {column.name: column.name for column in SCHEMA.columns}
@@ -134,7 +136,7 @@ def test_typed_rows_are_the_same_as_packed_ones(
     assert schemas[0] == schemas[1]
 
 
-def test_expressions_filter_and_deletes(
+def test_task_with_expressions_filter_and_deletes(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     mapping = Mapping(
@@ -148,29 +150,29 @@ def test_expressions_filter_and_deletes(
     assert [(column.name, column.arrow) for column in channel.target.columns][2] == ("ratio", pa.decimal128(10, 3))
     load(runner, sink, channel, 1, changes({"id": 1}, {"id": 2}, {"id": 3, "country": "FR"}, {"id": 4, "email": None}))
     assert [row["number"] for row in rows(tmp_path / "ods/german", "number")] == [1, 2]
-    # 1 leaves by the filter; the delete of 2 has an email that would divide by zero
+    # the filter removes row 1; the delete of row 2 has an email with which the expression would divide by zero
     load(runner, sink, channel, 2, changes({"id": 1, "country": "FR"}, {"id": 2, "email": "", "deleted": True}))
     assert rows(tmp_path / "ods/german", "number") == []
 
 
-def test_an_expression_that_does_not_stand_is_refused_by_name(sessions: SessionHolder) -> None:
+def test_channel_invalid_expression_raises_with_column(sessions: SessionHolder) -> None:
     mapping = Mapping("shop.orders", "ods.bad", columns={"id": "id", "mail": "no_such_function(email)"})
     with pytest.raises(SchemaMismatch, match="mail"):
         Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
 
 
 @pytest.mark.parametrize("expression", ["cast(email as int)", "id / (length(email) - length(email))"])
-def test_a_value_that_an_expression_cannot_take_is_no_fault_that_passes(
+def test_task_expression_failing_for_value_raises_load_rejected(
     sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner, expression: str
 ) -> None:
     mapping = Mapping("shop.orders", "ods.typed", columns={"id": "id", "number": expression})
     channel = Channel(mapping, SCHEMA, SparkExpressionTypes(sessions))
     with pytest.raises(LoadRejected, match=r"\[(CAST_INVALID_INPUT|DIVIDE_BY_ZERO)\]") as caught:
         load(runner, sink, channel, 1, changes({"id": 1}))
-    assert caught.value.where["tables"] == "ods.typed" and "filter" in caught.value.mend
+    assert caught.value.context["tables"] == "ods.typed" and "filter" in caught.value.hint
 
 
-def test_spark_is_understood_however_long_the_value_is() -> None:
+def test_data_exception_with_long_value_is_shortened() -> None:
     text = "Job aborted: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{}' of the type"
     told = _data_exception(text.format("[A] \n" * 200_000) + ' "STRING" cannot be cast. SQLSTATE: 22018\n== SQL ==')
     assert told.startswith("[CAST_INVALID_INPUT] The value '[A] [A] ") and told.endswith("(SQLSTATE: 22018)")
@@ -178,10 +180,10 @@ def test_spark_is_understood_however_long_the_value_is() -> None:
     assert _data_exception("[A] " * 100_000 + "Connection refused") == ""
 
 
-def test_many_small_tasks_share_a_job(
+def test_submit_small_tasks_share_one_spark_job(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
-    load(runner, sink, Channel(Mapping("shop.first", "ods.first"), SCHEMA), 1, changes({"id": 0}))  # a session begins
+    load(runner, sink, Channel(Mapping("shop.first", "ods.first"), SCHEMA), 1, changes({"id": 0}))  # starts the session
     channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(20)]
     for number, channel in enumerate(channels):
         sink.ensure_table(channel.target)
@@ -194,59 +196,61 @@ def test_many_small_tasks_share_a_job(
     assert sorted(load.table for load in loads) == sorted(channel.target.name for channel in channels)
 
 
-def test_a_refused_row_comes_back_as_the_error_it_is(
+def test_task_null_in_not_null_column_raises_load_rejected(
     sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
     with pytest.raises(LoadRejected) as caught:
         load(runner, sink, channel, 1, changes({"id": 1}, {"id": 2, "country": None}))
-    assert caught.value.where["column"] == "country"
-    assert "2" in str(caught.value.where["keys"])
+    assert caught.value.context["column"] == "country"
+    assert "2" in str(caught.value.context["keys"])
 
 
-def test_folder_that_executors_do_not_see_raises(
+def test_task_folder_unseen_by_executors_raises(
     monkeypatch: pytest.MonkeyPatch, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
-    sink._probe()
-    monkeypatch.setattr(sink, "_probe", lambda: "seen-elsewhere")  # another host's folder of the same name lacks it
+    sink._staging._probe()
+    monkeypatch.setattr(
+        sink._staging, "_probe", lambda: "seen-elsewhere"
+    )  # the folder of the same name on another host does not have it
     with pytest.raises(SinkUnavailable, match="does not see"):
         load(runner, sink, channel, 1, changes({"id": 1}))
 
 
-def test_root_removed_between_probe_and_task_is_gone(
+def test_task_root_removed_after_probe_raises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
-    token = sink._probe()
-    monkeypatch.setattr(sink, "_probe", lambda: token)
+    token = sink._staging._probe()
+    monkeypatch.setattr(sink._staging, "_probe", lambda: token)
     away = tmp_path.with_name("away")
     tmp_path.rename(away)
     try:
-        with pytest.raises(SinkUnavailable, match=f"is gone.*path {tmp_path}"):
+        with pytest.raises(SinkUnavailable, match=f"does not exist.*path {tmp_path}"):
             load(runner, sink, channel, 1, changes({"id": 1}))
         assert not tmp_path.exists()
     finally:
         away.rename(tmp_path)
 
 
-def test_a_frame_is_split_by_key_into_the_same_parts_each_time(
-    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink
-) -> None:
+def test_prepare_repeated_returns_same_load(tmp_path: Path, sessions: SessionHolder, sink: DeltaSink) -> None:
     target = Mapping("shop.orders", "ods.orders").target_table(SCHEMA)
     sink.ensure_table(target)
     given = changes(*({"id": number} for number in range(50)))
     name = LoadName("shop", "0badcafe", 1, 1, "ods.orders", 0)
-    found = [sink.prepare(typed_frame(sessions.get(), [given.rows]), name, target) for _ in range(2)]
+    found = [prepare(sink, typed_frame(sessions.get(), [given.rows]), name, target) for _ in range(2)]
     assert found[0] == found[1]
-    assert [load.name.part for load in found[0]] == [0, 1]
+    assert [load.name.part for load in found[0]] == [0]
     sink.commit(
-        found[0], CheckpointMark("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 1)
+        found[0], SinkCheckpoint("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 1)
     )
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == list(range(50))
 
 
-def test_cancelled_tasks_give_nothing(sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner) -> None:
+def test_cancel_running_task_raises_cancelled_error(
+    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
     sink.ensure_table(channel.target)
     channel.add(changes({"id": 1}))
@@ -258,7 +262,7 @@ def test_cancelled_tasks_give_nothing(sessions: SessionHolder, sink: DeltaSink, 
         futures[0].result(timeout=0)
 
 
-def test_a_session_whose_jvm_died_is_built_anew(tmp_path: Path, sink: DeltaSink, sessions: SessionHolder) -> None:
+def test_session_with_dead_jvm_is_replaced(tmp_path: Path, sink: DeltaSink, sessions: SessionHolder) -> None:
     runner = SparkTaskRunner(sessions, sink)
     channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
     load(runner, sink, channel, 1, changes({"id": 1}))
@@ -269,10 +273,10 @@ def test_a_session_whose_jvm_died_is_built_anew(tmp_path: Path, sink: DeltaSink,
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == [1, 2]
 
 
-def test_a_typed_task_is_one_part_however_spark_cuts_its_rows(
+def test_task_typed_rows_are_written_as_one_part(
     tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
 ) -> None:
-    """Spark makes a partition of every ``maxRecordsPerBatch`` rows; each would be written under the same name."""
+    """Spark creates a partition per ``maxRecordsPerBatch`` rows; each would be written with the same name."""
     setting, conf = "spark.sql.execution.arrow.maxRecordsPerBatch", sessions.get().conf
     before = conf.get(setting)
     conf.set(setting, "100")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc.config import CanalSource, Config, load_config
+from cdc.config.models import Config, load_config
+from cdc.config.source_models import CanalSourceConfig
 
 ROOT = Path(__file__).parents[2]
 PINNED = re.compile(r".+:([a-z]+-|v)?\d+\.\d+(\.\d+)?[-\w.]*$")
@@ -55,7 +56,7 @@ def test_the_canal_job_fits_the_canal_beside_it(tmp_path: Path, monkeypatch: pyt
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
     canal = services["canal"]["environment"]
     source = loaded("job-canal", tmp_path).source
-    assert isinstance(source, CanalSource)
+    assert isinstance(source, CanalSourceConfig)
     assert source.destination == canal["canal.destinations"] and source.servers == ("canal:11111",)
     assert source.buffer.entries == int(canal["canal.instance.memory.buffer.size"])
     # Canal takes the value as it stands, and matches whole names

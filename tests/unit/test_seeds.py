@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.seeds import VARIABLE, again, seed_of
+from tests.support.seeds import VARIABLE, again, seed_of
 
 
 def test_a_seed_is_taken_from_the_environment_and_one_given_comes_before_it(

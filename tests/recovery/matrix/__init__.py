@@ -1,5 +1,5 @@
-"""The fault matrix: every seam x every fault x every receiver x every sink, made from its axes."""
+"""The fault matrix: every fault point x every fault x every receiver x every sink, generated from its dimensions."""
 
 import pytest
 
-SUMMARY: pytest.StashKey[str] = pytest.StashKey()  # what the terminal shows at the end
+SUMMARY: pytest.StashKey[str] = pytest.StashKey()  # printed at the end of the run

@@ -1,4 +1,4 @@
-"""Where rows come from: one short history, in memory, in a real MySQL's binlog, in files of it, and behind a real Canal."""
+"""The sources: one short history, in memory, in the binlog of a real MySQL, in its files, and in a real Canal."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from pathlib import Path
 
 import pymysql
 
-import cdc.receiver.binlog
-import cdc.receiver.canal
-from cdc.binlog.connection import Endpoint, ReaderIdentity
-from cdc.position import CanalPosition, Position
-from cdc.receiver.binlog import BinlogReceiver
-from cdc.receiver.feeds import FilesFeed, ServerFeed
-from tests.canal_sources import canal_receiver
-from tests.flow.canal import UntilEnd
-from tests.flow.faults import Faulty
-from tests.flow.source import Row, Source, SourceReceiver, place
+import cdc.sources.canal.receiver
+from cdc.model.position import CanalPosition, Position
+from cdc.mysql.connection import Endpoint
+from cdc.sources.binlog.decoder import batch_cutting
+from cdc.sources.binlog.receiver import BinlogReceiver
+from cdc.sources.binlog.replication_stream import ReaderIdentity
+from cdc.sources.binlog.transport import FileByteSource, ServerByteSource
+from tests.model.canal import UntilEnd
+from tests.model.faults import Faulty
+from tests.model.source import Row, Source, SourceReceiver, position_at
+from tests.support.canal_sources import canal_receiver
 
 TABLES = ("orders", "items")
 TRANSACTIONS, KEYS = 24, 10
-HISTORIES = 3  # different ones in the binlog
-_SIP_BYTES = 500  # about a transaction: a binlog that is read so comes in many Batches
-_SIP_S = 0.002  # so that reading is not over before the first commit
+HISTORIES = 3  # different histories in the binlog
+_READ_BYTES = 500  # about one transaction, so that a binlog is read in many Batches
+_READ_S = 0.002  # so that reading takes longer than the first commit
 
 
 def history(seed: object, database: str) -> Source:
-    """Upserts and deletes of rows that are there, some transactions over both tables, one of them large."""
-    draw, source, there = random.Random(f"history {seed}"), Source(), {}
+    """Return upserts, and deletes of existing rows. Some transactions change both tables, and one is large."""
+    draw, source, existing = random.Random(f"history {seed}"), Source(), {}
     for number in range(TRANSACTIONS):
         rows = []
         for _ in range(draw.choice([1, 2, 2, 3, 5]) if number != TRANSACTIONS // 2 else 12):
             key = (f"{database}.{draw.choice(TABLES)}", draw.randrange(KEYS))
-            deleted = key in there and draw.random() < 0.3
+            deleted = key in existing and draw.random() < 0.3
             if deleted:
-                op = there.pop(key)  # a row that is deleted still says what was in it
+                op = existing.pop(key)  # a delete carries the content of its row
             else:
                 source.operations += 1
-                op = there[key] = source.operations
+                op = existing[key] = source.operations
             rows.append(Row(*key, op, deleted))
         source.transactions.append(rows)
     return source
@@ -49,7 +50,7 @@ def history(seed: object, database: str) -> Source:
 
 @dataclass(frozen=True)
 class Given:
-    """A history and the way to it. Travels to the job's process."""
+    """A history and how to read it. It is sent to the job's process."""
 
     model: Source
     database: str
@@ -57,11 +58,11 @@ class Given:
     end: Position
 
     def receiver(self, routes):
-        """A new receiver of it, which is finished at its end."""
+        """Return a new receiver of the history, which is finished at its end."""
         raise NotImplementedError
 
     def put_in(self, script) -> None:
-        """Faults of ``script`` where rows are decoded, in this process."""
+        """Inject the faults of ``script`` into the decoder of this process."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ class InMemory(Given):
 @dataclass(frozen=True)
 class InBinlog(Given):
     endpoint: Endpoint
-    job: str = ""  # one name for all processes of a cell: the server ends the reader that died before them
+    job: str = ""  # one name for all processes of a scenario: the server closes the reader of a dead process
 
     def receiver(self, routes):
         identity = ReaderIdentity.of(self.job, "0badcafe", self.endpoint.host)
-        feed = Sips(self.endpoint, identity, heartbeat_s=1.0)
+        feed = SmallReads(self.endpoint, identity, heartbeat_s=1.0)
         return UntilEnd(BinlogReceiver(feed, routes, endpoint=self.endpoint, identity=identity), self)
 
     def put_in(self, script) -> None:
@@ -89,45 +90,47 @@ class InFiles(Given):
     pattern: str
 
     def receiver(self, routes):
-        return BinlogReceiver(SipsOfFiles(self.pattern), routes)  # it ends behind the last file by itself
+        return BinlogReceiver(SmallFileReads(self.pattern), routes)  # it ends automatically after the last file
 
     def put_in(self, script) -> None:
         _break_decoder(script)
 
 
 def _break_decoder(script) -> None:
-    class FaultyDecoder(cdc.receiver.binlog.BinlogDecoder):
-        def _decode(self, count, transactions):
-            work = super()._decode
-            return script.run("decode", lambda: work(count, transactions)) if count else work(count, transactions)
+    work = batch_cutting.decode_rows
 
-    cdc.receiver.binlog.BinlogDecoder = FaultyDecoder
+    def decode_rows(stream, count, transactions):
+        if not count:
+            return work(stream, count, transactions)
+        return script.run("decode", lambda: work(stream, count, transactions))
+
+    batch_cutting.decode_rows = decode_rows
 
 
-class Sips(ServerFeed):
-    """A server's binlog in small pieces."""
+class SmallReads(ServerByteSource):
+    """The binlog of a server in small pieces."""
 
-    def fill(self, decoder, wait_s):
-        time.sleep(_SIP_S)
-        count = self._stream.receive(decoder.room()[:_SIP_BYTES], wait_s)
+    def read_into(self, decoder, wait_s):
+        time.sleep(_READ_S)
+        count = self._stream.receive(decoder.free_space()[:_READ_BYTES], wait_s)
         if count:
             decoder.feed(count)
         return count
 
 
-class SipsOfFiles(FilesFeed):
+class SmallFileReads(FileByteSource):
     """Binlog files in small pieces."""
 
-    def fill(self, decoder, wait_s):
-        time.sleep(_SIP_S)
-        return super().fill(Narrow(decoder, None), wait_s)
+    def read_into(self, decoder, wait_s):
+        time.sleep(_READ_S)
+        return super().read_into(SmallBuffer(decoder, None), wait_s)
 
 
-class Narrow(Faulty):
-    """A decoder with little room."""
+class SmallBuffer(Faulty):
+    """A decoder with a small buffer."""
 
-    def room(self):
-        return self.inner.room()[:_SIP_BYTES]
+    def free_space(self):
+        return self.inner.free_space()[:_READ_BYTES]
 
 
 @dataclass(frozen=True)
@@ -135,43 +138,43 @@ class BehindCanal(Given):
     address: str
 
     def receiver(self, routes):
-        # the smallest fetches: many batches, so that there are many cycles
+        # the smallest fetches give many batches, and so many cycles
         return UntilEnd(canal_receiver(self.address, routes, batch_size=1), self)
 
     def put_in(self, script) -> None:
-        class FaultyDecoder(cdc.receiver.canal.EntryDecoder):
+        class FaultyDecoder(cdc.sources.canal.receiver.EntryDecoder):
             def changes(self, *arguments):
                 work = super().changes
                 return script.run("decode", lambda: work(*arguments))
 
-        cdc.receiver.canal.EntryDecoder = FaultyDecoder
+        cdc.sources.canal.receiver.EntryDecoder = FaultyDecoder
 
 
 @dataclass(frozen=True)
 class Servers:
-    """What cells need of the world."""
+    """The servers for the scenarios."""
 
     mysql: Endpoint | None
     binlogs: tuple[InBinlog, ...]
-    files: Path | None  # the same binlogs, copied
+    files: Path | None  # copies of the same binlogs
     canal: str | None
 
 
 def in_memory(seed: object) -> InMemory:
     model = history(seed, "shop")
-    return InMemory(model, "shop", place(0), place(len(model.transactions)))
+    return InMemory(model, "shop", position_at(0), position_at(len(model.transactions)))
 
 
 def write_binlogs(mysql: Endpoint, seed: object, resolve) -> tuple[InBinlog, ...]:
-    """Histories in the binlog, each in a database of its own and over two files of its own. ``resolve``: the position now."""
+    """Write histories to the binlog, each in its own database and files. ``resolve`` returns the current position."""
     return tuple(
-        InBinlog(*_written(mysql, f"{seed}/{number}", f"matrix_{number}", resolve, rotate=True), mysql)
+        InBinlog(*_write(mysql, f"{seed}/{number}", f"matrix_{number}", resolve, rotate=True), mysql)
         for number in range(HISTORIES)
     )
 
 
 def copy_files(binlogs: tuple[InBinlog, ...], data: Path, folder: Path) -> Path:
-    """The files of ``binlogs`` in a folder, as somebody's archive has them. ``data``: the server's folder."""
+    """Copy the files of ``binlogs`` to a folder, as an archive has them. ``data``: the folder of the server."""
     first, last = (int(Path(place.file).suffix[1:]) for place in (binlogs[0].start, binlogs[-1].end))
     for number in range(first, last + 1):
         name = f"{Path(binlogs[0].start.file).stem}.{number:06}"
@@ -189,8 +192,8 @@ def one_of(binlogs: tuple[InBinlog, ...], seed: int, job: str) -> InBinlog:
 
 
 def behind_canal(servers: Servers, seed: object, number: int) -> BehindCanal:
-    """A history that Canal has not shown yet; the job drops what comes before it."""
-    found = _written(servers.mysql, seed, f"matrix_canal_{number}", lambda: _end_of_binlog(servers.mysql))
+    """Write a history that Canal has not delivered yet; the job drops earlier events."""
+    found = _write(servers.mysql, seed, f"matrix_canal_{number}", lambda: _end_of_binlog(servers.mysql))
     return BehindCanal(*found, servers.canal)
 
 
@@ -199,7 +202,7 @@ def drop(servers: Servers, given: Given) -> None:
         cursor.execute(f"DROP DATABASE {given.database}")
 
 
-def _written(mysql: Endpoint, seed: object, database: str, where, rotate: bool = False):
+def _write(mysql: Endpoint, seed: object, database: str, where, rotate: bool = False):
     model = history(seed, database)
     with _connected(mysql) as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {database}")
@@ -207,7 +210,7 @@ def _written(mysql: Endpoint, seed: object, database: str, where, rotate: bool =
         for table in TABLES:
             cursor.execute(f"CREATE TABLE {database}.{table} (id INT PRIMARY KEY, op BIGINT NOT NULL)")
         if rotate:
-            cursor.execute("FLUSH BINARY LOGS")  # who reads files begins at their heads
+            cursor.execute("FLUSH BINARY LOGS")  # a reader of files starts at their heads
         start = where()
         for number, transaction in enumerate(model.transactions):
             if rotate and number == TRANSACTIONS // 3:

@@ -1,11 +1,13 @@
-"""Where rows go: how each sink is made, which of its calls is the commit of one load, and what a reader has seen."""
+"""The targets: how each sink is created, which method commits one load, and what a reader sees."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,39 +16,48 @@ from typing import Any
 from deltalake import DeltaTable
 
 from channels.sinks.base import Sink
-from channels.sinks.delta import DeltaSink
-from channels.sinks.delta_files import STAGING
-from channels.sinks.doris import DorisSink
-from channels.sinks.starrocks import StarrocksSink
-from tests.flow.sink import FileSink
+from channels.sinks.delta.files import STAGING
+from channels.sinks.delta.sink import DeltaSink
+from channels.sinks.doris.sink import DorisSink
+from channels.sinks.starrocks.sink import StarrocksSink
+from channels.sinks.stream_load.http import ClusterAddress
+from tests.emulators.cases import USER
+from tests.emulators.doris.cases import emulator as doris_emulator
+from tests.emulators.starrocks.cases import MODES
+from tests.emulators.starrocks.cases import emulator as starrocks_emulator
+from tests.emulators.storage import SIGN
+from tests.model.sink import FileSink
 from tests.recovery.matrix.sources import TABLES
-from tests.servers.doris.cases import stand_in as doris_stand_in
-from tests.servers.olap_cases import USER
-from tests.servers.olap_storage import SIGN
-from tests.servers.starrocks.cases import MODES
-from tests.servers.starrocks.cases import stand_in as starrocks_stand_in
 
+RETRIES: Any = {"tries": 3, "pause_s": 0.01}
+BringBack = Callable[[], None]  # restore the earlier content
 Change = tuple[str, int, int, bool]  # table, key, op, deleted
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A target at rest."""
+    """The state of a target when no job runs."""
 
     rows: dict[str, dict[int, int]]  # table to key to op
-    shown: list[Change]  # what became visible, in that order; of Delta without deletes, whose rows are just gone
-    left: list[str]  # prepared, and neither committed nor aborted
-    committed_twice: Sequence[
-        str
-    ] = ()  # checkpoints, by the log of a Delta table; elsewhere it shows in the rows alone
+    # changes in the order in which they became visible; for Delta without deletes, whose rows just disappear
+    shown: list[Change]
+    left: list[str]  # prepared, but neither committed nor aborted
+    committed_twice: Sequence[str] = ()  # checkpoints, from the log of a Delta table; elsewhere only the rows show it
 
 
 @dataclass(frozen=True)
 class Target:
-    make: Callable[[], Sink]  # in the job's process
-    one_commit: str | None  # the sink's method that commits one load, table or transaction
+    make: Callable[[], Sink]  # called in the job's process
+    one_commit: str | None  # the method of the sink that commits one load, table or transaction
     look: Callable[[], Seen]
-    shows_once: bool = True  # no change may become visible twice, or behind a newer one of its key
+    remove: Callable[[str], BringBack]  # removes a table
+    copy: Callable[
+        [str], Callable[[], BringBack]
+    ]  # copies a table or its database; the returned function restores the copy
+    expire: Callable[[], None]  # expires prepared loads, as after a long time
+    shows_once: bool = True  # no change may become visible twice, or after a newer one of its key
+    # otherwise an older table that is loaded again keeps rows that the source has deleted since
+    tells_keys: bool = True
 
 
 @contextmanager
@@ -59,7 +70,53 @@ def file(folder: Path) -> Iterator[Target]:
         sink.close()
         return Seen(rows, shown, left)
 
-    yield Target(partial(FileSink, folder / "sink.db"), "_apply", look)
+    rows = FileRows(folder / "sink.db")
+    yield Target(partial(FileSink, rows.path), "_apply", look, rows.remove, rows.copy, rows.expire)
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Rows and proof of a table in the file of a FileSink."""
+
+    path: Path
+
+    def remove(self, table: str) -> BringBack:
+        there = self._take(table)
+        self._put(table, ([], []))
+        return lambda: self._put(table, there)
+
+    def copy(self, table: str) -> Callable[[], BringBack]:
+        older = self._take(table)
+
+        def put() -> BringBack:
+            there = self._take(table)
+            self._put(table, older)
+            return lambda: self._put(table, there)
+
+        return put
+
+    def expire(self) -> None:
+        with self._connected() as connection:
+            connection.execute("DELETE FROM loads WHERE state = 'PREPARED'")
+
+    def _take(self, table: str) -> tuple[list[Any], list[Any]]:
+        with self._connected() as connection:
+            rows, proof = (
+                connection.execute(f"SELECT * FROM {name} WHERE target = ?", (f"ods.{table}",)).fetchall()
+                for name in ("rows", "tables")
+            )
+            return rows, proof
+
+    def _put(self, table: str, found: tuple[list[Any], list[Any]]) -> None:
+        with self._connected() as connection:
+            for name, rows in zip(("rows", "tables"), found, strict=True):
+                connection.execute(f"DELETE FROM {name} WHERE target = ?", (f"ods.{table}",))
+                connection.executemany(f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.path, timeout=0)) as connection, connection:
+            yield connection
 
 
 @contextmanager
@@ -74,11 +131,49 @@ def delta(folder: Path) -> Iterator[Target]:
         staged = (root / STAGING).glob("*/*.parquet")
         return Seen(rows, shown, [str(path.relative_to(root)) for path in staged], twice)
 
-    yield Target(partial(DeltaSink, root, parts=1), "_commit_table", look)
+    folders = DeltaFolders(root, folder / "aside")
+    yield Target(partial(DeltaSink, root), "_commit_table", look, folders.remove, folders.copy, folders.expire)
+
+
+@dataclass(frozen=True)
+class DeltaFolders:
+    """Folders of Delta tables."""
+
+    root: Path
+    aside: Path
+
+    def remove(self, table: str) -> BringBack:
+        live = self.root / "ods" / table
+        if not live.exists():
+            return lambda: None
+        live.rename(self.aside)
+
+        def bring_back() -> None:
+            shutil.rmtree(live, ignore_errors=True)
+            self.aside.rename(live)
+
+        return bring_back
+
+    def copy(self, table: str) -> Callable[[], BringBack]:
+        live, older = self.root / "ods" / table, self.aside.with_name("older")
+        if live.exists():
+            shutil.copytree(live, older)
+
+        def put() -> BringBack:
+            bring_back = self.remove(table)
+            if older.exists():
+                older.rename(live)
+            return bring_back
+
+        return put
+
+    def expire(self) -> None:
+        for file in (self.root / STAGING).glob("*/*.parquet"):
+            file.unlink()
 
 
 def _versions(path: Path, table: str, shown: list[Change]) -> dict[int, int]:
-    """The rows at the end; what each version has changed goes to ``shown``."""
+    """Return the rows at the end, and append the changes of each version to ``shown``."""
     before: dict[int, int] = {}
     for version in range(DeltaTable(str(path)).version() + 1):
         found = DeltaTable(str(path), version=version).to_pyarrow_table(columns=["id", "op"])
@@ -89,7 +184,7 @@ def _versions(path: Path, table: str, shown: list[Change]) -> dict[int, int]:
 
 
 def _committed_twice(path: Path) -> list[str]:
-    """Checkpoints that the log of a Delta table has more than once."""
+    """Return checkpoints that the log of a Delta table contains more than once."""
     found: Counter[str] = Counter()
     for entry in (path / "_delta_log").glob("*.json"):
         for line in entry.read_text().splitlines():
@@ -100,34 +195,95 @@ def _committed_twice(path: Path) -> list[str]:
 
 @contextmanager
 def doris(_: Path, *, two_phase: bool) -> Iterator[Target]:
-    with doris_stand_in(backends=1) as server:
-        arguments = {"two_phase_commit": two_phase, **_address(server)}
+    with doris_emulator(backends=1) as server:
         look = _watched(
             server, lambda: [each.label for each in server.transactions.listed("ods") if not each.status.final]
         )
         yield Target(
-            partial(DorisSink, server.fe, **arguments),
+            partial(DorisSink, _address(server), two_phase_commit=two_phase, **RETRIES),
             "_commit_load" if two_phase else None,
             look,
+            *ClusterTables(server).actions,
             shows_once=two_phase,
+            tells_keys=False,
         )
 
 
 @contextmanager
 def starrocks(_: Path, *, mode: str) -> Iterator[Target]:
-    with starrocks_stand_in() as server:
-        arguments = {"multi_table": MODES[mode], "databases": ["ods"], **_address(server)}
+    with starrocks_emulator() as server:
         look = _watched(server, lambda: [each.label for each in server.transactions.running("ods")])
-        method = "_shared._asked_to_commit" if mode == "multi" else "_commit_load"
-        yield Target(partial(StarrocksSink, server.fe, **arguments), method, look)
+        method = "_shared._ask_to_commit" if mode == "multi" else "_commit_load"
+        yield Target(
+            partial(StarrocksSink, _address(server), multi_table=MODES[mode], databases=["ods"], **RETRIES),
+            method,
+            look,
+            *ClusterTables(server).actions,
+            tells_keys=False,
+        )
 
 
-def _address(server: Any) -> dict[str, Any]:
-    return {"username": USER[0], "password": USER[1], "sql_port": server.sql_port, "tries": 3, "pause_s": 0.01}
+class ClusterTables:
+    """Tables of an emulator, as an administrator drops and restores them."""
+
+    def __init__(self, server: Any) -> None:
+        self._storage, self._transactions = server.storage, server.transactions
+
+    @property
+    def actions(self) -> tuple[Callable[..., Any], ...]:
+        return self.remove, self.copy, self.expire
+
+    def remove(self, table: str) -> BringBack:
+        there = self._take().get(("ods", table))
+        if there is None:
+            return lambda: None
+        self._storage.drop(there[0])
+        return lambda: self._put({("ods", table): there})
+
+    def copy(self, _: str) -> Callable[[], BringBack]:
+        """Copy the whole database, because a table that is restored alone with its creation time is not noticed."""
+        older = self._take()
+
+        def put() -> BringBack:
+            there = self._take()
+            self._replace(older)
+            return lambda: self._replace(there)
+
+        return put
+
+    def expire(self) -> None:
+        self._transactions.expire()
+
+    def _take(self) -> dict[tuple[str, str], tuple[Any, Any]]:
+        storage = self._storage
+        with storage._lock:
+            return {key: (table, storage.arrow(f"FROM {table.base}")) for key, table in storage.tables.items()}
+
+    def _replace(self, found: dict[tuple[str, str], tuple[Any, Any]]) -> None:
+        with self._storage._lock:
+            for key in self._storage.tables.keys() - found.keys():
+                self._storage.drop(self._storage.tables[key])
+            self._put(found)
+
+    def _put(self, found: dict[tuple[str, str], tuple[Any, Any]]) -> None:
+        storage = self._storage
+        with storage._lock:
+            for key, (table, rows) in found.items():
+                if key not in storage.tables:
+                    created = table.created
+                    storage.create(table)
+                    table.created = created
+                storage._duck.execute(f"DELETE FROM {table.base}")
+                if rows.num_rows:
+                    storage._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT * FROM rows")
+
+
+def _address(server: Any) -> ClusterAddress:
+    return ClusterAddress(tuple(server.fe), *USER, sql_port=server.sql_port)
 
 
 def _watched(server: Any, left: Callable[[], list[str]]) -> Callable[[], Seen]:
-    """From now on every row that becomes visible is kept."""
+    """Return a function that reads the target. Record every row that becomes visible from now on."""
     shown: list[Change] = []
     apply = server.storage._apply
 

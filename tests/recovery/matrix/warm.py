@@ -1,4 +1,4 @@
-"""What a job's process begins with, done once: its parent forks every one of them."""
+"""Imports and kernels that each job process needs, loaded once in the parent process of all."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import json
 import logging
 from pathlib import Path
 
-import tests.recovery.matrix.cell  # noqa: F401
-from cdc.binlog.warm import warm_up
-from cdc.canal.entries import Entries, EntryDecoder
-from cdc.canal.layout import schema_of
-from cdc.canal.protocol_pb2 import Messages
-from tests.decoding import Everything
+import tests.recovery.matrix.process  # noqa: F401
+from cdc.sources.binlog.decoder.warm_up import warm_up
+from cdc.sources.canal.entries import Entries, EntryDecoder
+from cdc.sources.canal.layout import schema_of
+from cdc.sources.canal.protocol_pb2 import Messages
+from tests.support.decoding import Everything
 
 RECORDED = Path(__file__).parents[2] / "data/canal/golden.jsonl"
 _PLAIN = 14
 
 
 class FromRows:
-    """Tables as their rows show them."""
+    """Table schemas derived from the rows."""
 
     def schema(self, database, table, layout):
         return schema_of(database, table, layout)
 
 
 def warm_up_canal() -> None:
-    """Decode recorded entries, which runs the kernels. Those behind the first ones are refused, as they are to be."""
+    """Decode recorded entries, which runs the kernels. Later entries of the recording are rejected on purpose."""
     lines = map(json.loads, RECORDED.read_text().splitlines())
     recorded = [base64.b64decode(line["entry"]) for line in lines if "entry" in line][:_PLAIN]
     entries = Entries(Messages(batch_id=1, messages=recorded).SerializeToString())
-    logging.disable()  # what it says of zero dates is of no interest here
+    logging.disable()  # the warnings about zero dates are irrelevant here
     EntryDecoder(Everything("shop"), FromRows()).changes(entries, 0, len(entries), 0)
     logging.disable(logging.NOTSET)
 

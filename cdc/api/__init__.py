@@ -1,0 +1,1 @@
+"""Status of a job as data, over HTTP and as metrics."""

@@ -1,0 +1,93 @@
+"""The state of a job as Prometheus metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cdc.api.models import Controls, JobStatus
+
+STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELLED", "DONE")
+
+
+class JobCollector(Collector):
+    """Metrics of a job. Each request reads the status of the job."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def describe(self) -> Iterable[Metric]:
+        """Return (), because the registration must not read the status."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``prometheus_client``."""
+        status = self._controls.status()
+        yield from _job_metrics(status)
+        yield from _channel_metrics(status)
+
+
+def _job_metrics(status: JobStatus) -> Iterator[Metric]:
+    state = GaugeMetricFamily("cdc_job_state", "1 for the current state of the job.", labels=("job_name", "state"))
+    for name in STATES:
+        state.add_metric((status.job, name), float(name == status.state))
+    yield state
+    gauges: list[tuple[str, str, float | None]] = [
+        ("cdc_lag_seconds", "Age of the oldest source transaction not yet visible.", status.lag_seconds),
+        ("cdc_window_bytes", "Bytes of rows in memory that no Task has started to load.", status.window_bytes),
+        ("cdc_window_limit_bytes", "Limit of cdc_window_bytes: memory.window.", status.window_limit_bytes),
+    ]
+    checkpoint = status.checkpoint
+    if checkpoint is not None:
+        gauges += [
+            ("cdc_checkpoint_id", "Number of the newest checkpoint.", checkpoint.id),
+            ("cdc_checkpoint_rows", "Source rows in the newest checkpoint.", checkpoint.rows),
+            ("cdc_checkpoint_bytes", "Source bytes in the newest checkpoint.", checkpoint.bytes),
+        ]
+    for name, text, value in gauges:
+        if value is not None:
+            gauge = GaugeMetricFamily(name, text, labels=("job_name",))
+            gauge.add_metric((status.job,), value)
+            yield gauge
+    split = CounterMetricFamily(
+        "cdc_split_transactions", "Transactions that were divided between commit cycles.", labels=("job_name",)
+    )
+    split.add_metric((status.job,), status.split_transactions)
+    yield split
+    if checkpoint is not None:
+        seconds = GaugeMetricFamily(
+            "cdc_checkpoint_seconds", "Duration of each part of the newest checkpoint.", labels=("job_name", "part")
+        )
+        for part, value in checkpoint.seconds.items():
+            seconds.add_metric((status.job, part), value)
+        yield seconds
+
+
+def _channel_metrics(status: JobStatus) -> Iterator[Metric]:
+    labels = ("job_name", "source", "target")
+    upserts = CounterMetricFamily("cdc_channel_upserts", "Committed inserts and updates.", labels=labels)
+    deletes = CounterMetricFamily("cdc_channel_deletes", "Committed deletes.", labels=labels)
+    volume = CounterMetricFamily("cdc_channel_bytes", "Committed source bytes.", labels=labels)
+    buffered = GaugeMetricFamily("cdc_channel_buffered_rows", "Rows that wait for a Task.", labels=labels)
+    dates = CounterMetricFamily("cdc_channel_invalid_dates", "Dates that became NULL in this run.", labels=labels)
+    rows = GaugeMetricFamily("cdc_snapshot_rows", "Committed rows of the snapshot.", labels=labels)
+    expected = GaugeMetricFamily("cdc_snapshot_estimated_rows", "Estimated rows of the table.", labels=labels)
+    left = GaugeMetricFamily("cdc_snapshot_chunks_left", "Chunks not yet read.", labels=labels)
+    consistent = GaugeMetricFamily("cdc_snapshot_consistent", "1 once the stream has caught up.", labels=labels)
+    waiting = GaugeMetricFamily("cdc_snapshot_waiting", "1 until the first chunk of the table is read.", labels=labels)
+    for channel in status.channels:
+        values = (status.job, channel.source, channel.target)
+        if channel.snapshot is not None:
+            waiting.add_metric(values, float(channel.snapshot.state == "waiting"))
+            rows.add_metric(values, channel.snapshot.rows)
+            expected.add_metric(values, channel.snapshot.estimated_rows)
+            left.add_metric(values, channel.snapshot.chunks - channel.snapshot.done)
+            consistent.add_metric(values, float(channel.snapshot.consistent))
+        upserts.add_metric(values, channel.upserts)
+        deletes.add_metric(values, channel.deletes)
+        volume.add_metric(values, channel.bytes)
+        buffered.add_metric(values, channel.buffered_rows)
+        dates.add_metric(values, channel.invalid_dates)
+    yield from (upserts, deletes, volume, buffered, dates, rows, expected, left, waiting, consistent)

@@ -1,1 +1,0 @@
-"""The binlog wire format: bytes to Arrow columns, no threads."""

@@ -1,1 +1,0 @@
-"""The Canal wire format: a client and entries to Arrow columns."""

@@ -1,0 +1,1 @@
+"""Checks of a job file against its servers, before the job starts."""

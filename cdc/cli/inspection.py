@@ -1,0 +1,174 @@
+"""Commands that change nothing: check, status, list, logs, ddl."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.cli.options import job_file_argument, name_argument, output_option
+from cdc.cli.terminal import console, print_result
+from cdc.errors import ConfigError, PrerequisiteError, with_job
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.api.models import JobStatus
+
+REFRESH_S = 1.0
+
+
+@click.command()
+@job_file_argument
+@output_option
+def check(job_file: Path, output: str) -> None:
+    """Check the job file, the source, the sink and the tables."""
+    from cdc.config.models import load_config
+
+    config = load_config(job_file)
+    from cdc.checks.job import check_job
+    from cdc.cli.views import finding_view
+    from cdc.job.registry import open_store
+
+    with console(stderr=True).status("Checking source, sink and tables"), open_store() as store:
+        record = store.job(config.name)
+        findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
+    findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
+    is_refused, terminal = any(finding.fatal for finding in findings), console()
+    if output == "json":
+        body = {"job": config.name, "can_start": not is_refused, "findings": [asdict(one) for one in findings]}
+        click.echo(json.dumps(body, indent=2))
+    else:
+        finding_view(findings, terminal)
+    if is_refused:
+        sys.exit(PrerequisiteError.exit_code)
+    if output == "json":
+        return
+    terminal.print(f"[green]The job {config.name} can start.[/]")
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", default="")
+@click.option("--watch", "-w", is_flag=True, help="Refresh every second until Ctrl-C.")
+@output_option
+def status(name: str, watch: bool, output: str) -> None:
+    """Show state, reason, position and lag of a job, and a line per channel."""
+    from cdc.job.registry import get_job, open_store, status_of
+
+    with open_store() as store:
+
+        def read_statuses() -> list[JobStatus]:
+            records = (get_job(store, name),) if name else store.jobs()
+            return [status_of(store, record) for record in records]
+
+        if watch:
+            _watch(read_statuses, output, alone=bool(name))
+            return
+        statuses = read_statuses()
+    if output == "json":
+        bodies = [one.to_json() for one in statuses]
+        click.echo(json.dumps(bodies[0] if name else bodies, indent=2))
+    else:
+        _show(statuses, console())
+
+
+@click.command(name="list")
+@output_option
+def list_jobs(output: str) -> None:
+    """Show all jobs, one line each."""
+    from cdc.cli.views import list_view
+    from cdc.job.registry import open_store, status_of
+
+    with open_store() as store:
+        statuses = [status_of(store, record) for record in store.jobs()]
+    if output == "json":
+        click.echo(json.dumps([one.to_json() for one in statuses], indent=2))
+    elif statuses:
+        console().print(list_view(statuses))
+    else:
+        print_result("There are no jobs. Start one with `cdc start JOB.yaml`.")
+
+
+@click.command()
+@name_argument
+@click.option("--follow", "-f", is_flag=True, help="Show new lines until Ctrl-C.")
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Number of lines from the end of the log.",
+)
+def logs(name: str, follow: bool, lines: int) -> None:
+    """Show the log of a job that was started without --foreground."""
+    from cdc.job.registry import get_job, open_store
+    from cdc.logging_setup import follow_log, last_lines
+    from cdc.paths import state_folder
+    from cdc.state.job_directory import JobDirectory
+
+    with open_store() as store:
+        get_job(store, name)
+    log = JobDirectory(state_folder(), name).log
+    if not log.is_file():
+        raise ConfigError(
+            f"The job {name} has no log file.",
+            hint="It was started with --foreground: read the log of the terminal or service that started it.",
+            path=log,
+        )
+    for line in last_lines(log, lines):
+        click.echo(line)
+    for line in follow_log(log) if follow else ():
+        click.echo(line)
+
+
+@click.command()
+@job_file_argument
+@output_option
+def ddl(job_file: Path, output: str) -> None:
+    """Print the CREATE TABLE statements of the targets."""
+    from cdc.config.models import load_config
+
+    config = load_config(job_file)
+    from cdc.checks.job import ddl_of_job
+
+    if output == "json":
+        body = {"job": config.name, "statements": [one.rstrip().rstrip(";") for one in ddl_of_job(config)]}
+        click.echo(json.dumps(body, indent=2))
+        return
+    for statement in ddl_of_job(config):
+        click.echo(statement.rstrip().rstrip(";") + ";\n")
+
+
+def _show(statuses: list[JobStatus], terminal: Console) -> None:
+    from cdc.cli.views import status_view
+
+    for number, one in enumerate(statuses):
+        if number:
+            terminal.rule(style="dim")
+        terminal.print(status_view(one))
+    if not statuses:
+        terminal.print("There are no jobs. Start one with `cdc start JOB.yaml`.", highlight=False)
+
+
+def _watch(read_statuses: Callable[[], list[JobStatus]], output: str, *, alone: bool) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    from cdc.cli.views import status_view
+
+    if output == "json":  # one object per line
+        while True:
+            bodies = [one.to_json() for one in read_statuses()]
+            click.echo(json.dumps(bodies[0] if alone else bodies))
+            time.sleep(REFRESH_S)
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(Group(*(status_view(one) for one in read_statuses())), refresh=True)
+            time.sleep(REFRESH_S)

@@ -1,0 +1,257 @@
+"""Commands that change the state of a job: start, pause, resume, stop, restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.cli.options import debug_option, job_file_argument, name_argument
+from cdc.cli.start import check_prerequisites, check_startable, config_of, not_running, run_driver, start_detached
+from cdc.cli.terminal import POLL_S, console, poll_until, print_result
+from cdc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cdc.api.client import Driver
+    from cdc.api.models import JobStatus, Resume
+    from cdc.state.base import JobRecord
+
+PAUSE_S = 120.0  # the driver finishes a running merge first
+
+
+@click.command()
+@job_file_argument
+@click.option(
+    "--foreground",
+    is_flag=True,
+    help="Run in this process and log to the terminal, for systemd or Kubernetes, which restart it.",
+)
+@click.option(
+    "--adopt", is_flag=True, help="Continue from the newest commit in the sink if the saved state does not match it."
+)
+@click.option(
+    "--resume", "resume_flags", hidden=True, default="", help="Flags with which `cdc resume` starts a driver."
+)
+@click.option("--name", hidden=True, default="", help="Name of the job whose driver the supervisor starts.")
+@debug_option
+@click.pass_context
+def start(
+    context: click.Context, job_file: Path, foreground: bool, adopt: bool, resume_flags: str, name: str, debug: bool
+) -> None:
+    """Start a job. Return when it runs, or report why it does not."""
+    from cdc.config.models import load_config
+    from cdc.job.registry import open_store
+
+    debug = debug or context.obj
+    config = config_of(name, job_file) if name else load_config(job_file)
+    job_file = job_file.expanduser().absolute()
+    with open_store() as store:
+        record = store.job(config.name)
+        if foreground:
+            if record is None:
+                check_prerequisites(config, "", None)
+            sys.exit(run_driver(job_file, config, adopt=adopt, resume_flags=resume_flags, debug=debug))
+        check_startable(store, config)
+        check_prerequisites(config, record.incarnation if record else "", store.last_committed(config.name))
+        start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
+
+
+@click.command()
+@name_argument
+def pause(name: str) -> None:
+    """Pause a job; its position is kept."""
+    from cdc.api.client import Driver
+    from cdc.api.models import PauseJob
+    from cdc.job.registry import get_job, open_store, set_offline_state, status_of
+    from cdc.state.base import JobState
+
+    with open_store() as store:
+        record = get_job(store, name)
+        refuse_ended(record)
+        driver = Driver(record)
+        if driver.status() is not None:
+            driver.request(PauseJob())
+            # read the record again: a driver that fails meanwhile is replaced by another one
+            poll_until(f"Pausing {name}", lambda: is_paused_by_hand(status_of(store, get_job(store, name))), PAUSE_S)
+        else:
+            _end_supervisor(record)
+            set_offline_state(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
+    print_result(f"{name} is PAUSED.")
+
+
+@click.command()
+@name_argument
+@click.option("--past-ddl", is_flag=True, help="Continue after a DDL statement that changes rows.")
+@click.option("--accept-server", is_flag=True, help="Continue from another server at the same address.")
+@click.option(
+    "--accept-gap", is_flag=True, help="Continue without changes that the source no longer has, or that cannot be read."
+)
+@click.option(
+    "--reload-missing",
+    is_flag=True,
+    help="Load targets again that are missing, were replaced or are older than the state.",
+)
+@click.pass_context
+def resume(
+    context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool, reload_missing: bool
+) -> None:
+    """Continue after a pause."""
+    from cdc.api.client import Driver
+    from cdc.api.models import Resume
+    from cdc.config.models import load_config
+    from cdc.job.compatibility import check_identity
+    from cdc.job.registry import get_job, open_store
+
+    request = Resume(past_ddl, accept_server, accept_gap, reload_missing)
+    with open_store() as store:
+        record = get_job(store, name)
+        refuse_ended(record)
+        driver = Driver(record)
+        if (before := driver.status()) is not None:
+            _resume_running(driver, request, before)
+        else:
+            check_identity(record, load_config(Path(record.job_file)), accept_server=accept_server)
+            _end_supervisor(record)
+            flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
+            start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)
+            return
+    print_result(f"{name} is RUNNING.")
+
+
+def _resume_running(driver: Driver, request: Resume, before: JobStatus) -> None:
+    driver.request(request)
+    last = before
+
+    def is_running() -> bool:
+        nonlocal last
+        last = driver.status() or last
+        return last.state == "RUNNING"
+
+    with console(stderr=True).status(f"Resuming {before.job}"):
+        deadline = time.monotonic() + PAUSE_S
+        while not is_running() and time.monotonic() < deadline:
+            # the status shows the earlier pause until the driver has applied the resume
+            if last.state == "PAUSED" and (last.resumes > before.resumes or before.state != "PAUSED"):
+                break
+            time.sleep(POLL_S)
+    if last.state != "RUNNING":
+        raise not_running(last)
+
+
+@click.command()
+@name_argument
+@click.option(
+    "--forget", is_flag=True, help="Also delete the state of the job with its position. The rows in the targets stay."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def stop(name: str, forget: bool, yes: bool) -> None:
+    """Cancel a job permanently. `cdc pause` pauses it; `cdc restart` only restarts its process."""
+    from cdc.api.client import Driver
+    from cdc.api.models import StopJob
+    from cdc.job.registry import get_job, open_store, set_offline_state
+    from cdc.paths import state_folder
+    from cdc.state.base import FORGOTTEN, JobState, forgetting
+    from cdc.state.job_directory import JobDirectory
+    from cdc.state.processes import is_driver_alive, is_supervisor_alive
+
+    with open_store() as store:
+        record = get_job(store, name)
+        driver = Driver(record)
+        _ask_before_stop(record, forget=forget, yes=yes)
+        if driver.status() is not None:
+            driver.request(StopJob())
+            poll_until(
+                f"Stopping {name}",
+                lambda: driver.status() is None and not is_driver_alive(record) and not is_supervisor_alive(record),
+                PAUSE_S,
+            )
+        elif record.state not in (JobState.CANCELLED, JobState.DONE):
+            _end_supervisor(record)
+            set_offline_state(
+                store,
+                record,
+                JobState.CANCELLED,
+                "stopped by its user",
+                f"`cdc stop {name} --forget` deletes its state.",
+            )
+        state = get_job(store, name).state  # DONE if a source of files has ended meanwhile
+        if forget:
+            store.forget(name)
+            JobDirectory(state_folder(), name).remove()
+    print_result(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
+
+
+@click.command()
+@name_argument
+@click.pass_context
+def restart(context: click.Context, name: str) -> None:
+    """Restart the process of a job, with the current job file and program. Its state is kept."""
+    from cdc.api.client import Driver
+    from cdc.config.models import load_config
+    from cdc.job.compatibility import check_identity
+    from cdc.job.registry import get_job, open_store
+    from cdc.state.processes import is_driver_alive, is_supervisor_alive
+
+    with open_store() as store:
+        record = get_job(store, name)
+        refuse_ended(record)
+        if is_paused_by_hand(Driver(record).status() or record):
+            raise ConfigError(
+                f"The job {name} is paused: {record.reason or 'by its user'}",
+                hint=f"Run `cdc resume {name}`, which reads the job file again.",
+            )
+        job_file = Path(record.job_file)
+        # before the process ends, so that it continues if the file is not valid
+        check_identity(record, load_config(job_file))
+        if is_supervisor_alive(record):
+            _end_supervisor(record)
+        elif is_driver_alive(record) and record.driver_pid is not None:
+            raise ConfigError(
+                f"The job {name} was started with --foreground and has no supervisor (process {record.driver_pid}).",
+                hint="Restart it where it was started: systemd, Kubernetes or your terminal.",
+            )
+        poll_until(f"Ending {name}", lambda: not is_driver_alive(record), PAUSE_S)
+        start_detached(store, name, job_file, [], debug=context.obj)
+
+
+def is_paused_by_hand(job: JobStatus | JobRecord) -> bool:
+    """Return whether only `cdc resume` ends the pause. A job whose server is down is also PAUSED, but retries."""
+    return (job.state, job.resume) == ("PAUSED", "manual")
+
+
+def _ask_before_stop(record: JobRecord, *, forget: bool, yes: bool) -> None:
+    """Ask on a terminal before a job is cancelled permanently. Without a terminal, a script runs the command."""
+    is_over = record.state in {"CANCELLED", "DONE"}
+    if yes or (is_over and not forget) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    name, kept = record.name, f"`cdc pause {record.name}` pauses it and keeps its position."
+    if not is_over:
+        click.echo(f"This cancels {name} permanently: it cannot be started again. {kept}", err=True)
+    if forget:
+        click.echo("Its state and its position are deleted; the rows in its targets stay.", err=True)
+    if not click.confirm(f"{'Forget' if is_over else 'Stop'} {name}?", default=False, err=True):
+        raise ConfigError(f"Nothing was changed: {name} is {record.state}.", hint=f"See `cdc status {name}`.")
+
+
+def refuse_ended(record: JobRecord) -> None:
+    """Raise ConfigError if the job is CANCELLED or DONE."""
+    from cdc.state.base import forgetting
+
+    if record.state in {"CANCELLED", "DONE"}:
+        raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
+
+
+def _end_supervisor(record: JobRecord) -> None:
+    """End a supervisor that waits to start the next driver, so that it starts none while the state changes."""
+    from cdc.state.processes import is_supervisor_alive
+
+    if record.supervisor_pid is None or not is_supervisor_alive(record):
+        return
+    os.kill(record.supervisor_pid, signal.SIGTERM)
+    poll_until(f"Ending the supervisor of {record.name}", lambda: not is_supervisor_alive(record), PAUSE_S)

@@ -1,0 +1,112 @@
+"""The command ``cdc`` and its exit codes.
+
+0: done. 1: an error of a job or command. 2: configuration. 3: a missing prerequisite. 130, 143: ended by a signal.
+Each command imports the modules that take long to import, so that commands such as ``cdc status`` start fast.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from cdc.cli.inspection import check, ddl, list_jobs, logs, status
+from cdc.cli.job_control import pause, restart, resume, start, stop
+from cdc.cli.options import debug_option
+from cdc.cli.snapshot import snapshot
+from cdc.cli.terminal import console
+from cdc.errors import CdcError
+from cdc.permissions import restrict_umask
+
+
+def _version(context: click.Context, _: click.Parameter, requested: bool) -> None:
+    if requested:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"cdc {version('spark-binlog-load')}")
+        except PackageNotFoundError:
+            click.echo("cdc (source tree, not installed)")
+        context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@debug_option
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version and exit."
+)
+@click.pass_context
+def app(context: click.Context, debug: bool) -> None:
+    """Change data capture from MySQL into Delta, Doris and StarRocks tables on Spark, exactly once."""
+    context.obj = debug
+
+
+@click.command()
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    help="Empty folder, or the folder of an earlier demonstration, which is replaced. It keeps the tables.",
+)
+@click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the demonstration changes rows.")
+def demo(folder: Path, seconds: float) -> None:
+    """Show a complete job on a temporary MySQL server."""
+    from cdc.demo.run import run_demo
+
+    sys.exit(run_demo(folder.absolute(), seconds=seconds))
+
+
+for _command in (check, start, pause, resume, stop, restart, status, list_jobs, logs, snapshot, ddl, demo):
+    app.add_command(_command)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """End the command on SIGTERM as on Ctrl-C, with exit code 143."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> NoReturn:
+    """Run the command line. Print a CdcError as message, location and hint, and exit with its exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        restrict_umask()
+        with _signals():
+            # in standalone mode click would exit with code 1 on Ctrl-C
+            app(prog_name="cdc", standalone_mode=False)
+        sys.exit(0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        # the reader of the pipe has ended (`cdc logs shop | head`), so Python must not flush stdout at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except CdcError as error:
+        from cdc.cli.views import error_view
+
+        if debug:
+            traceback.print_exc()
+        error_view(error.message, error.location, error.hint, console(stderr=True))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

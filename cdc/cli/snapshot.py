@@ -1,0 +1,64 @@
+"""The command ``cdc snapshot``, which loads tables again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.cli.job_control import is_paused_by_hand, refuse_ended
+from cdc.cli.options import name_argument
+from cdc.cli.terminal import print_result
+from cdc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cdc.state.base import JobRecord
+    from cdc.state.sqlite import SqliteStore
+
+
+@click.command()
+@name_argument
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
+@click.option("--where", metavar="SQL", help="Condition of the rows to load, for one table.")
+def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
+    """Load tables of a job again, or some rows of one table. A job that does not run loads them later."""
+    from cdc.api.client import Driver
+    from cdc.api.models import LoadTable
+    from cdc.job.registry import get_job, open_store
+
+    with open_store() as store:
+        record = get_job(store, name)
+        refuse_ended(record)
+        if where is not None and len(tables) > 1:
+            raise ConfigError(
+                "--where is a condition for the rows of one table.",
+                hint=f"Run `cdc snapshot {name} TABLE --where SQL` for each table.",
+            )
+        driver = Driver(record)
+        before = driver.status()
+        for table in tables:
+            if before is not None:
+                driver.request(LoadTable(table, where))
+            else:
+                _save_request(store, record, table, where)
+    what = f"{', '.join(tables)}: {'the requested rows' if where else 'all rows'}"
+    if before is not None and before.state == "RUNNING":
+        print_result(f"{what} will be loaded again. See `cdc status {name}`.")
+        return
+    begin = f"cdc resume {name}" if is_paused_by_hand(before or record) else f"cdc start {record.job_file}"
+    when = f"when the job runs: `{begin}`" if before is None or before.resume == "manual" else "as soon as the job runs"
+    print_result(f"{what} will be loaded again {when}. The request is saved; see `cdc status {name}`.")
+
+
+def _save_request(store: SqliteStore, record: JobRecord, table: str, where: str | None) -> None:
+    """Save a request for a job without a driver. A run that starts at the same time reads it. Raises: CdcError."""
+    from cdc.config.models import load_config
+    from cdc.job.snapshot_requests import check_without_run
+    from cdc.job.wiring import build
+    from cdc.model.snapshot import SnapshotRequest
+    from cdc.model.table_names import table_of, table_text
+
+    request = SnapshotRequest(table_text(*table_of(table)), where)
+    check_without_run(request, build(load_config(Path(record.job_file))))
+    store.add_request(record.name, request)

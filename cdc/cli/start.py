@@ -1,0 +1,202 @@
+"""Start a job: the checks before, the driver in this process, or a driver with a supervisor.
+
+Each function imports the modules that take long to import, so that other commands start fast.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdc.cli.terminal import POLL_S, console
+from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError, with_job
+
+if TYPE_CHECKING:
+    from cdc.api.models import JobStatus
+    from cdc.config.models import Config
+    from cdc.state.base import Checkpoint
+    from cdc.state.sqlite import SqliteStore
+
+START_S = 300.0  # the first start compiles kernels and starts a JVM, which takes minutes on a busy machine
+
+
+def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint | None) -> None:
+    """Print all warnings about servers and tables. Raises: PrerequisiteError - with all findings that stop the job."""
+    from cdc.checks.job import check_job
+    from cdc.cli.views import finding_view
+
+    findings = check_job(config, incarnation, checkpoint)
+    fatal = [finding for finding in findings if finding.fatal]
+    finding_view([finding for finding in findings if not finding.fatal], console(stderr=True))
+    if fatal:
+        problems = "\n".join(f"  {finding.problem} {with_job(finding.hint, config.name)}" for finding in fatal)
+        raise PrerequisiteError(f"The job {config.name} cannot start:\n{problems}\n", hint="Nothing was started.")
+
+
+def check_startable(store: SqliteStore, config: Config) -> None:
+    """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
+    from cdc.api.client import Driver
+    from cdc.state.base import JobState, forgetting
+    from cdc.state.processes import is_driver_alive, is_supervisor_alive
+
+    record = store.job(config.name)
+    if record is None:
+        return
+    if record.state in (JobState.CANCELLED, JobState.DONE):
+        how = "was cancelled" if record.state is JobState.CANCELLED else "has read its source to the end"
+        raise ConfigError(f"The job {record.name} {how}.", hint=forgetting(record.name))
+    live = Driver(record).status()
+    paused = live.state == JobState.PAUSED if live else record.state is JobState.PAUSED
+    if paused and (live is not None or record.resume != "automatic"):
+        raise ConfigError(
+            f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
+            hint=f"Run `cdc resume {record.name}` to continue.",
+        )
+    if live is not None or is_driver_alive(record) or is_supervisor_alive(record):
+        raise LeaseLost(
+            f"The job {record.name} runs already.",
+            hint=f"See `cdc status {record.name}`.",
+            pid=record.driver_pid,
+            job_file=record.job_file,
+        )
+
+
+def run_driver(job_file: Path, config: Config, *, adopt: bool, resume_flags: str, debug: bool) -> int:
+    """Run the job in this process and return the exit code. Save the error if it fails."""
+    import logging
+    from dataclasses import fields
+
+    from cdc.api.models import Resume
+    from cdc.job.supervisor import SUPERVISOR_PID
+    from cdc.logging_setup import set_up_logs
+    from cdc.paths import state_folder
+    from cdc.state.job_directory import JobDirectory
+
+    set_up_logs(config.name, secrets=config.secrets(), debug=debug)
+    folder = JobDirectory(state_folder(), config.name)
+    supervisor = os.environ.get(SUPERVISOR_PID)
+    flags = set(filter(None, resume_flags.split(",")))
+    resume = Resume(**{field.name: field.name in flags for field in fields(Resume)}) if resume_flags else None
+    try:
+        from cdc.job.job import run_job
+        from cdc.mysql.values.kernels import refuse_untrusted_caches
+
+        refuse_untrusted_caches()
+        return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except CdcError as error:
+        error.hint = with_job(error.hint, config.name)
+        folder.set_failure(error)
+        logging.getLogger(__name__).error(str(error))
+        if supervisor is None:
+            raise
+        return error.exit_code
+    except Exception as error:
+        folder.set_failure(error)
+        logging.getLogger(__name__).exception("The driver ends with an unexpected error.")
+        return 1
+
+
+def config_of(name: str, job_file: Path) -> Config:
+    """Return the job file of the job ``name``. An error is also saved, for the command that started the driver.
+
+    Raises: ConfigError - the file is not valid, or has the name of another job now.
+    """
+    from cdc.config.models import load_config
+    from cdc.job.compatibility import check_name
+    from cdc.paths import state_folder
+    from cdc.state.job_directory import JobDirectory
+
+    try:
+        config = load_config(job_file)
+        check_name(name, config)
+    except ConfigError as error:
+        JobDirectory(state_folder(), name).set_failure(error)
+        raise
+    return config
+
+
+def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
+    """Return the command that starts the driver. ``--name`` keeps the job if the job file gets another name."""
+    return [sys.executable, "-m", "cdc.cli.main", "start", str(job_file), "--foreground", "--name", name, *options]
+
+
+def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
+    """Start a supervisor, which starts the driver. Return when the job runs.
+
+    ``once``: options of the first driver only. Raises: CdcError - the reason why the job does not run.
+    """
+    from cdc.job.supervisor import launch
+    from cdc.paths import state_folder
+    from cdc.state.job_directory import JobDirectory
+
+    folder = JobDirectory(state_folder(), name)
+    fence = record.fence if (record := store.job(name)) else 0
+    supervisor = launch(folder, driver_command(name, job_file, ["--debug"] if debug else []), once, debug=debug)
+    terminal = console(stderr=True)
+    try:
+        with terminal.status(f"Starting {name}"):
+            status = _wait_until_running(store, name, fence, supervisor)
+    except KeyboardInterrupt:
+        terminal.print(
+            f"{name} continues to start in the background. See `cdc status {name}`; `cdc pause {name}` pauses it.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise
+    if status is not None and status.state in {"RUNNING", "DONE"}:
+        terminal.print(f"[green]{name} is {status.state}.[/] See `cdc status {name}`.", highlight=False)
+        if any(channel.snapshot and not channel.snapshot.consistent for channel in status.channels):
+            from cdc.cli.views import snapshots_view
+
+            terminal.print("The job loads the existing rows:")
+            terminal.print(snapshots_view(status))
+        return
+    if status is not None:
+        raise not_running(status)
+    failure = folder.failure()
+    if failure is not None:
+        raise failure.error
+    if supervisor.poll() is None:
+        raise CdcError(
+            f"The job is not RUNNING after {START_S:.0f} s; it continues to start.", hint=f"See `cdc logs {name}`."
+        )
+    raise CdcError(
+        "The driver exited and reported no error.", hint=f"See `cdc logs {name}`.", exit=supervisor.returncode
+    )
+
+
+def not_running(status: JobStatus) -> CdcError:
+    """Return an error with the reason why the job does not run, from its status."""
+    error = CdcError(f"The job {status.job} is {status.state}: {status.reason}", hint=status.hint or "")
+    error.exit_code = PrerequisiteError.exit_code if status.resume == "automatic" else CdcError.exit_code
+    return error
+
+
+def _wait_until_running(
+    store: SqliteStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
+) -> JobStatus | None:
+    """Return the first status of the new run that is not PENDING; None if the driver ended or the time is over."""
+    from cdc.api.client import Driver
+    from cdc.job.registry import offline_status
+
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        ended = supervisor.poll() is not None
+        record = store.job(name)
+        if record is not None and record.fence > fence:
+            status = Driver(record).status()
+            if status is not None and status.state != "PENDING":
+                return status
+            if ended and record.state in {"DONE", "CANCELLED"}:
+                return offline_status(store, record)
+        if ended:
+            return None
+        time.sleep(POLL_S)
+    return None

@@ -1,0 +1,39 @@
+"""Output of commands on a terminal: the console, one line of text, a spinner while a command waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+POLL_S = 0.15  # short for a person, rare enough to be no load for a driver
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the console of stdout or stderr. It adds no colours of its own to numbers and words."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def print_result(text: str) -> None:
+    """Print ``text`` without markup and without line breaks."""
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def poll_until(what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+    """Block until ``condition``, with a spinner. Raise CdcError after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    with console(stderr=True).status(what):
+        while not condition():
+            if time.monotonic() > deadline:
+                raise CdcError(
+                    f"{what} takes longer than {timeout_s:.0f} s; it continues in the background.",
+                    hint="See `cdc status`.",
+                )
+            time.sleep(POLL_S)

@@ -1,0 +1,1 @@
+"""The job file: YAML to a checked Config."""

@@ -1,0 +1,109 @@
+"""Types of values in a job file (durations, sizes, addresses) and the base class of its models."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
+
+from cdc.config.loader import NO_HOME, NUL_INSIDE
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def _duration(value: object) -> float:
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be a duration with its unit, such as 500ms, 5s, 10m or 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _size(value: object) -> int:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be a size with its unit, such as 64MiB or 15MB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def switch(value: object) -> object:
+    """Return a boolean as "on" or "off", because YAML 1.1 reads a bare `on` or `off` as a boolean."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _address(value: object) -> object:
+    if isinstance(value, str):
+        host, colon, port = value.rpartition(":")
+        if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError("must be host:port, in quotes")
+    return value
+
+
+def filled(value: object) -> object:
+    """Refuse a list or a mapping without entries."""
+    # pydantic's `min_length` counts only the valid entries
+    if isinstance(value, list | dict) and not value:
+        raise ValueError("must have at least one entry")
+    return value
+
+
+def setting(value: object) -> object:
+    """Return a setting of another program as text."""
+    if isinstance(value, bool):
+        return str(value).lower()  # Spark's spelling
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(NUL_INSIDE)
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(NO_HOME) from None
+    if "://" in value:
+        raise ValueError(
+            "must be a path on a disk or a mounted file system of this machine: addresses are not supported"
+        )
+    return value
+
+
+# editors use the JSON Schema, so it describes the text that a user writes
+_DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "examples": ["500ms", "5s"]})
+_SIZE_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_SIZE.pattern}$", "examples": ["64MiB"]})
+Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0), _DURATION_SCHEMA]
+Bytes = Annotated[int, BeforeValidator(_size), Field(gt=0), _SIZE_SCHEMA]
+Count = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Address = Annotated[str, BeforeValidator(_address)]
+Text = Annotated[str, Field(min_length=1)]
+PathText = Annotated[Text, AfterValidator(_path)]  # an argument of ``Model.located``
+
+
+class Model(BaseModel):
+    """A mapping of the job file: frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    def model_post_init(self, context: Any) -> None:
+        """Save the folder of the job file, from which relative paths start."""
+        if context is not None:
+            self._folder = context["file"].parent
+
+    def located(self, path: str) -> str:
+        """Return ``path`` as an absolute path, relative to the folder of the job file."""
+        return str(self._folder / Path(path).expanduser())
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an endpoint at ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

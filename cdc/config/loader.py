@@ -1,0 +1,391 @@
+"""Read the text of a job file: YAML with line numbers, ``${...}`` replaced, errors with line and path.
+
+``read_job_file`` returns a tree of Nodes. ``to_issues`` converts pydantic's errors to text with line and path. The keys
+themselves are in ``cdc.config.models``.
+
+Source: YAML 1.1 as PyYAML reads it; pydantic manual, "Validation Errors".
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from cdc.errors import ConfigError
+
+FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
+NODES_MOST = 50_000  # aliases of aliases can create any number of nodes from a few lines
+SHOWN_CHARACTERS = 60  # of a wrong value
+NO_HOME = "~ stands for a home folder that does not exist"
+NUL_INSIDE = "a path cannot contain a NUL character"
+
+Location = tuple[str | int, ...]  # keys and indexes from the top of the file
+# inside {...} YAML would read the braces of ${NAME} as its own, so other characters replace them while it parses
+_BEGIN, _END = "\ue000", "\ue001"
+_LITERAL = "\ue002"  # start of $${NAME}, which means the text ${NAME}, as in Docker Compose
+_WRITTEN = re.compile(r"(\$?)\$\{([^{}\n\"']*)\}")
+_SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|{_LITERAL}([^{_END}]*){_END}|(\$\$\{{)|\$\{{")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigIssue:
+    """An error in a job file, with its line and path."""
+
+    line: int
+    path: Location
+    message: str
+
+    def format(self, file: str) -> str:
+        """Return ``shop.yaml:12 channels[2].target: message``."""
+        return (
+            f"{file}:{self.line} {shown(self.path)}: {self.message}"
+            if self.path
+            else f"{file}:{self.line} {self.message}"
+        )
+
+
+class CrossFieldError(PydanticCustomError):
+    """Error of a model validator: ``key`` conflicts with other keys of the model."""
+
+    def __new__(cls, key: str, message: str) -> CrossFieldError:
+        """Create an error whose message pydantic does not change."""
+        return super().__new__(cls, "mismatch", "{message}", {"key": key, "message": message})
+
+
+@dataclass(slots=True)
+class Node:
+    """A value of the file with its line. ``value`` is a scalar, a list of Nodes, or a dict of Nodes."""
+
+    value: Any
+    line: int
+    key_lines: dict[str, int] = field(default_factory=dict)
+    substituted: bool = False  # contains the value of a ${...}, so it is never shown
+
+    def plain(self) -> Any:
+        """Return the value without lines, as YAML would."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
+
+    def get(self, part: str | int) -> Node | None:
+        """Return the Node under a key or an index."""
+        if isinstance(self.value, dict):
+            return self.value.get(part)
+        if isinstance(self.value, list) and isinstance(part, int) and part < len(self.value):
+            return self.value[part]  # type: ignore[no-any-return]
+        return None
+
+    def items(self, key: str) -> Sequence[Node]:
+        """Return the entries of the list under ``key``; () if there is no such list."""
+        node = self.get(key)
+        return node.value if node is not None and isinstance(node.value, list) else ()
+
+    def line_of(self, path: Location) -> int:
+        """Return the line of the deepest part of ``path`` in the file; of a mapping or list, the line of its key."""
+        node, line = self, self.line
+        for part in path:
+            below = node.get(part)
+            if below is None:
+                return node.key_lines.get(str(part), line)
+            line = node.key_lines.get(str(part), below.line) if isinstance(below.value, dict | list) else below.line
+            node = below
+        return line
+
+
+def shown(path: Location) -> str:
+    """Return ``path`` as text: ``channels[2].target``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def read_job_file(file: Path) -> tuple[Node | None, list[ConfigIssue]]:
+    """Return the tree of a job file, and the errors in its YAML and its ``${...}``.
+
+    Raises: ConfigError - the file cannot be read at all.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"The job file cannot be read: {error.strerror}.", hint="Give the path of a readable YAML file.", file=file
+        ) from error
+    if len(data) > FILE_BYTES_MOST:
+        raise ConfigError("The job file is larger than 1 MiB.", hint="Give the path of a YAML job file.", file=file)
+    loader = None
+    try:
+        loader = yaml.SafeLoader(_WRITTEN.sub(_marked, data.decode("utf-8-sig")))
+        tree = loader.get_single_node()
+        if tree is None:
+            return None, [ConfigIssue(1, (), "is empty; see examples/ for job files to start from")]
+        reader = YamlReader(loader, file.parent)
+        root = reader.node(tree, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(filter(None, (error.problem, error.context)))
+        return None, [ConfigIssue(mark.line + 1 if mark else 1, (), f"is not valid YAML: {what}")]
+    except UnicodeDecodeError as error:
+        return None, [ConfigIssue(data[: error.start].count(b"\n") + 1, (), "is not UTF-8 text")]
+    except yaml.YAMLError as error:
+        return None, [ConfigIssue(1, (), f"is not valid YAML: {str(error).splitlines()[0]}")]
+    except RecursionError:
+        return None, [ConfigIssue(1, (), "is nested too deeply")]
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(root.value, dict):
+        return None, [ConfigIssue(root.line, (), "must be a mapping (key: value) with name, source, sink and channels")]
+    return root, reader.issues
+
+
+def _marked(match: re.Match[str]) -> str:
+    return f"{_LITERAL if match[1] else _BEGIN}{match[2]}{_END}"
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    """Return the original text, because keys are not substituted."""
+    if match[1] is not None:
+        return f"${{{match[1]}}}"
+    return match[0] if match[2] is None else f"$${{{match[2]}}}"
+
+
+class YamlReader:
+    """Converts PyYAML's nodes to Nodes."""
+
+    def __init__(self, loader: yaml.SafeLoader, folder: Path) -> None:
+        self.issues: list[ConfigIssue] = []
+        self._loader = loader
+        self._folder = folder
+        self._made = 0
+        self._within: set[int] = set()
+
+    def node(self, tree: yaml.Node, path: Location) -> Node:
+        """Return the root node of the file. Problems are added to ``issues``."""
+        line = tree.start_mark.line + 1
+        self._made += 1
+        if id(tree) in self._within or self._made > NODES_MOST:
+            raise yaml.MarkedYAMLError(problem="aliases make it too large or endless", problem_mark=tree.start_mark)
+        self._within.add(id(tree))
+        try:
+            if isinstance(tree, yaml.MappingNode):
+                return self._mapping(tree, path, line)
+            if isinstance(tree, yaml.SequenceNode):
+                return Node([self.node(entry, (*path, index)) for index, entry in enumerate(tree.value)], line)
+            return self._scalar(tree, path, line)
+        finally:
+            self._within.discard(id(tree))
+
+    def _mapping(self, tree: yaml.MappingNode, path: Location, line: int) -> Node:
+        first: dict[str, int] = {}
+        for key, _ in tree.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
+            key.value = _SUBSTITUTE.sub(_unmarked, key.value)
+            key_line = key.start_mark.line + 1
+            if key.value in first:
+                message = f"is given twice, first in line {first[key.value]}; keep one of them"
+                self.issues.append(ConfigIssue(key_line, (*path, key.value), message))
+            first.setdefault(key.value, key_line)
+        self._loader.flatten_mapping(tree)  # "<<"
+        found: dict[str, Node] = {}
+        key_lines: dict[str, int] = {}
+        for key, value in tree.value:
+            # use the text of the key: YAML 1.1 would read a column name `no` as False
+            found[key.value] = self.node(value, (*path, key.value))
+            key_lines[key.value] = key.start_mark.line + 1
+        return Node(found, line, key_lines)
+
+    def _scalar(self, tree: yaml.Node, path: Location, line: int) -> Node:
+        value = self._value(tree)
+        if isinstance(value, str) and _SUBSTITUTE.search(value):
+            return Node(_SUBSTITUTE.sub(lambda match: self._substitute(match, path, line), value), line, {}, True)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            value = tree.value  # dates and similar values are text in a job file
+        return Node(value, line)
+
+    def _value(self, tree: yaml.Node) -> Any:
+        """Return the YAML value of a scalar, or its text if YAML cannot convert it; the model reports it then."""
+        try:
+            value = self._loader.construct_object(tree)
+            str(value)  # fails for a number of thousands of digits, which Python reads in hexadecimal
+        except (ValueError, ArithmeticError, LookupError, AttributeError):  # raised by PyYAML's conversions
+            value = self._loader.constructed_objects[tree] = tree.value  # an alias reads it again
+        return value
+
+    def _substitute(self, match: re.Match[str], path: Location, line: int) -> str:
+        inside = match[1]
+        if match[2] is not None or match[3]:
+            return "${" if match[2] is None else f"${{{match[2]}}}"
+        if inside is not None and inside.startswith("file:"):
+            try:
+                file = self._folder / Path(inside.removeprefix("file:")).expanduser()
+                return file.read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, RuntimeError, ValueError) as error:
+                reason = _unreadable(error)
+                self.issues.append(ConfigIssue(line, path, f"the file of ${{{inside}}} cannot be read: {reason}"))
+        elif inside is not None and _VARIABLE.fullmatch(inside):
+            if inside in os.environ:
+                return os.environ[inside]
+            message = (
+                f"the environment variable {inside} is not set; run `export {inside}=...` first, "
+                f"or write $${{{inside}}} for the text ${{{inside}}} itself"
+            )
+            self.issues.append(ConfigIssue(line, path, message))
+        else:
+            form = "${" if inside is None else f"${{{inside}}}"
+            known = (
+                "write ${NAME} for an environment variable, ${file:/path} for the text of a file, $${ for the text ${"
+            )
+            self.issues.append(ConfigIssue(line, path, f"{form} is not valid; {known}"))
+        return "?"  # so that the missing value is not reported a second time
+
+
+def _unreadable(error: OSError | RuntimeError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return NO_HOME if isinstance(error, RuntimeError) else NUL_INSIDE
+
+
+def to_issues(error: ValidationError, root: Node, model: type[BaseModel]) -> list[ConfigIssue]:
+    """Return pydantic's errors as text, with their lines and paths in the file."""
+    issues = []
+    for found in error.errors(include_url=False):
+        if found["type"] == "default_factory_not_called":
+            continue  # the default depends on another key, whose own error is reported
+        path, owner, secret = _trace(found["loc"], root, model)
+        node = root
+        for part in path:
+            below = node.get(part)
+            if below is None:
+                break
+            node = below
+        if found["type"] == "union_tag_invalid" or found["type"] == "union_tag_not_found":
+            path, node = _discriminated(found, path, node)
+        if found["type"] == "mismatch":
+            path = (*path, found["ctx"]["key"])
+        hidden = secret or node.substituted
+        issues.append(ConfigIssue(root.line_of(path), path, _in_words(found, path, owner, hidden)))
+    return issues
+
+
+def _trace(
+    location: Sequence[str | int], root: Node, model: type[BaseModel]
+) -> tuple[Location, type[BaseModel] | None, bool]:
+    """Return the path in the file of an error's location, the model that contains it, and whether it is a secret.
+
+    A location also contains the tag of a union's member, and "[key]" for an error in a key. Neither is in the file.
+    """
+    path: list[str | int] = []
+    node: Node | None = root
+    owner: type[BaseModel] | None = model
+    candidates: list[type[BaseModel]] = []
+    secret = False
+    for number, part in enumerate(location):
+        below = node.get(part) if node is not None else None
+        is_tag = any(getattr(one, "tag", None) == part for one in candidates)
+        if is_tag:
+            owner = next(one for one in candidates if getattr(one, "tag", None) == part)
+            candidates = []
+            continue
+        if below is None and not (number == len(location) - 1 and isinstance(node and node.value, dict)):
+            continue
+        path.append(part)
+        known = _fields(owner).get(str(part)) if owner is not None and isinstance(part, str) else None
+        if known is not None:
+            candidates = list(_models(known.annotation, known.metadata))
+            secret = SecretStr in (known.annotation, *get_args(known.annotation))
+            owner = candidates[0] if len(candidates) == 1 else None
+        elif isinstance(part, str) and number < len(location) - 1:
+            owner = None
+        node = below
+    return tuple(part for part in path if part != "[key]"), owner, secret
+
+
+def _models(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _discriminated(found: Mapping[str, Any], path: Location, node: Node) -> tuple[Location, Node]:
+    key = str(found["ctx"]["discriminator"]).strip("'")
+    below = node.get(key)
+    return (*path, key), below if below is not None else node
+
+
+def _in_words(found: Mapping[str, Any], path: Location, owner: type[BaseModel] | None, hidden: bool) -> str:
+    kind, context = found["type"], found.get("ctx", {})
+    got = "" if hidden else _got(found.get("input"))
+    if kind == "extra_forbidden":
+        return _unknown(str(path[-1]), owner)
+    if kind == "union_tag_invalid":
+        return f"must be one of {context['expected_tags'].replace(chr(39), '')} (got {context['tag']!r})"
+    if kind == "mismatch":
+        return str(context["message"])
+    if kind == "value_error":
+        return f"{context['error']}{'' if isinstance(found.get('input'), dict | list | tuple) else got}"
+    if kind in _WORDS:
+        words = _WORDS[kind].format(**context).replace("'", "")
+        return words + ("" if kind in _WITHOUT_VALUE else got)
+    return f"{found['msg'][:1].lower()}{found['msg'][1:]}{got}"
+
+
+def _fields(owner: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields by their keys in a job file."""
+    return {field.alias or name: field for name, field in owner.model_fields.items()}
+
+
+def _unknown(key: str, owner: type[BaseModel] | None) -> str:
+    names = list(_fields(owner)) if owner is not None else []
+    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+    if near:
+        return f"is not a known key; did you mean `{near[0]}`?"
+    return f"is not a known key; known here: {', '.join(names)}" if names else "is not a known key"
+
+
+def _got(value: object) -> str:
+    if isinstance(value, dict | list | tuple | None | BaseModel):
+        return {dict: " (got a mapping)", list: " (got a list)", type(None): " (got nothing)"}.get(type(value), "")
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+    return f" (got {short!r})" if isinstance(value, str) else f" (got {short})"
+
+
+_WORDS = {
+    "missing": "is required",
+    "union_tag_not_found": "is required",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "literal_error": "must be one of {expected}",
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be >= {ge}",
+    "less_than": "must be < {lt}",
+    "less_than_equal": "must be <= {le}",
+    "string_too_short": "must not be empty",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping (key: value)",
+    "model_type": "must be a mapping (key: value)",
+    "model_attributes_type": "must be a mapping (key: value)",
+}
+_WITHOUT_VALUE = {"missing", "union_tag_not_found", "string_too_short"}

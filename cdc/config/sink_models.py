@@ -1,0 +1,137 @@
+"""Models of the key ``sink`` of a job file: one class per sink type, and how a sink creates tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr
+
+from cdc.config.connection_models import ServerTls
+from cdc.config.fields import Address, Count, Model, PathText, Port, Seconds, Text, filled, setting, switch
+
+SQL_PORT = 9030  # Doris' and StarRocks' query port
+CONNECT_S = 5.0  # within a data centre; after it the next FE or BE is tried
+LOAD_S = 600.0  # the cluster replies to a load after all replicas have its rows
+CONNECTIONS = 8  # a BE processes a few loads at once and queues the others
+RETENTION_S = 3600.0  # longer than a query of a reader; older versions only use disk space
+
+
+class DeltaSinkConfig(Model):
+    """Delta tables in a folder."""
+
+    tag: ClassVar = "delta"
+    type: Literal["delta"] = Field(description="Write Delta tables to a folder.")
+    path: PathText = Field(description="Folder of the tables. The table `ods.orders` is in its subfolder `ods/orders`.")
+    create_tables: bool = Field(
+        default=True, description="Create target tables that do not exist. `cdc ddl` prints the statements."
+    )
+    retention: Seconds = Field(
+        default=RETENTION_S, description="How long files and log entries of older table versions are kept for readers."
+    )
+
+    @property
+    def location(self) -> str:
+        """Absolute path of ``path``."""
+        return self.located(self.path)
+
+
+class TargetTablesConfig(Model):
+    """Layout of the tables that the job creates in Doris or StarRocks."""
+
+    buckets: Literal["auto"] | Count = Field(
+        default="auto", description="Number of buckets of each table that the job creates."
+    )
+    replication: Count = Field(default=1, description="Number of replicas of each table that the job creates.")
+    properties: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(
+        default_factory=dict, description="Further table properties of the cluster."
+    )
+
+
+class ChannelTable(Model):
+    """Layout of the table of one channel. None: as in ``TargetTablesConfig``."""
+
+    buckets: Literal["auto"] | Count | None = Field(
+        default=None, description="Number of buckets of this table. Default: `sink.tables.buckets`."
+    )
+    replication: Count | None = Field(
+        default=None, description="Number of replicas of this table. Default: `sink.tables.replication`."
+    )
+    properties: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(
+        default_factory=dict, description="Further table properties of the cluster, added to those of `sink.tables`."
+    )
+    partition: Text | None = Field(
+        default=None, description="Partition clause of the cluster, such as `PARTITION BY RANGE(day) (...)`."
+    )
+
+
+class ClusterTimeouts(Model):
+    """Timeouts of requests to a cluster."""
+
+    connect: Seconds = Field(
+        default=CONNECT_S, description="How long connecting to a host may take. After it, the next host is tried."
+    )
+    load: Seconds = Field(
+        default=LOAD_S, description="How long the reply to a load may take after the last byte was sent."
+    )
+
+
+class ClusterSinkConfig(Model):
+    """Keys that Doris and StarRocks share."""
+
+    fe: Annotated[tuple[Address, ...], BeforeValidator(filled)] = Field(
+        description="HTTP addresses of the frontends, as `host:port`."
+    )
+    be: Annotated[tuple[Address, ...], BeforeValidator(filled)] = Field(
+        default=(),
+        description=(
+            "HTTP addresses of the backends, if the user may not list them or if they have other addresses "
+            "for this machine. Default: the addresses that the cluster reports."
+        ),
+    )
+    sql_port: Port = Field(default=SQL_PORT, description="MySQL port of the frontends.")
+    username: Text = Field(description="User of the cluster.")
+    password: SecretStr = Field(default=SecretStr(""), description="Password of this user.")
+    tls: ServerTls = Field(
+        default=ServerTls(mode="off"),
+        description=(
+            "Encryption of all connections to the cluster, HTTP and SQL, and verification of its certificates."
+        ),
+    )
+    create_tables: bool = Field(
+        default=True,
+        description="Create databases and target tables that do not exist. `cdc ddl` prints the statements.",
+    )
+    tables: TargetTablesConfig = Field(default=TargetTablesConfig(), description="How the job creates tables.")
+    timeouts: ClusterTimeouts = Field(default=ClusterTimeouts(), description="How long the cluster may take to reply.")
+    connections: Count = Field(
+        default=CONNECTIONS,
+        description="Concurrent requests to one host, for the driver and for each executor process.",
+    )
+
+
+class DorisSinkConfig(ClusterSinkConfig):
+    """Unique-key tables of Apache Doris."""
+
+    tag: ClassVar = "doris"
+    type: Literal["doris"] = Field(description="Write Unique-key tables of Apache Doris.")
+    two_phase_commit: bool = Field(
+        default=True,
+        description="Prepare and commit loads separately. With `false`, rows are visible as soon as they are loaded.",
+    )
+    compression: Annotated[Literal["off", "lz4"], BeforeValidator(switch)] = Field(
+        default="off", description="Compression of load bodies. `lz4` helps on networks slower than about 1 Gbit/s."
+    )
+
+
+class StarrocksSinkConfig(ClusterSinkConfig):
+    """Primary-key tables of StarRocks."""
+
+    tag: ClassVar = "starrocks"
+    type: Literal["starrocks"] = Field(description="Write Primary-key tables of StarRocks.")
+    multi_table: Annotated[Literal["auto", "on", "off"], BeforeValidator(switch)] = Field(
+        default="auto",
+        description=(
+            "Commit all tables of a checkpoint in one transaction: `on` requires it, `off` never does it, "
+            "`auto` does it where it is safe."
+        ),
+    )

@@ -1,0 +1,1 @@
+"""One job: its states, requests, wiring and supervision."""

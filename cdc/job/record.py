@@ -1,0 +1,86 @@
+"""The record of the job that this process runs: its state, the reason for it and the hint, as saved and shown."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
+from cdc.logging_setup import masked
+from cdc.model.position import BinlogPosition, CanalPosition, Position
+from cdc.model.snapshot import SnapshotRequest
+from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
+
+_log = logging.getLogger(__name__)
+
+
+class SavedRecord:
+    """Keeps the record in memory and in the store.
+
+    If the store cannot be written, the job continues with the newer record in memory. Calls: any thread.
+    """
+
+    def __init__(self, store: CheckpointStore, name: str, job_file: str) -> None:
+        self._store = store
+        self.now = store.job(name) or JobRecord(name, "", 0, JobState.PENDING, job_file)
+
+    @property
+    def is_paused_by_hand(self) -> bool:
+        """Whether the job waits for ``cdc resume``."""
+        return (self.now.state, self.now.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
+
+    def save(self, **changes: Any) -> None:
+        """Save the record with ``changes`` of its fields. Raises: LeaseLost - another process runs the job."""
+        self.now = replace(self.now, **changes)
+        try:
+            self._store.save_job(self.now)
+        except CheckpointError as error:
+            _log.warning("the state %s cannot be saved: %s", self.now.state, error)
+
+    def set_state(
+        self, state: JobState, reason: str | None = None, hint: str | None = None, resume: ResumeKind | None = None
+    ) -> None:
+        """Save a new state. Raises: LeaseLost."""
+        self.save(state=state, reason=reason, hint=hint, resume=resume, stopped_at_ddl=None)
+
+    def pause(self, error: BaseException, resume: ResumeKind, statement_at: Position | None = None) -> None:
+        """Save that the job is PAUSED because of ``error``. Raises: LeaseLost.
+
+        ``stopped_at_ddl``: position of the DDL statement at which the job is PAUSED; DdlStop has its own.
+        """
+        reason, hint = describe(error, self.now.name)
+        position = error.context.get("position") if isinstance(error, DdlStop) else None
+        if isinstance(position, BinlogPosition | CanalPosition):
+            statement_at = position
+        self.save(state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at)
+
+    def refuse(self, error: CdcError) -> None:
+        """Save that the start of the job was refused. Raises: LeaseLost."""
+        self.set_state(JobState.PENDING, *describe(error, self.now.name))
+
+    def pause_by_hand(self) -> None:
+        """Save that the user has paused the job. Raises: LeaseLost."""
+        hint = f"cdc resume {self.now.name}"
+        self.set_state(JobState.PAUSED, "paused by its user", hint, ResumeKind.MANUAL)
+
+    def last_committed(self) -> Checkpoint | None:
+        """Return the last COMMITTED checkpoint; None if there is none or the store cannot be read."""
+        with suppress(CheckpointError):
+            return self._store.last_committed(self.now.name)
+        return None
+
+    def requests(self) -> tuple[SnapshotRequest, ...]:
+        """Return the saved snapshot requests; none if the store cannot be read."""
+        with suppress(CheckpointError):
+            return self._store.requests(self.now.name)
+        return ()
+
+
+def describe(error: BaseException, job: str) -> tuple[str, str]:
+    """Return reason and hint of ``error`` for the status of ``job``, without secrets."""
+    if not isinstance(error, CdcError):
+        return masked(f"unexpected error: {type(error).__name__}: {error}"), f"See `cdc logs {job}`."
+    reason = f"{error.message} ({error.location})" if error.location else error.message
+    return masked(reason), with_job(error.hint, job)

@@ -1,0 +1,88 @@
+"""Jobs as other processes see them: their records in the state file, and the status that their drivers return."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cdc.api.client import Driver
+from cdc.api.models import JobStatus
+from cdc.errors import ConfigError
+from cdc.job.status_builder import build_status
+from cdc.paths import state_folder
+from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.identity import JobIdentity
+from cdc.state.job_directory import JobDirectory
+from cdc.state.processes import is_driver_alive, is_supervisor_alive
+from cdc.state.sqlite import SqliteStore
+
+
+def open_store() -> AbstractContextManager[SqliteStore]:
+    """Open the state file of this user for a ``with`` block. Raises: CheckpointError."""
+    return closing(SqliteStore(state_folder()))
+
+
+def get_job(store: SqliteStore, name: str) -> JobRecord:
+    """Return the record of a job. Raises: ConfigError - there is no such job."""
+    record = store.job(name)
+    if record is None:
+        names = ", ".join(record.name for record in store.jobs())
+        raise ConfigError(
+            f"There is no job {name}.",
+            hint=f"Known jobs: {names}." if names else "Start one with `cdc start JOB.yaml`.",
+            state=store.path,
+        )
+    return record
+
+
+def status_of(store: SqliteStore, record: JobRecord) -> JobStatus:
+    """Return the status from the driver. If no driver answers, return it from the state file."""
+    return Driver(record).status() or offline_status(store, record)
+
+
+def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
+    """Return the status of a job whose driver does not answer, from its saved state."""
+    if record.state in (JobState.RUNNING, JobState.PENDING) or (
+        record.state is JobState.PAUSED and record.resume is ResumeKind.AUTOMATIC
+    ):
+        reason, hint = _without_driver(record)
+        record = replace(record, state=JobState.PENDING, reason=reason, hint=hint, resume=None)
+    if record.identity is None:  # its first start failed early
+        record = replace(record, identity=_identity_from(Path(record.job_file)))
+    return build_status(record, store.last_committed(record.name), store.requests(record.name))
+
+
+def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
+    if is_driver_alive(record):
+        return f"the driver (process {record.driver_pid}) does not answer", f"See `cdc logs {record.name}`."
+    if is_supervisor_alive(record):
+        return "the driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
+    if record.state is JobState.PENDING:
+        return record.reason, record.hint or f"Start it with `cdc start {record.job_file}`."
+    failure = JobDirectory(state_folder(), record.name).failure()
+    if failure is not None and isinstance(failure.error, ConfigError):  # `cdc start` of that file may be another job
+        return " ".join(failure.error.message.split()), failure.error.hint
+    return "died", f"Start it again with `cdc start {record.job_file}`. See `cdc logs {record.name}` for the cause."
+
+
+def _identity_from(file: Path) -> JobIdentity | None:
+    """Return the identity of a job file; None if it is not valid, for example because a secret is not set here."""
+    from cdc.config.models import load_config
+    from cdc.job.compatibility import build_identity
+
+    with suppress(ConfigError):
+        return build_identity(load_config(file))
+    return None
+
+
+def set_offline_state(store: SqliteStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
+    """Save a new state for a job without a driver. Raises: LeaseLost - it has a driver."""
+    held = store.acquire(record.name, record.job_file)
+    try:
+        resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
+        store.save_job(
+            replace(held, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None)
+        )
+    finally:
+        store.release()

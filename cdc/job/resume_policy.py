@@ -1,0 +1,84 @@
+"""The options of ``cdc resume``, and how long they apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdc.api.models import Resume
+from cdc.model.position import Position
+from cdc.state.base import AcknowledgedDdl, JobRecord
+
+
+class ResumePolicy:
+    """Holds the options of the newest resume. They apply only to the first event after the position of the resume."""
+
+    def __init__(self, options: Resume | None) -> None:
+        self.options = options  # None: there was no resume, or the position has moved after it
+        self._position: Position | None = None
+        self._is_verified = False  # a run has verified the targets since the last start or resume
+
+    @property
+    def accepts_server(self) -> bool:
+        """Whether the job may continue from another server."""
+        return self.options is not None and self.options.accept_server
+
+    @property
+    def reloads_missing(self) -> bool:
+        """Whether the next run loads missing targets again.
+
+        Only the first verification does so. The options can apply for a long time if the source has no changes, and a
+        target that is lost later needs a new resume.
+        """
+        return self.options is not None and self.options.reload_missing and not self._is_verified
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether a run has verified the targets since the last start or resume."""
+        return self._is_verified
+
+    def begin(self, options: Resume | None, position: Position | None) -> None:
+        """Apply the options of a resume at ``position``, the position of the job."""
+        self.options, self._position, self._is_verified = options, position, False
+
+    def start_at(self, position: Position | None) -> None:
+        """Apply the options of a start at ``position``."""
+        self._position = position
+
+    def note_verified(self) -> None:
+        """Note that a run has verified the targets."""
+        self._is_verified = True
+
+    def expire(self, position: Position) -> bool:
+        """Drop the options if the position has moved. Return whether it has moved."""
+        if position == self._position:
+            return False
+        self.options, self._position = None, position
+        return True
+
+    def acknowledged(self, record: JobRecord, position: Position | None) -> tuple[AcknowledgedDdl, ...]:
+        """Return the DDL statements that this run and later ones skip, with the one at which the job is PAUSED.
+
+        While an XA transaction is prepared, the position stays before it, and so may be far before the statement. The
+        stream then delivers the statement again, also to later drivers.
+        """
+        if self.options is None:
+            return record.acknowledged_ddl
+        # after a gap or on another server, other statements may be at these positions
+        is_same_log = not (self.options.accept_gap or self.options.accept_server)
+        kept = [one for one in record.acknowledged_ddl if is_same_log and not _is_after(position, one.position)]
+        if record.stopped_at_ddl is not None:
+            kept.append(AcknowledgedDdl(record.stopped_at_ddl, self.options.past_ddl))
+        return tuple(kept)
+
+
+def acknowledged_statements(record: JobRecord) -> Mapping[Position, bool]:
+    """Return the DDL statements that a receiver skips: position -> whether the resume had --past-ddl."""
+    return {one.position: one.past_ddl for one in record.acknowledged_ddl}
+
+
+def _is_after(position: Position | None, statement: Position) -> bool:
+    """Return whether a stream from ``position`` certainly does not deliver ``statement`` again."""
+    try:
+        return position is not None and position.reached(statement) and not statement.reached(position)
+    except ValueError:  # the two positions cannot be compared
+        return False

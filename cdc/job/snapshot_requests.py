@@ -1,0 +1,56 @@
+"""Check requests to load tables again, before they are saved.
+
+A request is saved in the state file at once, for any state of the job, with or without a driver. The run of the job
+adds it to its snapshots. It is deleted when a COMMITTED checkpoint contains it (``cdc.snapshot.requests``).
+"""
+
+from __future__ import annotations
+
+from cdc.errors import ConfigError
+from cdc.job.wiring import Components
+from cdc.model.snapshot import SnapshotRequest
+from cdc.model.table_names import table_of
+from cdc.mysql.query_stream import check_condition
+from cdc.mysql.server import Server
+from cdc.run_context import SnapshotSettings
+from channels.mapping import Routes, is_condition
+from channels.sinks.base import Sink, can_list_keys
+
+
+def check_without_run(request: SnapshotRequest, components: Components) -> None:
+    """Check a request of a job that does not run, and close ``components``. See ``check_request``."""
+    try:
+        check_request(request, components.snapshot, components.routes, components.sink)
+    finally:
+        components.close()
+
+
+def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, routes: Routes, sink: Sink) -> None:
+    """Raise ConfigError if the table cannot be loaded again: the job does not read it, or its condition is not valid.
+
+    Raises: SourceUnavailable - the server that checks the condition cannot be reached.
+    """
+    if settings is None:
+        raise ConfigError(
+            "The source of this job has no tables, only a stream of changes.",
+            hint="Load the table through a job with a `binlog` source.",
+        )
+    database, table = table_of(request.table)
+    if not routes.maps(database, table):
+        raise ConfigError(
+            f"The job reads no table {request.table}.",
+            hint="Write the table as database.table, as in `source` of its channel.",
+        )
+    if request.where is None and not can_list_keys(sink):
+        raise ConfigError(
+            "This sink cannot list its keys, so it cannot find rows that the source no longer has.",
+            hint=f"`cdc snapshot ... {request.table} --where '1 = 1'` loads all rows again and deletes none.",
+        )
+    if request.where is not None and not is_condition(request.where):
+        raise ConfigError(
+            f"{request.where!r} is not one condition over the columns of a row.",
+            hint="Write it as after WHERE in MySQL, for example `id > 1000 AND status = 'new'`.",
+        )
+    if request.where is not None:
+        with Server(settings.endpoint) as server:
+            check_condition(server, (database, table), request.where)

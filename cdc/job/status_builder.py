@@ -1,0 +1,148 @@
+"""Build the status of a job: of one that runs, of one without a driver, and of one that has never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cdc.api.models import (
+    ChannelStatus,
+    CheckpointStatus,
+    JobStatus,
+    LeftOutStatus,
+    SinkStatus,
+    SnapshotStatus,
+    SourceStatus,
+)
+from cdc.job.record import describe
+from cdc.model.left_out import LeftOut
+from cdc.model.position import CanalPosition, Position
+from cdc.model.snapshot import SnapshotRequest, TableSnapshot
+from cdc.model.table_names import parsed_table, table_of
+from cdc.state.base import Checkpoint, JobRecord, JobState
+
+if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
+    from cdc.errors import CdcError
+    from cdc.pipeline.progress import Progress
+
+_HIDDEN = {"kind", "server", "splits", "marker_batch"}  # fields of a position that only the job needs
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStatus:
+    """The part of the status that only the driver of a job has."""
+
+    window_limit_bytes: int = 0
+    progress: Progress | None = None  # None: no run has recovered yet
+    is_running: bool = False  # a run continues, so lag and window are current
+    warning: CdcError | None = None  # the current problem of a job that is not PAUSED
+    left_out: Mapping[str, LeftOut] | None = None  # None: use the list of the checkpoint
+    resumes: int = 0
+
+
+def build_status(
+    record: JobRecord,
+    checkpoint: Checkpoint | None,
+    requests: Iterable[SnapshotRequest],
+    live: LiveStatus | None = None,
+) -> JobStatus:
+    """Return the status of a job from its last COMMITTED ``checkpoint`` and its saved snapshot ``requests``.
+
+    ``live``: None if no driver runs.
+    """
+    live = live or LiveStatus()
+    progress, identity = live.progress, record.identity
+    if live.warning is not None:
+        reason, hint = describe(live.warning, record.name)
+        record = replace(record, reason=reason, hint=hint)
+    position: Position | None
+    if progress is not None:
+        checkpoint, position = progress.checkpoint, progress.position
+        channels = _live_channels(progress, record.state)
+    else:
+        position = checkpoint.last if checkpoint else None
+        channels = _saved_channels(checkpoint, record)
+    left_out = live.left_out if live.left_out is not None else checkpoint.left_out if checkpoint else {}
+    return JobStatus(
+        job=record.name,
+        state=record.state,
+        reason=record.reason,
+        hint=record.hint,
+        resume=record.resume,
+        started_at=record.started_at,
+        source=SourceStatus.of(identity.source) if identity else SourceStatus("unknown", None),
+        sink=SinkStatus.of(identity.sink) if identity else SinkStatus("unknown", "unknown"),
+        position=_shown(position) if position else None,
+        lag_seconds=progress.lag_s if progress and live.is_running else None,
+        split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
+        window_bytes=progress.window_bytes if progress and live.is_running else 0,
+        window_limit_bytes=live.window_limit_bytes,
+        resumes=live.resumes,
+        checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
+        channels=with_requests(channels, requests),
+        left_out=LeftOutStatus.of(left_out, record.name),
+    )
+
+
+def with_requests(channels: Iterable[ChannelStatus], requests: Iterable[SnapshotRequest]) -> tuple[ChannelStatus, ...]:
+    """Return ``channels``, with the tables of saved ``requests`` shown as waiting for a snapshot."""
+    waiting = {one.table: SnapshotStatus.of(TableSnapshot(where=one.where)) for one in requests}
+    return tuple(replace(one, snapshot=waiting.get(one.source, one.snapshot)) for one in channels)
+
+
+def _shown(position: Position) -> dict[str, Any]:
+    return {name: value for name, value in position.to_json().items() if name not in _HIDDEN}
+
+
+def _live_channels(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:
+    for channel in progress.channels:
+        yield ChannelStatus(
+            channel.source,
+            channel.target,
+            state,
+            channel.counts.upserts,
+            channel.counts.deletes,
+            channel.counts.bytes,
+            channel.buffered_rows,
+            channel.counts.last_committed_at,
+            SnapshotStatus.of(channel.snapshot) if channel.snapshot else None,
+            channel.invalid_dates,
+        )
+
+
+def _saved_channels(checkpoint: Checkpoint | None, record: JobRecord) -> Iterator[ChannelStatus]:
+    """Yield the channels of the last checkpoint, then those that only the job file has."""
+    targets = {source: one.target for source, one in record.identity.channels.items()} if record.identity else {}
+    snapshots, counts = (checkpoint.snapshots, checkpoint.counts) if checkpoint else ({}, {})
+    known = sorted({*snapshots, *counts})
+    for name in (*known, *(source for source in targets if source not in known and not _is_pattern(source))):
+        channel = ChannelStatus(name, _target(name, targets), record.state)
+        if (one := counts.get(name)) is not None:
+            channel = replace(
+                channel,
+                upserts=one.upserts,
+                deletes=one.deletes,
+                bytes=one.bytes,
+                last_committed_at=one.last_committed_at,
+            )
+        yield replace(channel, snapshot=SnapshotStatus.of(snapshots[name])) if name in snapshots else channel
+
+
+def _target(source: str, targets: Mapping[str, str]) -> str:
+    """Return the plain name of the target of a source table: of its own channel, else of a channel with a pattern."""
+    for mapped in (source, *targets):
+        name, target = parsed_table(mapped), parsed_table(targets.get(mapped, ""))
+        if target is None or name is None:
+            continue
+        if mapped == source:
+            return target.plain
+        middle = name.middle(*table_of(source)) if name.is_pattern else None
+        if middle is not None:
+            return target.with_middle(middle).plain
+    return source
+
+
+def _is_pattern(source: str) -> bool:
+    name = parsed_table(source)
+    return name is not None and name.is_pattern

@@ -1,0 +1,40 @@
+"""The Arrow type of each column type, as in docs/reference/types.md."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from cdc.model.schema import Column, Kind
+
+_INTEGERS = {
+    Kind.TINYINT: (pa.int8(), pa.int16()),
+    Kind.SMALLINT: (pa.int16(), pa.int32()),
+    Kind.MEDIUMINT: (pa.int32(), pa.int32()),
+    Kind.INT: (pa.int32(), pa.int64()),
+    Kind.BIGINT: (pa.int64(), pa.decimal128(20, 0)),
+}
+_PLAIN = {
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.YEAR: pa.int16(),
+    Kind.DATE: pa.date32(),
+    Kind.DATETIME: pa.timestamp("us"),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    Kind.BINARY: pa.binary(),
+    Kind.VARBINARY: pa.binary(),
+    Kind.BLOB: pa.binary(),
+    Kind.GEOMETRY: pa.binary(),
+    Kind.VECTOR: pa.list_(pa.float32()),
+}
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of the values of ``column``."""
+    if column.kind in _INTEGERS:
+        return _INTEGERS[column.kind][column.unsigned]
+    if column.kind is Kind.DECIMAL:
+        # decimal128 has at most 38 digits; longer values are the exact text of the server
+        return pa.decimal128(column.precision, column.scale) if column.precision <= 38 else pa.string()
+    if column.kind is Kind.BIT:
+        return pa.int64() if column.length < 64 else pa.decimal128(20, 0)
+    return _PLAIN.get(column.kind, pa.string())

@@ -1,0 +1,107 @@
+"""Tables of the source: columns, key and character sets.
+
+Source: MySQL manual, "Data Types"; docs/reference/types.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from cdc.model.position import Position
+from cdc.model.table_names import table_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELETED = "__deleted"  # bool: the row was deleted
+SEQUENCE = "__sequence"  # int64: the row with the larger sequence is newer, also across runs
+
+
+class Kind(Enum):
+    """The kind of a column: it determines the format of its values."""
+
+    TINYINT = "tinyint"
+    SMALLINT = "smallint"
+    MEDIUMINT = "mediumint"
+    INT = "int"
+    BIGINT = "bigint"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    BIT = "bit"
+    YEAR = "year"
+    DATE = "date"
+    DATETIME = "datetime"
+    TIMESTAMP = "timestamp"
+    TIME = "time"
+    CHAR = "char"
+    VARCHAR = "varchar"
+    TEXT = "text"  # all sizes
+    BINARY = "binary"
+    VARBINARY = "varbinary"
+    BLOB = "blob"  # all sizes
+    ENUM = "enum"
+    SET = "set"
+    JSON = "json"  # MySQL's binary documents; MariaDB's JSON is TEXT
+    GEOMETRY = "geometry"
+    VECTOR = "vector"
+    UUID = "uuid"  # MariaDB
+    INET4 = "inet4"  # MariaDB
+    INET6 = "inet6"  # MariaDB
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a source table."""
+
+    name: str
+    kind: Kind
+    type: str  # as in SHOW COLUMNS, "decimal(12,2) unsigned"; composed if only row metadata is known
+    unsigned: bool = False
+    nullable: bool = True
+    length: int = 0  # characters of CHAR, VARCHAR, TEXT; bytes of binaries; bits of BIT; dimensions of VECTOR; else 0
+    precision: int = 0  # of DECIMAL
+    scale: int = 0  # of DECIMAL
+    fsp: int = 0  # fractional seconds precision: number of digits
+    charset: str = ""  # of text, ENUM and SET: MySQL's name ("utf8mb4"); "" for other kinds
+    labels: tuple[str, ...] = ()  # of ENUM and SET, in order
+    comment: str = ""
+    generated: bool = False
+    visible: bool = True
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of this column's values, from the receiver to the channel."""
+        from cdc.model.arrow_types import arrow_type  # needs pyarrow; saved schemas are read without it
+
+        return arrow_type(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A source table as it is from a position on. A changed table is a new value."""
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]  # all, in the table's order, invisible ones included
+    key: tuple[str, ...]  # primary key in key order, or a NOT NULL unique key; () if the table has none
+    comment: str = ""
+    since: Position | None = None  # None: already before the first position of the job
+
+    @property
+    def name(self) -> str:
+        """The name as ``database.table``, see ``cdc.model.table_names``."""
+        return table_text(self.database, self.table)
+
+    def column(self, name: str) -> Column:
+        """Return the column ``name``. Like MySQL, ignore the case. Raises: KeyError."""
+        for column in self.columns:
+            if column.name.casefold() == name.casefold():
+                return column
+        raise KeyError(name)
+
+    def same_shape(self, other: TableSchema) -> bool:
+        """Return whether both are equal except for ``since``."""
+        return replace(self, since=None) == replace(other, since=None)

@@ -1,0 +1,29 @@
+"""The contract by which sources ask which tables a job reads."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cdc.errors import CdcError
+from cdc.model.batch import RequiredColumns
+from cdc.model.schema import TableSchema
+
+
+class TableFilter(Protocol):
+    """Selects source tables and their columns. Calls: once per table and schema, never per row."""
+
+    def maps(self, database: str, table: str) -> bool:
+        """Return whether a channel reads this table."""
+
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        """Return the columns that the channel of this table reads.
+
+        Raises: SchemaMismatch - the schema lacks a column of the mapping; TargetMismatch - there is no usable key.
+        """
+
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """Return whether the job omits a table that cannot be mapped because of ``error``.
+
+        True if only a pattern maps it and no row of it is committed. ``maps`` then returns False, and the status shows
+        the error. Calls: from any thread.
+        """

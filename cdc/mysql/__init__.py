@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: connections, catalog, character sets, DDL and values, for every source."""

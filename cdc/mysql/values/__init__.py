@@ -1,0 +1,1 @@
+"""Bytes of MySQL values to Arrow arrays."""

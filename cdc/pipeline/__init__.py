@@ -1,0 +1,1 @@
+"""The commit cycle: from Batches to committed loads and acknowledged positions."""

@@ -1,0 +1,178 @@
+"""Replay: read the range of a PREPARED checkpoint again, and load again what the sink lost of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdc.errors import CdcError, ErrorAction, PositionLost, SinkError, action_for
+from cdc.model.batch import Batch, PreparedLoad
+from cdc.pipeline.commit_cycle import Cancelled
+from cdc.pipeline.committer import Committer, last_of
+from cdc.pipeline.flow_control import FlowControl
+from cdc.run_context import RunContext
+from cdc.state.base import ChannelCounts, Checkpoint
+from channels.channel import Channel
+from channels.sinks.labels import label_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GET_S = 0.2
+_WATCH_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+def lost_tables(checkpoint: Checkpoint, error: CdcError) -> frozenset[str]:
+    """Return the targets of the loads that ``error`` names, or all targets if it names no load of ``checkpoint``."""
+    named = error.context.get("labels")
+    labels = {str(label) for label in named} if isinstance(named, Iterable) and not isinstance(named, str) else {named}
+    lost = {load.table for load in checkpoint.loads if label_for(load.name) in labels or str(load.name) in labels}
+    return frozenset(lost or {load.table for load in checkpoint.loads})
+
+
+def commit_after_replay(
+    new_replay: Callable[[], Replay],
+    committer: Committer,
+    lost: SinkError,
+    prepared: Checkpoint,
+    before: Checkpoint,
+    rewind: Callable[[], None],
+) -> Checkpoint:
+    """Replay the lost loads and commit, until the checkpoint is COMMITTED. ``before`` is the previous checkpoint.
+
+    ``rewind`` moves the receiver to the first position of the range. Raises: the errors of a replay and a commit.
+    """
+    while True:
+        rewind()
+        prepared = new_replay().run(prepared, lost_tables(prepared, lost), before)
+        try:
+            return committer.roll_forward(prepared)
+        except SinkError as error:
+            if action_for(error) is not ErrorAction.REPLAY:
+                raise
+            lost = error
+
+
+def _row_counts(checkpoint: Checkpoint, before: Checkpoint) -> dict[str, int]:
+    """Return the number of rows of the range by source table, as counted at the first read."""
+    none = ChannelCounts()
+    found = {}
+    for source, counts in checkpoint.counts.items():
+        old = before.counts.get(source, none)
+        if rows := counts.upserts + counts.deletes - old.upserts - old.deletes:
+            found[source] = rows
+    return found
+
+
+class Replay:
+    """Reads ``first..last`` of a PREPARED checkpoint again, and loads all rows of lost targets as a new attempt.
+
+    The receiver must be at the checkpoint's ``first``. Afterwards it is at ``last`` or later.
+    """
+
+    def __init__(self, context: RunContext, flow: FlowControl, stopping: threading.Event) -> None:
+        self._context = context
+        self._flow = flow
+        self._stopping = stopping
+        self._channels: dict[str, Channel] = {}  # by source
+        self._loads: list[Future[tuple[PreparedLoad, ...]]] = []
+        self._left: dict[str, int] = {}  # by source: number of rows of the range that are not read yet
+
+    def run(self, checkpoint: Checkpoint, lost: frozenset[str], before: Checkpoint) -> Checkpoint:
+        """Replace the lost loads, save the checkpoint as PREPARED and return it. ``before`` is the previous one.
+
+        Raises: PositionLost - the source no longer has the range; the error of the source or of a Task.
+        """
+        _log.warning("checkpoint %d: replaying %s", checkpoint.id, ", ".join(sorted(lost)))
+        attempt = 1 + max((load.name.attempt for load in checkpoint.loads), default=0)
+        self._context.store.check_fence()
+        self._left = _row_counts(checkpoint, before)
+        try:
+            self._read(checkpoint, lost, attempt)
+        except PositionLost as error:
+            raise PositionLost(
+                "The sink lost a load, and the source no longer has its rows.",
+                hint=f"Load {', '.join(sorted(lost))} again with `cdc snapshot`. {error.hint}",
+                tables=", ".join(sorted(lost)),
+                first=checkpoint.first,
+                last=checkpoint.last,
+            ) from error
+        intact = [load for load in checkpoint.loads if load.table not in lost]
+        again = [load for future in self._loads for load in self._result(future)]
+        loads = sorted([*intact, *again], key=lambda load: (load.name.channel, load.name.task, load.name.part))
+        reloaded = replace(checkpoint, loads=tuple(loads))
+        self._context.store.save(reloaded)
+        return reloaded
+
+    def clean_up(self, committed: Checkpoint) -> None:
+        """Delete the loads of earlier attempts from the sink."""
+        run = self._context.run
+        try:
+            for fence in range(committed.fence, run.fence + 1):
+                self._context.sink.abort(run.job, run.incarnation, fence, committed.id)
+        except SinkError as error:
+            _log.warning("loads of earlier attempts of checkpoint %d remain in the sink: %s", committed.id, error)
+
+    def skip(self, checkpoint: Checkpoint) -> None:
+        """Read the range of a COMMITTED checkpoint and discard its rows."""
+        self._read(checkpoint, frozenset(), 0)
+
+    def _read(self, checkpoint: Checkpoint, lost: frozenset[str], attempt: int) -> None:
+        last, receiver = last_of(checkpoint), self._context.receiver
+        while True:
+            self._check_stop()
+            batch = receiver.get(_GET_S)
+            if batch is None:
+                continue
+            self._add_rows(batch, lost)
+            arrived = batch.ends_transaction and batch.last.reached(last)
+            self._load(checkpoint.id, attempt, is_last=arrived)
+            receiver.release(sum(changes.rows.nbytes for changes in batch.changes))
+            if arrived:
+                return
+
+    def _add_rows(self, batch: Batch, lost: frozenset[str]) -> None:
+        for changes in batch.changes:
+            schema = changes.schema
+            mapping = self._context.routes.mapping_for(schema.database, schema.table)
+            if mapping is None or mapping.target not in lost:
+                continue  # the sink still has the load of this target
+            if schema.name not in self._channels:
+                self._channels[schema.name] = Channel(mapping, schema, self._context.types)
+            self._channels[schema.name].add(replace(changes, rows=self._within_range(schema.name, changes.rows)))
+
+    def _within_range(self, source: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return ``rows`` without rows after the range. The last Batch can be larger than at the first read."""
+        left = self._left.get(source)
+        if left is None:
+            return rows
+        self._left[source] = max(0, left - rows.num_rows)
+        return rows.slice(0, left)
+
+    def _load(self, checkpoint_id: int, attempt: int, is_last: bool) -> None:
+        for channel in self._channels.values():
+            while channel.buffered_rows and (
+                is_last or channel.buffered_bytes >= self._flow.task_bytes(len(self._loads))
+            ):
+                task = channel.task_for(self._context.run, checkpoint_id, attempt)
+                if task is not None:
+                    # one Task at a time limits the memory, because the window no longer counts these rows
+                    for future in self._loads[-1:]:
+                        self._result(future)
+                    self._loads.extend(self._context.runner.submit([task]))
+
+    def _result(self, future: Future[tuple[PreparedLoad, ...]]) -> tuple[PreparedLoad, ...]:
+        while not future.done():
+            self._check_stop()
+            wait([future], _WATCH_S)
+        return future.result()
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise Cancelled("while loading a range again")

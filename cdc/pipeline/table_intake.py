@@ -1,0 +1,53 @@
+"""Tables that the job omits because they cannot be mapped. A run checks them again at its start."""
+
+from __future__ import annotations
+
+import logging
+
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
+from cdc.model.table_names import table_of, table_text
+from cdc.mysql.catalog import mapped_tables, table_schemas
+from cdc.mysql.server import Server
+from cdc.run_context import RunContext
+from cdc.state.base import Checkpoint
+
+_log = logging.getLogger(__name__)
+
+
+def restore_tables(context: RunContext) -> frozenset[str]:
+    """Restore the saved list of omitted tables. Return those that can be mapped now, which need a full snapshot.
+
+    A table is removed from the list if no channel matches it any more or the source no longer has it. A table that can
+    be mapped now is removed only if the source has tables for a snapshot, because the stream has only a part of its
+    rows. Calls: at the start of each run, before the receiver opens. Raises: SourceUnavailable, CheckpointError.
+    """
+    committed = context.store.last_committed(context.run.job)
+    known: list[Checkpoint] = [*([committed] if committed else []), *context.store.unfinished()]
+    saved = {name: one for checkpoint in known for name, one in checkpoint.left_out.items()}
+    routes = context.routes
+    routes.restore({name for checkpoint in known for name in checkpoint.loaded}, saved)
+    for name in sorted(saved):
+        if not routes.matches(name):
+            routes.restore_table(name)
+    left = sorted(routes.left_out)
+    if not left or context.snapshot is None:
+        return frozenset()
+    restored = set()
+    with Server(context.snapshot.endpoint) as server:
+        there = {table_text(*name) for name in mapped_tables(server, lambda *name: table_text(*name) in left)}
+        schemas = table_schemas(server, [table_of(name) for name in left], lambda *_: True)
+    for name in left:
+        schema = schemas.get(table_of(name))
+        if schema is None:
+            if name not in there:
+                routes.restore_table(name)
+            continue
+        try:
+            routes.reads(schema)
+        except (ConfigError, SchemaMismatch, TargetMismatch):
+            continue
+        routes.restore_table(name)
+        if routes.maps(*table_of(name)):
+            restored.add(name)
+            _log.warning("%s was omitted and can be mapped now: a snapshot loads it", name)
+    return frozenset(restored)

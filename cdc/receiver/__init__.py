@@ -1,1 +1,0 @@
-"""Receivers: sources that hand out Batches and are acked."""

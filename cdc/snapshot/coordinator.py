@@ -1,0 +1,341 @@
+"""Plan the snapshot steps: which tables are due, which chunks a step reads, and the state of each table after it.
+
+A step runs between two cycles of the stream, at a position P up to which everything is committed. Its chunks become a
+checkpoint, then the stream continues from P. Chunk rows are as new as P or newer, and later changes are committed after
+the chunk. Commit order alone therefore gives the correct result. Chunk rows get the highest sequence that was assigned
+before the step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cdc.errors import SchemaMismatch
+from cdc.model.batch import LoadName
+from cdc.model.position import Position
+from cdc.model.schema import Column, TableSchema
+from cdc.model.snapshot import SnapshotState, TableSnapshot
+from cdc.model.table_names import table_of, table_text
+from cdc.model.timing import utc_now
+from cdc.mysql.catalog import mapped_tables, table_schemas
+from cdc.mysql.key_order import KeyOrder, key_order_of
+from cdc.mysql.query_stream import configure_session
+from cdc.mysql.server import Server
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, delete_task, find_orphan_rows, key_columns
+from cdc.snapshot.planner import Chunker
+from cdc.snapshot.requests import LoadRequests
+from cdc.snapshot.row_count import LIMIT_S, check_rows_read, count_rows
+from cdc.snapshot.step_plan import SnapshotStep, table_read, with_outcomes
+from cdc.snapshot.visibility import is_visible
+from channels.channel import Channel
+from channels.chunk_reader import ChunkRead, SnapshotResult, TableRead
+from channels.chunk_task import ChunkReadRequest
+from channels.partition_read import ReadBudget
+from channels.sinks.base import can_list_keys
+from channels.task import Task
+
+STEP_ROWS = 3_000_000  # of all readers together: a size that the sink merges in one commit
+STEP_BYTES = 1 << 30
+STEP_TABLES = 50
+_AT_END_S = 5.0
+_CHUNKS_A_READER = 16  # more than a reader completes in one step
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotCoordinator:
+    """Plans the snapshot steps and tracks the progress of each table. Calls: the Consumer's thread."""
+
+    def __init__(
+        self, context: RunContext, settings: SnapshotSettings, channel: Callable[[TableSchema], Channel | None]
+    ) -> None:
+        """Get the channel of a table from ``channel``, which creates it if the table is new."""
+        self._context = context
+        self._settings = settings
+        self._channel = channel
+        self.requests = LoadRequests(context)
+        self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
+        self._count_left_s = LIMIT_S  # remaining time of this step for COUNT(*), because the stream waits for it
+        self._mismatches: list[str] = []  # tables whose columns differ from those at the position of this step
+        self._read_at: dict[str, float] = {}  # time at which the last chunk of a table was read
+
+    # what is due
+
+    def begin(self, saved: Mapping[str, TableSnapshot], whole: Collection[str] = ()) -> None:
+        """Restore the saved states, and add new tables of the source. Raises: SourceUnavailable.
+
+        ``whole``: tables that need a full snapshot, for any saved state.
+        """
+        with Server(self._settings.endpoint) as server:
+            there = [table_text(*name) for name in mapped_tables(server, self._context.routes.maps)]
+        kept = {name: one for name, one in saved.items() if self._context.routes.maps(*table_of(name))}
+        new = [name for name in there if name in whole or (self._settings.initial and name not in kept)]
+        self.tables = {**kept, **{name: TableSnapshot() for name in new}}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a table has rows to read or orphan rows to delete."""
+        return self.requests.are_pending or any(one.is_due for one in self.tables.values())
+
+    def advance(self, position: Position, joined: Sequence[str], *, at_end: bool) -> Mapping[str, TableSnapshot]:
+        """Return the states of the tables after the stream has reached ``position``.
+
+        New tables of ``joined`` are consistent at once, because the stream has all their rows. ``at_end``: the source
+        has no change after ``position``.
+        """
+        # saved with the checkpoint of the stream, so that requests survive a stop before their first step
+        self.tables = self.requests.apply(self.tables)
+        now = utc_now()
+        self.tables = {
+            name: one.advance(position, now, caught_up=at_end and self._is_long_ago(name))
+            for name, one in self.tables.items()
+        }
+        if self._settings.initial:
+            born = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
+            self.tables = {**dict.fromkeys(joined, born), **self.tables}
+        return self.tables
+
+    def _is_long_ago(self, name: str) -> bool:
+        # After the last transaction, the end of the binlog may still move without moving the stream (for example by the
+        # header of a new file). The high watermark is then never reached, so a time limit is used at the end.
+        return time.monotonic() - self._read_at.get(name, 0.0) > _AT_END_S
+
+    # plan a step
+
+    def plan(self, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:
+        """Return the work of a step at ``position``; None if nothing can be read now.
+
+        Raises: SourceUnavailable; SchemaMismatch - all due tables have columns that the stream has not reached yet; the
+        error that prevents the load of a table into its target.
+        """
+        self.tables = self.requests.apply(self.tables)
+        self._mismatches = []
+        self._count_left_s = LIMIT_S
+        with Server(self._settings.endpoint) as server:
+            if not is_visible(server, position):
+                _log.info("the snapshot waits: queries do not see all transactions yet that the stream has delivered")
+                return None
+            configure_session(server.connection)
+            return self._plan_step(server, position, sequence, checkpoint)
+
+    def _plan_step(self, server: Server, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:
+        reads: list[TableRead] = []
+        chunks: list[ChunkRead] = []
+        schemas: list[TableSchema] = []
+        names: list[str] = []
+        rows = 0
+        for name in [name for name, one in self.tables.items() if one.is_due]:
+            if self._count_left_s <= 0 and self.tables[name].state is SnapshotState.WAITING:
+                continue  # its rows must be counted before they are read, so it starts in one of the next steps
+            found = self._prepare_table(server, name, position)
+            if found is None:
+                continue
+            schema, channel, order, snapshot = found
+            if snapshot.state is SnapshotState.DELETING_ORPHANS:
+                if reads:
+                    continue  # this step reads chunks; a later one deletes the orphan rows
+                return self._plan_orphan_deletes(name, server, schema, channel, sequence, checkpoint)
+            plain = channel.mapping.copied(schema) is not None
+            if reads and not (plain and reads[0].expressions is None):
+                continue  # a table with expressions is read in a step of its own
+            if not snapshot.open:
+                self._end_table(name, server, order)
+                continue
+            read = table_read(self._context, channel, schema, order, snapshot.where, sequence, checkpoint)
+            chunks += [ChunkRead(len(reads), chunk) for chunk in snapshot.open]
+            reads.append(read)
+            schemas.append(schema)
+            names.append(name)
+            rows += sum(chunk.estimated_rows for chunk in snapshot.open)
+            if not plain or rows >= STEP_ROWS or len(reads) >= STEP_TABLES:
+                break
+        if not reads:
+            if self._mismatches:
+                raise _schema_not_reached(self._mismatches[0])
+            return None
+        readers = self._settings.readers
+        budget = ReadBudget(
+            self._settings.step_s,
+            STEP_ROWS,
+            STEP_BYTES,
+            self._settings.rows_per_s,
+            self._settings.bytes_per_s,
+        )
+        read_request = ChunkReadRequest(
+            self._settings.endpoint, tuple(reads), tuple(chunks[: readers * _CHUNKS_A_READER]), readers, budget
+        )
+        self._context.receiver.note_loaded(names)
+        return SnapshotStep(tuple(names), tuple(schemas), read_request)
+
+    def _prepare_table(
+        self, server: Server, name: str, position: Position
+    ) -> tuple[TableSchema, Channel, KeyOrder, TableSnapshot] | None:
+        """Return a due table with planned chunks; None if it is removed or the stream must reach its columns first."""
+        database, table = table_of(name)
+        if not self._context.routes.maps(database, table):
+            self._forget(name)
+            return None
+        leave_out = self._context.routes.leave_out
+        today = table_schemas(server, [(database, table)], leave_out).get((database, table))
+        if today is None:
+            self._forget(name)
+            return None
+        known = self._context.receiver.schema(database, table)
+        if not _same_columns(today, known):
+            self._mismatches.append(name)
+            return None
+        channel = self._channel(known)
+        if channel is None:
+            self._forget(name)
+            return None
+        order = key_order_of(server, today, self._key_columns(channel, today))
+        snapshot = self.tables[name]
+        if snapshot.state is SnapshotState.WAITING:
+            snapshot = self._plan_chunks(server, name, today, order, position)
+        return today, channel, order, snapshot
+
+    def _key_columns(self, channel: Channel, schema: TableSchema) -> tuple[str, ...]:
+        return schema.key or tuple(channel.mapping.reads(schema).key)
+
+    def _plan_chunks(
+        self, server: Server, name: str, schema: TableSchema, order: KeyOrder, position: Position
+    ) -> TableSnapshot:
+        snapshot = self.tables[name]
+        sizes = server.ask(
+            "SELECT AVG_ROW_LENGTH AS row_bytes FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (schema.database, schema.table),
+        )
+        row_bytes = int(sizes[0]["row_bytes"] or 0) if sizes else 0
+        plan = Chunker(server, order).plan(row_bytes=row_bytes, whole=snapshot.deletes_orphans)
+        if not order.columns:
+            _log.warning(
+                "no index orders the rows of %s: they are read in one piece, which a step cannot end early", name
+            )
+        _log.info("snapshot of %s: about %d rows in %d chunks", name, plan.estimated_rows, len(plan.chunks))
+        snapshot = replace(
+            snapshot,
+            state=SnapshotState.READING,
+            open=plan.chunks,
+            chunks=len(plan.chunks),
+            estimated_rows=plan.estimated_rows,
+            last_key=plan.chunks[-1].upto if plan.chunks else None,
+            low=position,
+        )
+        snapshot = replace(snapshot, counted_rows=self._count_in_time(server, order, snapshot))
+        self.tables = {**self.tables, name: snapshot}
+        return snapshot
+
+    def _plan_orphan_deletes(
+        self, name: str, server: Server, schema: TableSchema, channel: Channel, sequence: int, checkpoint: int
+    ) -> SnapshotStep:
+        run, sink, target, endpoint = self._context.run, self._context.sink, channel.target, self._settings.endpoint
+        columns = key_columns(channel, schema)
+        load = LoadName(run.job, run.incarnation, run.fence, checkpoint, target.name, task=0)
+        search = OrphanSearch(self.tables[name].compared_key)
+        order = key_order_of(server, schema, [column.name for column in columns or ()])
+
+        def delete_orphans() -> Task | None:
+            if columns is None or not can_list_keys(sink):
+                _log.warning(
+                    "orphan rows of %s remain: the sink cannot list its keys, or a key column is not a copy", name
+                )
+                search.is_done = True
+                return None
+            orphans = search.run(
+                lambda after: sink.keys(target, after, PAGE_KEYS),
+                lambda page: find_orphan_rows(endpoint, order, columns, page),
+                self._settings.step_s,
+            )
+            _log.info("snapshot of %s: %d orphan rows found in the target", name, orphans.num_rows)
+            return delete_task(load, name, target, schema, orphans, sequence) if orphans.num_rows else None
+
+        return SnapshotStep((name,), (schema,), None, delete_orphans, search)
+
+    def _forget(self, name: str) -> None:
+        self.requests.drop_table(name)
+        self.tables = {other: one for other, one in self.tables.items() if other != name}
+
+    # complete a step
+
+    def complete(self, step: SnapshotStep, outcome: SnapshotResult, seconds: float) -> Mapping[str, TableSnapshot]:
+        """Return the states of the tables after a step.
+
+        Raises: SchemaMismatch - the columns of a table were changed during the step; the whole step is discarded.
+        """
+        with Server(self._settings.endpoint) as server:
+            for name, schema in zip(step.tables, step.schemas, strict=True):
+                today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
+                if today is None or not _same_columns(today, schema):
+                    raise SchemaMismatch(
+                        "The table was changed while its rows were read.",
+                        hint="The job reads the table again after the stream has passed the DDL statement, or pauses "
+                        "there.",
+                        table=name,
+                    )
+            if step.read_request is None:
+                self._record_search(step.tables[0], step.search, server)
+                return self.tables
+            for number, name in enumerate(step.tables):
+                outcomes = [one for one in outcome.chunks if one.table == number]
+                self.tables = {**self.tables, name: with_outcomes(self.tables[name], outcomes, seconds)}
+                if not self.tables[name].open:
+                    self._end_table(name, server, step.read_request.tables[number].order)
+        return self.tables
+
+    def _record_search(self, name: str, search: OrphanSearch | None, server: Server) -> None:
+        if search is not None:
+            self.tables = {**self.tables, name: replace(self.tables[name], compared_key=search.last)}
+        if search is None or search.is_done:
+            self._finish_table(name, server)
+
+    def _end_table(self, name: str, server: Server, order: KeyOrder) -> None:
+        """Finish a table that has no open chunk: compare its rows with the count. Raises: SnapshotIncomplete."""
+        snapshot = self.tables[name]
+        if self._count_left_s <= 0:
+            return  # the next step counts and finishes it
+        check_rows_read(name, snapshot, self._count_in_time(server, order, snapshot))
+        if self.tables[name].deletes_orphans:
+            self.tables = {**self.tables, name: replace(self.tables[name], state=SnapshotState.DELETING_ORPHANS)}
+        else:
+            self._finish_table(name, server)
+
+    def _count_in_time(self, server: Server, order: KeyOrder, snapshot: TableSnapshot) -> int | None:
+        """Return ``count_rows``, limited by the remaining time of this step for counts."""
+        if not snapshot.chunks:
+            return 0  # the table was empty and has no last key; the stream has the rows that were inserted since
+        began = time.monotonic()
+        counted = count_rows(server, order, snapshot, self._count_left_s)
+        self._count_left_s -= time.monotonic() - began
+        return counted
+
+    def _finish_table(self, name: str, server: Server) -> None:
+        """Save the high watermark: the table becomes consistent when the stream reaches it."""
+        snapshot = self.tables[name]
+        high = self._settings.position(server)
+        self._read_at[name] = time.monotonic()
+        _log.info("snapshot of %s: %d rows read; it is consistent from %s on", name, snapshot.rows, high)
+        self.tables = {
+            **self.tables,
+            name: replace(snapshot, state=SnapshotState.CATCHING_UP, high=high, compared_key=None),
+        }
+
+
+def _schema_not_reached(name: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        "The table's columns differ from those at the position of the stream.",
+        hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
+        table=name,
+    )
+
+
+def _same_columns(one: TableSchema, other: TableSchema) -> bool:
+    return [_shape(column) for column in one.columns] == [_shape(column) for column in other.columns]
+
+
+def _shape(column: Column) -> tuple[object, ...]:
+    return (column.name, column.kind, column.arrow, column.charset, column.labels, column.length, column.fsp)

@@ -1,0 +1,164 @@
+"""Run a snapshot step: plan it, read its chunks or delete orphan rows, and return its prepared loads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cdc.errors import SchemaMismatch
+from cdc.model.batch import PreparedLoad
+from cdc.model.position import Position
+from cdc.model.snapshot import TableSnapshot
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.snapshot.step_plan import SnapshotStep
+from cdc.state.base import ChannelCounts
+from channels.chunk_reader import SnapshotResult
+from channels.task import Task
+
+MISMATCH_S = 10.0  # after this time at the end of the source, the stream has delivered every executed statement
+_POLL_S = 0.1
+
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of a snapshot step: prepared loads and the new states of the tables."""
+
+    loads: tuple[PreparedLoad, ...]
+    rows: int
+    bytes: int
+    seconds: float
+    counts: Mapping[str, ChannelCounts]  # of the tables that got rows; the Committer sets their commit time
+    snapshots: Mapping[str, TableSnapshot]  # of all tables, after the step
+
+
+class StepRunner:
+    """Runs snapshot steps, each between two cycles of the stream. Calls: the Consumer's thread."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        settings: SnapshotSettings,
+        coordinator: SnapshotCoordinator,
+        submit: Callable[[Callable[[], Task | None]], Future[Task | None]],
+        stopping: threading.Event,
+        *,
+        on_poll: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Run searches for orphan rows with ``submit``. Call ``on_poll`` every 0.1 s while a step waits."""
+        self._context = context
+        self._step_s = settings.step_s
+        self._coordinator = coordinator
+        self._submit = submit
+        self._stopping = stopping
+        self._on_poll = on_poll
+        self._now = now
+        self._began = 0.0
+        self._next_at = 0.0  # earliest time of the next step, unless the stream is at its end
+        self._mismatch: tuple[Position, float] | None = None  # position and time of the last schema mismatch
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a step should run now: the stream was read for one step's duration, or it is at its end.
+
+        False while Spark starts: the step would wait for Spark, and the stream for the step.
+        """
+        if not self._coordinator.is_due or self._context.runner.is_warming:
+            return False
+        return self._context.receiver.status().is_at_end or self._now() >= self._next_at
+
+    def plan(self, position: Position, sequence: int) -> SnapshotStep | None:
+        """Return the work of a step at ``position``; None if nothing can be read now. Raises: see
+        ``SnapshotCoordinator.plan``.
+        """
+        self._began, step = self._now(), None
+        try:
+            step = self._coordinator.plan(position, sequence, self._context.store.next_id())
+        except SchemaMismatch as error:
+            self._await_statement(error, position)
+        self._next_at = self._now() + self._step_s
+        return step
+
+    def read(self, step: SnapshotStep, position: Position, counts: Mapping[str, ChannelCounts]) -> StepResult | None:
+        """Read and prepare the rows of ``step``. Return None after a stop or if the columns of a table were changed.
+
+        ``counts``: of the last checkpoint. Raises: the error of a Task; see ``SnapshotCoordinator.complete``.
+        """
+        outcome, snapshots = None, None
+        try:
+            outcome = self._read(step)
+            snapshots = (
+                self._coordinator.complete(step, outcome, self._now() - self._began) if outcome is not None else None
+            )
+        except SchemaMismatch as error:
+            self._await_statement(error, position)
+        self._next_at = self._now() + self._step_s
+        if outcome is None or snapshots is None:
+            return None
+        return StepResult(
+            outcome.loads,
+            rows=sum(one.rows for one in outcome.chunks),
+            bytes=sum(one.bytes for one in outcome.chunks),
+            seconds=self._now() - self._began,
+            counts=_affected(step.tables, counts, outcome),
+            snapshots=snapshots,
+        )
+
+    def _await_statement(self, error: SchemaMismatch, position: Position) -> None:
+        """Wait until the stream reaches the DDL statement for this table.
+
+        Raises: SchemaMismatch - the binlog has no such statement.
+        """
+        if self._mismatch is None or self._mismatch[0] != position:
+            self._mismatch = position, self._now()
+            _log.warning("the snapshot waits for the stream: %s", error)
+        elif self._context.receiver.status().is_at_end and self._now() - self._mismatch[1] > MISMATCH_S:
+            raise SchemaMismatch(
+                f"{error.message} The binlog has no statement of it.",
+                hint="Undo the change, then `cdc resume`. Or `cdc stop` the job, and load the table into an empty "
+                "target with a job of another name.",
+                **error.context,
+            ) from error
+
+    def _read(self, step: SnapshotStep) -> SnapshotResult | None:
+        """Return the outcome of the step; None after a stop."""
+        runner = self._context.runner
+        if step.read_request is not None:
+            return self._awaited(runner.submit_reading(step.read_request))
+        if step.delete_orphans is None:
+            raise RuntimeError("a step reads chunks or deletes orphan rows")
+        search = self._submit(step.delete_orphans)
+        self._awaited(search)
+        if not search.done():
+            return None
+        task = search.result()
+        if task is None:
+            return SnapshotResult((), ())
+        loads = self._awaited(runner.submit([task])[0])
+        return None if loads is None else SnapshotResult(loads, ())
+
+    def _awaited(self, future: Future[_Result]) -> _Result | None:
+        while not future.done():
+            if self._stopping.is_set():
+                return None
+            self._on_poll()
+            wait([future], _POLL_S)
+        return future.result()
+
+
+def _affected(
+    tables: Sequence[str], counts: Mapping[str, ChannelCounts], outcome: SnapshotResult
+) -> Mapping[str, ChannelCounts]:
+    """Return the counts of the tables of which the step has rows."""
+    names = {tables[one.table] for one in outcome.chunks if one.rows}
+    return {name: replace(counts.get(name, ChannelCounts()), last_committed_at=None) for name in names}

@@ -1,0 +1,85 @@
+"""What a snapshot step does, how the rows of a table are read in it, and a table's progress after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from cdc.model.batch import LoadName
+from cdc.model.schema import TableSchema
+from cdc.model.snapshot import Chunk, TableSnapshot
+from cdc.mysql.key_order import KeyOrder
+from cdc.run_context import RunContext
+from cdc.snapshot.orphan_rows import OrphanSearch
+from channels.channel import Channel
+from channels.chunk_reader import ChunkOutcome, TableRead
+from channels.chunk_task import ChunkReadRequest
+from channels.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStep:
+    """The work of one snapshot step: read chunks, or delete the orphan rows of one table."""
+
+    tables: tuple[str, ...]  # outcomes name a table by its index here
+    schemas: tuple[TableSchema, ...]  # at the time of the plan
+    read_request: ChunkReadRequest | None  # None: the step deletes orphan rows
+    delete_orphans: Callable[[], Task | None] | None = None  # finds orphan rows and returns the Task that deletes them
+    search: OrphanSearch | None = None  # the progress of ``delete_orphans``
+
+
+def table_read(
+    context: RunContext,
+    channel: Channel,
+    schema: TableSchema,
+    order: KeyOrder,
+    where: str | None,
+    sequence: int,
+    checkpoint: int,
+) -> TableRead:
+    """Return how the executors read and write the chunks of a table: its columns, or the channel's expressions."""
+    run, mapping, target = context.run, channel.mapping, channel.target
+    reads = mapping.reads(schema)
+    requested = {name.casefold() for name in reads.columns | reads.key}
+    columns = tuple(column for column in schema.columns if column.name.casefold() in requested)
+    read = TableRead(
+        LoadName(run.job, run.incarnation, run.fence, checkpoint, target.name, task=0),
+        order,
+        columns,
+        frozenset(column.name for column in columns if column.name in reads.key),
+        sequence,
+        where,
+        context.sink.part_writer(target),
+    )
+    copies = mapping.copied(schema)
+    if copies is not None:
+        return replace(read, copies=copies)
+    return replace(
+        read,
+        expressions=mapping.expressions(schema),
+        target=pa.schema([pa.field(column.name, column.arrow) for column in target.columns]),
+        kept=frozenset(column.name for column in target.columns if not column.nullable).union(target.key),
+        row_filter=mapping.filter,
+    )
+
+
+def with_outcomes(snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], seconds: float) -> TableSnapshot:
+    """Return the state of a table after a step of ``seconds`` that read ``outcomes``: its open chunks and counts."""
+    outcome_by_chunk = {one.chunk: one for one in outcomes}
+    left: list[Chunk] = []
+    for chunk in snapshot.open:
+        one = outcome_by_chunk.get(chunk.number)
+        if one is None:
+            left.append(chunk)
+        elif not one.ended:
+            left.append(replace(chunk, above=one.above, estimated_rows=max(1, chunk.estimated_rows - one.rows)))
+    return replace(
+        snapshot,
+        open=tuple(left),
+        done=snapshot.done + len(snapshot.open) - len(left),
+        rows=snapshot.rows + sum(one.rows for one in outcome_by_chunk.values()),
+        bytes=snapshot.bytes + sum(one.bytes for one in outcome_by_chunk.values()),
+        seconds=snapshot.seconds + seconds,
+    )

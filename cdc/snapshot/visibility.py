@@ -1,0 +1,79 @@
+"""Wait until queries see all transactions that the stream has delivered.
+
+A server sends a transaction to binlog readers shortly before other sessions see its rows. A chunk that is read in
+between lacks these rows, and the stream does not deliver them again.
+"""
+
+from __future__ import annotations
+
+import time
+
+from cdc.model.gtid import GtidSet, parse_gtid_set
+from cdc.model.position import Position
+from cdc.mysql.server import Server
+
+TIMEOUT_S = 5.0
+_POLL_S = 0.005
+_WITHOUT_GTIDS_S = 1.0  # a commit in the binlog becomes visible within milliseconds; the server does not report when
+
+
+def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S) -> bool:
+    """Wait until queries see every transaction up to ``position``. Return False after ``timeout_s``.
+
+    MySQL with GTIDs reports which transactions are visible or still being committed. MariaDB reports the binlog
+    position of a consistent snapshot. MySQL without GTIDs reports neither, so wait for 1 s.
+    """
+    deadline = time.monotonic() + timeout_s
+    if server.mariadb:
+        return _is_visible_mariadb(server, deadline)
+    if not server.gtids:
+        time.sleep(_WITHOUT_GTIDS_S)
+        return True
+    seen = parse_gtid_set(str(getattr(position, "gtid_set", "")))
+    if isinstance(seen, GtidSet) and seen:
+        while not GtidSet.parse(server.executed()).contains(seen):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+    committing = _owned(server)
+    while committing & _owned(server):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _owned(server: Server) -> set[tuple[str, str]]:
+    """Return the GTIDs of transactions that are being committed. The server sends ``uuid:4#12:5#13,uuid:tag:1#14``."""
+    value = server.ask("SELECT @@GLOBAL.gtid_owned AS gtids")[0]["gtids"]
+    text = value.decode() if isinstance(value, bytes) else str(value or "")
+    found = set()
+    for group in text.replace("\n", "").split(","):
+        origin, *context = group.strip().split(":")
+        for part in context:
+            number, owner, _ = part.partition("#")
+            if owner:
+                found.add((origin, number))
+            else:
+                origin = f"{origin.split(':')[0]}:{part}"
+    return found
+
+
+def _is_visible_mariadb(server: Server, deadline: float) -> bool:
+    end = server.position()
+    while True:
+        server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        rows = server.ask("SHOW STATUS LIKE 'binlog_snapshot_%%'")
+        server.ask("ROLLBACK")
+        status = {row["Variable_name"].lower(): row["Value"] for row in rows}
+        file, offset = status.get("binlog_snapshot_file", ""), status.get("binlog_snapshot_position", "")
+        if file and (_number(file), int(offset)) >= (_number(end.file), end.offset):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+
+
+def _number(file: str) -> int:
+    return int(file.rpartition(".")[2])

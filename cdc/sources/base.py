@@ -1,0 +1,106 @@
+"""The contract ``Receiver``: read a source in order, and deliver its changes as Batches.
+
+::
+
+    server --bytes--> Receiver --get: Batch--> Consumer --> channels --> sink
+                         ^--------- ack ----------'  (after the checkpoint is saved as COMMITTED)
+
+A source must be able to return to a saved Position and to deliver everything after it again. The sink makes repeated
+rows harmless; a missing row is never corrected. Implementations: ``binlog/receiver.py`` and ``canal/receiver.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cdc.errors import CdcError
+from cdc.model.batch import Batch
+from cdc.model.position import Position
+from cdc.model.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverStatus:
+    """The state of a Receiver at one moment."""
+
+    is_at_end: bool  # ``get`` has returned everything that the source has now: the lag is 0
+    is_finished: bool = False  # the source has an end (files on disk), and ``get`` has returned everything up to it
+    is_window_full: bool = False  # reading ahead waits for ``release``: the Consumer should start Tasks
+    needs_ack: bool = False  # the source sends nothing more before an ack: the Consumer should close the cycle
+    window_bytes: int = 0  # bytes of rows that were read and that no started Task has taken
+    warning: CdcError | None = None  # a problem of the source for the user to see; the receiver handles it
+    invalid_dates: Mapping[str, int] = field(default_factory=dict)  # by table: dates that became NULL since creation
+
+
+class Receiver(Protocol):
+    """Read a source in order, and keep what is needed to deliver it again until it is acked.
+
+    Calls: one thread, the Consumer's, except ``status``. ``open`` is first, only ``note_loaded`` and ``status`` may
+    precede it. A receiver may read ahead on its own threads, within its memory window.
+    Never: uses a sink or saved state.
+    """
+
+    def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
+        """Connect, and read everything after ``start``. The first row gets the sequence ``sequence`` + 1.
+
+        ``schemas``: saved with the checkpoint that ends at ``start``; empty on the first start of a job.
+        Calls: once per run. Blocks until the source has accepted the position.
+        Raises: SourceUnavailable; PositionLost; ServerMismatch; SourceActionRequired; SchemaMismatch.
+        """
+
+    def get(self, timeout_s: float) -> Batch | None:
+        """Return the next Batch, or None if none arrives within ``timeout_s``.
+
+        Batches follow each other without gaps: each one begins where the one before it ended. None does not mean the
+        end of the source: see ``status``. After a lost connection the receiver reconnects and continues directly after
+        the last Batch that it returned.
+        Blocks: for ``timeout_s`` at most.
+        Raises: SourceUnavailable - reconnecting fails for longer than a limit; it continues, and a later call may
+        return a Batch. Else the error that stops the source, after every Batch before it was returned: DdlStop,
+        SchemaMismatch, UnsupportedRowFormat, DecodeError, PositionLost, ServerMismatch, SourceActionRequired,
+        SourceRewound.
+        """
+
+    def release(self, byte_count: int) -> None:
+        """Free ``byte_count`` bytes of the memory window, because started Tasks have taken these rows.
+
+        ``byte_count``: as Arrow counts (``RecordBatch.nbytes``). Rows that no channel reads count too.
+        """
+
+    def ack(self, position: Position) -> None:
+        """Free everything up to ``position`` here and in Canal, because it is committed. Nothing is sent to MySQL.
+
+        ``position``: the ``last`` of a Batch that ends a transaction. It never moves back.
+        Calls: after each saved COMMITTED checkpoint. Does not wait for the source; ``get`` raises if the ack fails.
+        """
+
+    def rollback(self, position: Position) -> None:
+        """Deliver everything after ``position`` again.
+
+        ``position``: the start, or a position that was acked. Batches that were read ahead are dropped. Sequences
+        continue to rise: a row that is delivered again gets a larger sequence than before.
+        Raises: see ``open``.
+        """
+
+    def schema(self, database: str, table: str) -> TableSchema:
+        """Return the table as it is at the position read up to, which may be after the last Batch.
+
+        Raises: SchemaMismatch - the table does not exist or is not known; SourceUnavailable.
+        """
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """Register tables ("database.table") that a snapshot reads: DDL on them counts before their first row event.
+
+        Calls: also before ``open``.
+        """
+
+    def schemas(self) -> tuple[TableSchema, ...]:
+        """Return the schemas that are valid at the end of the last Batch. They are saved with its checkpoint."""
+
+    def status(self) -> ReceiverStatus:
+        """Return the state at this moment. Calls: any thread; returns at once."""
+
+    def close(self) -> None:
+        """Stop the threads and close the connections. May be repeated; ``open`` may follow."""

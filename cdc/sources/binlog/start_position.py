@@ -1,0 +1,431 @@
+"""The position where reading begins: resolve ``source.start``, and check that a server can continue at a Position.
+
+``resolve_start`` runs once in a job's life. ``resume_point`` runs at each connection: it finds out whether the server
+is the one that the job has read, and whether it still has everything after the Position.
+
+Source: MySQL manual, "Replication with GTID Auto-Positioning"; MariaDB knowledge base, "Global Transaction ID".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cdc.errors import GAP_OLDEST_HINT, CdcError, ConfigError, PositionLost, ServerMismatch, SourceUnavailable
+from cdc.model.batch import RequiredColumns
+from cdc.model.gtid import AnyGtidSet, GtidSet, parse_gtid_set
+from cdc.model.position import BinlogPosition, file_number
+from cdc.model.schema import TableSchema
+from cdc.mysql.connection import Endpoint, ServerError, translated
+from cdc.mysql.server import Server
+from cdc.sources.binlog.decoder import events
+from cdc.sources.binlog.decoder.decoder import BinlogDecoder
+from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.replication_stream import BEYOND_DUMP, BinlogStream, ReaderIdentity
+
+log = logging.getLogger(__name__)
+
+FIRST_EVENT = 4  # offset of the first event, after the magic number of a binlog file
+_FIRST_OF_TRANSACTION_WAIT_S = 10.0
+_HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
+_PACKET_HEAD = 5  # bytes of length, number and status before each event in the stream
+_RETENTION = f"{GAP_OLDEST_HINT} Set binlog_expire_logs_seconds to more than the longest expected stop of the job."
+_INSIDE = frozenset(
+    {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
+    | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}
+    | set(range(events.WRITE_V1, events.DELETE_V1 + 1))
+    | set(range(events.WRITE_V2, events.DELETE_V2 + 1))
+    | set(events.COMPRESSED_ROWS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """How reading continues after a Position at the server that answers now."""
+
+    position: BinlogPosition
+    by_gtid: bool  # by the GTID set alone, because file and offset are not valid on this server
+    gtids_known: bool = False  # an empty GTID set is the set executed at the position, not an unknown one
+    gap: bool = False  # changes between the requested position and this one are omitted
+
+
+def resolve_start(server: Server, start: str | Mapping[str, object], identity: ReaderIdentity) -> BinlogPosition:
+    """Return the Position that ``start`` means now: latest, earliest, {file, offset} or {gtid_set}.
+
+    A snapshot also begins at ``latest``. The GTID set of the Position is exact, so that a failover can use it.
+    Calls: once in a job's life; may read one binlog file.
+    Raises: SourceUnavailable; PositionLost; ConfigError - ``start`` is not valid.
+    """
+    found = _resolved(server, start, identity)
+    return replace(found, created=created_at(server, found.file)) if found.file else found
+
+
+def _resolved(server: Server, start: str | Mapping[str, object], identity: ReaderIdentity) -> BinlogPosition:
+    if start == "latest":
+        return server.locked_position() or _with_gtids(server, server.position(), identity)
+    if start == "earliest":
+        file = next(iter(server.files()), None)
+        if file is None:
+            raise SourceUnavailable(
+                "The server has no binlog file.",
+                hint="Set log_bin in the server's configuration and restart it.",
+                server=server.endpoint,
+            )
+        return BinlogPosition(file, FIRST_EVENT, server.identity, _gtids_before(server, file))
+    if isinstance(start, Mapping) and "gtid_set" in start:
+        return _by_gtid_set(server, str(start["gtid_set"]))
+    if isinstance(start, Mapping) and "file" in start:
+        offset = int(str(start.get("offset", FIRST_EVENT)))
+        return _by_file(server, BinlogPosition(str(start["file"]), offset, server.identity), identity)
+    raise ConfigError(
+        f"`source.start: {start}` is not a position in a binlog.",
+        hint="Write latest, earliest, {file: ..., offset: ...} or {gtid_set: ...}.",
+    )
+
+
+def _by_gtid_set(server: Server, text: str) -> BinlogPosition:
+    try:
+        asked = parse_gtid_set(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"`source.start.gtid_set` is not valid: {error}.",
+            hint="Copy the set from the server: gtid_executed of MySQL, gtid_binlog_pos of MariaDB.",
+        ) from error
+    if not server.gtids:
+        raise ConfigError(
+            "The server has no GTIDs, so the job cannot start at `source.start.gtid_set`.",
+            hint="Set gtid_mode=ON on the server, or start at {file: ..., offset: ...}.",
+            server=server.endpoint,
+        )
+    position = BinlogPosition("", 0, server.identity, str(asked or ""))
+    return resume_point(server, position).position
+
+
+def _by_file(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
+    size = server.files().get(position.file)
+    if size is None or position.offset > size or position.offset < FIRST_EVENT:
+        raise PositionLost(
+            f"Position {position} does not exist in the server's binlog"
+            + (f"; {position.file} ends at {size}." if size else "."),
+            hint="Correct `source.start`; SHOW BINARY LOGS lists the files and their sizes.",
+            server=server.endpoint,
+        )
+    _check_boundary(server, position, identity)
+    if server.mariadb:
+        return replace(position, gtid_set=server.gtids_at(position.file, position.offset) or "")
+    return _with_gtids(server, position, identity)
+
+
+def _gtids_before(server: Server, first_file: str) -> str:
+    if not server.gtids:
+        return ""
+    return (server.gtids_at(first_file, FIRST_EVENT) or "") if server.mariadb else server.purged()
+
+
+def resume_point(
+    server: Server, position: BinlogPosition, *, accept_server: bool = False, accept_gap: bool = False
+) -> ResumePoint:
+    """Return how reading continues after ``position`` at ``server``.
+
+    The same server continues by file and offset, up to 4 GiB. After 4 GiB, and at another server, reading continues by
+    GTID: the server must have executed every transaction that the job has read, and still have every later one. A file
+    of the same name that was created at another time belongs to another log (RESET, a restored backup). Nothing of it
+    is read from the old offset.
+    Raises: ServerMismatch - the server lacks transactions of the job; with ``accept_server`` reading continues if the
+    binlog allows it. PositionLost - later transactions were deleted, or the log was replaced; with ``accept_gap``
+    reading continues with the oldest transaction that the server has.
+    """
+    try:
+        return _resume_point(server, position, accept_server)
+    except PositionLost as lost:
+        if not accept_gap:
+            raise
+        first = resolve_start(server, "earliest", ReaderIdentity(0, "", ""))
+        log.warning("continuing after a gap: %s Reading continues at %s.", lost.message, first)
+        return ResumePoint(first, by_gtid=False, gap=True)
+
+
+def _resume_point(server: Server, position: BinlogPosition, accept_server: bool) -> ResumePoint:
+    same = position.server in ("", server.identity)
+    by_gtid = server.gtids and bool(position.gtid_set or not position.file)
+    here = replace(position, server=server.identity)
+    if accept_server and not server.mariadb:
+        here = replace(here, gtid_set=_seen_there(server, position))
+    if same and position.file and not _follows_purged(server, position):
+        here = replace(here, created=_check_log(server, position))
+        if not by_gtid or position.offset < BEYOND_DUMP:
+            return _by_offset(server, here)
+    if not by_gtid:
+        if not accept_server or not position.file:
+            raise ServerMismatch(
+                "Another server answers, and without GTIDs on both sides the job's position in its binlog is unknown.",
+                hint="Set `source.host` to the server that the job has read so far, or run "
+                "`cdc resume NAME --accept-server` if this is the same data folder with a new server_uuid.",
+                server=server.endpoint,
+                expected=position.server,
+                found=server.identity,
+            )
+        # A copied data folder has the same files under a new server_uuid.
+        return ResumePoint(replace(here, created=_check_file(server, position)), by_gtid=False)
+    if not same:
+        log.warning("another server answers at %s: %s, was %s", server.endpoint, server.identity, position.server)
+    if not accept_server:
+        _check_executed(server, position)
+    _check_purged(server, position)
+    return ResumePoint(replace(here, file="", offset=0, created=0), by_gtid=True)
+
+
+def _by_offset(server: Server, here: BinlogPosition) -> ResumePoint:
+    """Continue in a file. If the job began before the server had GTIDs, read the GTID set at this position now."""
+    if here.gtid_set or not server.gtids or not FIRST_EVENT < here.offset < BEYOND_DUMP:
+        return ResumePoint(here, by_gtid=False)
+    if server.mariadb:
+        gtids = server.gtids_at(here.file, here.offset) or ""
+    else:
+        gtids = _with_gtids(server, here, ReaderIdentity(0, "", "")).gtid_set
+    return ResumePoint(replace(here, gtid_set=gtids), by_gtid=False, gtids_known=True)
+
+
+def _follows_purged(server: Server, position: BinlogPosition) -> bool:
+    """Return whether a MariaDB server purged the file of ``position`` and still has every later transaction.
+
+    The oldest remaining file then begins with exactly the GTIDs that the job has read. After RESET MASTER it does not.
+    """
+    files = server.files()
+    if not server.mariadb or not position.gtid_set or position.file in files or not files:
+        return False
+    first = next(iter(files))
+    now, before = file_number(first), file_number(position.file)
+    if not now or not before or now[0] != before[0] or now[1] < before[1]:
+        return False
+    return parse_gtid_set(_gtids_before(server, first)) == parse_gtid_set(position.gtid_set)
+
+
+def _check_log(server: Server, position: BinlogPosition) -> int:
+    """Return when the file of ``position`` was created. Raises: PositionLost - its log has another history."""
+    created = _check_file(server, position)
+    if _diverged(server, position) or not (server.mariadb or server.has_done(_gtids(position))):
+        raise _replaced(server, position, "The server does not have the transactions that the job has read from it")
+    return created
+
+
+def _gtids(position: BinlogPosition) -> AnyGtidSet:
+    return parse_gtid_set(position.gtid_set) or GtidSet.empty()
+
+
+def _replaced(server: Server, position: BinlogPosition, what: str) -> PositionLost:
+    return PositionLost(
+        f"{what}: the binary logs were reset, or the server was restored from a backup or replaced.",
+        hint=GAP_OLDEST_HINT,
+        server=server.endpoint,
+        position=position,
+    )
+
+
+def _check_file(server: Server, position: BinlogPosition) -> int:
+    """Return when the file of ``position`` was created. Raises: PositionLost - it is deleted, truncated or replaced."""
+    size = server.files().get(position.file)
+    if size is None or position.offset > size:
+        raise PositionLost(
+            f"Binlog file {position.file} does not exist on the server."
+            if size is None
+            else f"Binlog file {position.file} ends at {size}, before the job's position: it was cut or replaced.",
+            hint=_RETENTION,
+            server=server.endpoint,
+            position=position,
+        )
+    created = created_at(server, position.file)
+    if position.created and created != position.created:
+        raise _replaced(
+            server, position, f"Binlog file {position.file} was created at another time than the file read so far"
+        )
+    return created
+
+
+def created_at(server: Server, file: str) -> int:
+    """Return when ``file`` was created: the header timestamp of its format description event, seconds since 1970.
+
+    Reads the first packets of a dump on a separate connection, which takes a few milliseconds. It cannot distinguish
+    two logs that begin within the same second; GTIDs can.
+    Raises: SourceUnavailable; PositionLost - the file does not exist.
+    """
+    head = BinlogPosition(file, FIRST_EVENT, server.identity)
+    sent = _first_event(server, head, ReaderIdentity(0, "", ""), lambda kind: kind == events.FORMAT_DESCRIPTION)
+    if sent is None:
+        raise SourceUnavailable(
+            f"The server sends no format description event for binlog file {file}.",
+            hint="Check the file on the server with mysqlbinlog. The job reconnects automatically.",
+            server=server.endpoint,
+        )
+    return sent[0]
+
+
+def _diverged(server: Server, position: BinlogPosition) -> bool:
+    """Return whether a MariaDB server has other transactions before this position than the job has read."""
+    if not server.mariadb or not position.gtid_set:
+        return False
+    there = parse_gtid_set(server.gtids_at(position.file, position.offset) or "")
+    return there != parse_gtid_set(position.gtid_set)
+
+
+def _seen_there(server: Server, position: BinlogPosition) -> str:
+    """Return the job's GTID set without transactions that the server never had: the server would refuse the set."""
+    seen = parse_gtid_set(position.gtid_set)
+    if not isinstance(seen, GtidSet):
+        return position.gtid_set
+    return str(seen.intersection(GtidSet.parse(server.executed())))
+
+
+def _check_executed(server: Server, position: BinlogPosition) -> None:
+    seen = parse_gtid_set(position.gtid_set)
+    if seen and not server.has_done(seen):
+        raise ServerMismatch(
+            "The server lacks transactions that the job has read: it is another server, lost data, or was reset.",
+            hint="Set `source.host` to a server that has them, or run `cdc resume NAME --accept-server`, then "
+            "`cdc snapshot` for the job's tables.",
+            server=server.endpoint,
+            position=position,
+            executed=server.executed(),
+        )
+
+
+def _check_purged(server: Server, position: BinlogPosition) -> None:
+    seen, purged = parse_gtid_set(position.gtid_set), parse_gtid_set(_gtids_before(server, next(iter(server.files()))))
+    if purged and (not seen or not seen.contains(purged)):  # type: ignore[arg-type]
+        raise PositionLost(
+            "The server has deleted transactions after the job's GTID set.",
+            hint=_RETENTION,
+            server=server.endpoint,
+            position=position,
+            purged=purged,
+        )
+
+
+# --- reading control events only ---
+
+
+class NoTables:
+    """A selection that maps no table, so that a decoder returns control events only."""
+
+    def maps(self, database: str, table: str) -> bool:
+        """See ``TableFilter``."""
+        return False
+
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        """See ``TableFilter``."""
+        raise AssertionError("no table is mapped")
+
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """See ``TableFilter``."""
+        raise AssertionError("no table is mapped")
+
+    def schema(self, table_map: object) -> TableSchema:
+        """See ``TableSource``."""
+        raise AssertionError("no table is mapped")
+
+
+def scan(
+    server: Server,
+    start: BinlogPosition,
+    end: BinlogPosition,
+    identity: ReaderIdentity,
+    on_statement: Callable[[Statement], None] = lambda _: None,
+) -> BinlogPosition:
+    """Read the control events from ``start`` to ``end``. Return the Position reached, with its GTID set.
+
+    Within one file it is exactly ``end``; over several files it may be slightly after it. Rows are skipped without
+    decoding. Other readers are not disturbed. Raises: SourceUnavailable, PositionLost.
+    """
+    nothing = NoTables()
+    decoder = BinlogDecoder(
+        table_filter=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=True
+    )
+    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
+    try:
+        stream.dump(start, by_gtid=not start.file, until_end=True)
+        fed = 0
+        in_one_file = bool(start.file) and start.file == end.file
+        while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
+            if in_one_file and decoder.read_to.offset >= end.offset:
+                return decoder.read_to  # `end` is in the head of a file, before its first transaction
+            free = decoder.free_space()
+            if in_one_file:
+                # The decoder reads everything that it is fed: feed it bytes up to the end only, finally one by one.
+                left = end.offset - start.offset + _PACKET_HEAD * decoder.seen_events - fed
+                free = free[: max(left, 1)]
+            count = stream.receive(free, 1.0)
+            fed += count
+            decoder.feed(count)
+            while decoder.next() is not None:
+                pass
+    except ServerError as error:
+        raise translated(error, server.endpoint, decoder.position) from error
+    finally:
+        stream.close()
+    return decoder.position
+
+
+def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
+    """Return ``position`` with the GTID set executed there: the set of the file's head and the GTIDs after it."""
+    if not server.gtids:
+        return position
+    head = BinlogPosition(position.file, FIRST_EVENT, position.server)
+    return replace(position, gtid_set=scan(server, head, position, identity).gtid_set)
+
+
+def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:
+    """Raise ConfigError if ``position`` is inside a transaction: the server sends the event that follows it."""
+    first = _first_event(server, position, identity, lambda kind: kind not in _HEADS)
+    if first is not None and first[1] in _INSIDE:
+        raise ConfigError(
+            f"Position {position} is inside a transaction: the next event is {events.name_of(first[1])}.",
+            hint="Set `source.start` to the end of a transaction; SHOW BINLOG EVENTS lists the positions.",
+        )
+
+
+def _first_event(
+    server: Server, position: BinlogPosition, identity: ReaderIdentity, is_asked_for: Callable[[int], bool]
+) -> tuple[int, int] | None:
+    """Return timestamp and type of the first requested event that a dump from ``position`` sends, or None."""
+    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
+    data = bytearray()
+    free = bytearray(1 << 16)
+    deadline = time.monotonic() + _FIRST_OF_TRANSACTION_WAIT_S
+    found = None
+    try:
+        stream.dump(position, by_gtid=False, until_end=True)
+        while found is None and time.monotonic() < deadline:
+            data += free[: stream.receive(memoryview(free), 1.0)]
+            found = _find_event(data, server.endpoint, position, is_asked_for)
+    finally:
+        stream.close()
+    return found if found and found[1] else None
+
+
+def _find_event(
+    data: bytearray, endpoint: Endpoint, position: BinlogPosition, is_asked_for: Callable[[int], bool]
+) -> tuple[int, int] | None:
+    """Return the event's timestamp and type; type 0: the binlog ended; None: the event has not arrived yet."""
+    at = 0
+    while at + 4 + 1 <= len(data):
+        length = int.from_bytes(data[at : at + 3], "little")
+        status = data[at + 4]
+        if status == 0xFF and at + 4 + length <= len(data):
+            packet = bytes(data[at + 5 : at + 4 + length])
+            error = ServerError(
+                int.from_bytes(packet[:2], "little"),
+                packet[3:8].decode("ascii", "replace"),
+                packet[8:].decode("utf-8", "replace"),
+            )
+            raise translated(error, endpoint, position)
+        if status == 0xFE:
+            return 0, 0
+        if at + 10 > len(data):
+            return None
+        kind = data[at + 9]  # after length, sequence number, status and timestamp
+        if status == 0 and is_asked_for(kind):
+            return int.from_bytes(data[at + 5 : at + 9], "little"), kind
+        at += 4 + length
+    return None

@@ -1,0 +1,246 @@
+"""The schemas of a binlog's tables at the position read up to. The decoder asks here for the columns of rows.
+
+A schema is taken from the row metadata if they are complete, else from the saved checkpoint, else from
+information_schema, or for files from the job file's description (``file_tables``). The last two describe the table as
+it is now. They are used only if no statement changes the table between the position read up to and now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdc.errors import GAP_HINT, CdcError, SchemaMismatch, TargetMismatch
+from cdc.model.position import BinlogPosition, Position
+from cdc.model.schema import TableSchema
+from cdc.model.table_filter import TableFilter
+from cdc.mysql.catalog import is_sequence, mapped_tables, table_schemas
+from cdc.mysql.server import Server
+from cdc.sources.binlog.column_changes import ColumnChange, ColumnChangeSearch
+from cdc.sources.binlog.file_tables import FileTables, with_nulls
+from cdc.sources.binlog.omission_rules import OmissionRules, has_reached
+from cdc.sources.binlog.schema_matching import merge_metadata, mismatch, refuse_lost_labels
+from cdc.sources.schema_history import Name, SchemaHistory
+
+if TYPE_CHECKING:
+    from cdc.sources.binlog.decoder.table_map import TableMap
+
+log = logging.getLogger(__name__)
+
+_FULL_METADATA = "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later): rows then name their columns."
+
+
+class TableRegistry:
+    """Find the schema of rows. Implements the decoder's ``TableSource``.
+
+    Calls: the reading thread. ``begin`` also the Consumer's thread, while the reading thread does not run.
+    """
+
+    def __init__(
+        self,
+        table_filter: TableFilter,
+        history: SchemaHistory,
+        search: ColumnChangeSearch,
+        rules: OmissionRules,
+        files: FileTables | None = None,
+    ) -> None:
+        """``files``: describes the tables of binlog files, if there is no server."""
+        self.history = history
+        self.search = search
+        self.rules = rules
+        self.files = files
+        self._table_filter = table_filter
+        self._described: dict[Name, tuple[TableSchema, TableSchema]] = {}  # (from row metadata, with comments)
+        self._omitted_until: dict[Name, BinlogPosition] = {}  # rows are omitted up to the statement at this position
+        self._sequences: set[Name] = set()
+
+    def begin(self, saved: Iterable[TableSchema]) -> None:
+        """Start again with the schemas that were saved for the start position."""
+        self.history.begin(saved)
+        self.search.begin()
+        self.rules.omitted.take()
+        self._described, self._omitted_until = {}, {}
+
+    def forget(self, names: Iterable[Name]) -> None:
+        """Forget everything that was derived from the columns that the tables had until now."""
+        for name in names:
+            self._described.pop(name, None)
+            self.history.catalog.pop(name, None)
+            self._sequences.discard(name)
+
+    # --- the connection ---
+
+    def maps(self, database: str, table: str) -> bool:
+        """Return whether a channel reads this table."""
+        return self.history.maps(database, table)
+
+    def prepare(self, server: Server, start: BinlogPosition) -> None:
+        """Read the unknown schemas of mapped tables from ``server``.
+
+        With complete row metadata they are used for comments only. Else a table's current description is valid from
+        ``start`` on if no statement changed the table since then. Other tables are looked up at their first rows.
+        """
+        self.history.fold_case = server.folds_case
+        self.rules.note_server(server)
+        missing = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)]
+        if server.full_metadata:
+            self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
+        elif missing:
+            self._learn(server, missing, start)
+
+    def prepare_files(self) -> None:
+        """Read the job file's description of the tables, if any. Raises: SourceActionRequired, SourceUnavailable."""
+        if self.files is not None:
+            self.history.fold_case = self.files.open()
+
+    def note_gap(self, server: Server) -> None:
+        """Record that changes of every mapped table may be missing. Calls: after ``prepare``."""
+        self.rules.omitted.note(f"{database}.{table}" for database, table in mapped_tables(server, self.maps))
+
+    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, ColumnChange]:
+        """Add the current descriptions of tables that did not change since ``since``; return the others' changes."""
+        found = table_schemas(server, names, self._table_filter.leave_out)
+        changed = self.search.on_server(server, since, set(names))
+        for name, schema in found.items():
+            if name not in changed:
+                self.history.add(name, schema, since)
+        return changed
+
+    # --- schemas of rows ---
+
+    def schema(self, table_map: TableMap) -> TableSchema | None:
+        """See ``TableSource``."""
+        found = self._schema(table_map)
+        received = {mapped.name for mapped in table_map.columns if mapped.labels is not None}
+        if found is not None and self.maps(found.database, found.table):
+            try:
+                reads = self._table_filter.reads(found)
+                refuse_lost_labels(found, (reads.columns | reads.key) - received)
+            except (SchemaMismatch, TargetMismatch) as error:
+                if not self._table_filter.leave_out(found.database, found.table, error):
+                    raise
+                return None
+        return found
+
+    def _schema(self, table_map: TableMap) -> TableSchema | None:
+        name, position = (table_map.database, table_map.table), self.rules.progress.position
+        known = self.history.newest(name)
+        if known is not None and mismatch(known, table_map) is None:
+            exact = known if self.files is None else with_nulls(known, table_map)
+            return self._keep(name, exact)
+        if name in self._sequences or self._is_omitted(name):
+            return None
+        changed: Mapping[Name, ColumnChange] = {}
+        if self.history.connect is not None:
+            with self.history.connect() as server:
+                if is_sequence(server, name):
+                    self._sequences.add(name)
+                    return None
+                merged = merge_metadata(table_map, table_schemas(server, [name]).get(name) or known)
+                if merged is not None:
+                    return self._keep(name, merged)
+                changed = self._learn(server, [name], position)
+            known = self.history.newest(name)
+        else:
+            known, changed = self._schema_of_files(table_map, known)
+        problem = mismatch(known, table_map) if known is not None else "no description of the table was found"
+        change = changed.get(name)
+        if known is not None and problem is None and change is None:
+            return known
+        self._refuse(table_map, str(problem), change)
+        return None
+
+    def _schema_of_files(
+        self, table_map: TableMap, known: TableSchema | None
+    ) -> tuple[TableSchema | None, Mapping[Name, ColumnChange]]:
+        """Return the schema by the files and the description, and the changes that make the description unusable."""
+        name, later = (table_map.database, table_map.table), None
+        changed: Mapping[Name, ColumnChange] = {}
+        if self.files is not None:
+            if known is None and self.files.described:
+                changed = self.search.in_files(self.files, self.rules.progress.position, name)
+                later = self.files.table(name)
+                if name not in changed:
+                    known, later = later, None
+            self.files.refuse_unsure(table_map, known, later)
+        found = merge_metadata(table_map, known)
+        if found is None and known is not None and mismatch(known, table_map) is None:
+            found = with_nulls(known, table_map)
+        if found is None:
+            return known, changed
+        self._keep(name, found)
+        # None while the statement that ended the last version is not processed: the event is decoded again after it.
+        return self.history.newest(name), {}
+
+    def _refuse(self, table_map: TableMap, problem: str, change: ColumnChange | None) -> None:
+        """Raise SchemaMismatch for rows without a schema, unless rows are omitted up to the statement ``change``."""
+        name, position = (table_map.database, table_map.table), self.rules.progress.position
+        if change is not None:
+            problem = f"{change.what} at {change.at} follows the rows"
+        error = SchemaMismatch(
+            f"The columns that {table_map.name} had when its rows were written are not known: {problem}.",
+            hint=(f"{GAP_HINT} " if change is not None else "")
+            + (_FULL_METADATA if self.files is None else self.files.hint(name, changes=change is not None)),
+            table=table_map.name,
+            position=position,
+        )
+        # Omit rows only up to a statement that was not read yet: the table is looked up again after that statement. If
+        # whole transactions wait to be returned, this event is decoded again later.
+        if change is None or self.rules.progress.is_ahead or has_reached(position, change.at):
+            raise error
+        if not self.rules.omits(error, [table_map.name]):
+            raise error
+        self._omitted_until[name] = change.at
+
+    def _is_omitted(self, name: Name) -> bool:
+        """Return whether the table's rows are omitted up to a statement that was not read yet."""
+        until = self._omitted_until.get(name)
+        return until is not None and not has_reached(self.rules.progress.position, until)
+
+    def _keep(self, name: Name, schema: TableSchema) -> TableSchema:
+        """Make ``schema`` the table's version from the position read up to, if it is not already."""
+        if self.history.newest(name) is schema:
+            return schema
+        return self.history.add(name, schema, self.rules.progress.position)
+
+    # --- comments ---
+
+    def described(self, received: TableSchema, at: Position) -> TableSchema:
+        """Return a schema from row metadata with the comments and exact types of the server, if it still has them."""
+        name = (received.database, received.table)
+        known = self._described.get(name)
+        if known is not None and known[0] is received:
+            return known[1]
+        current = self.history.newest(name)
+        if current is received:
+            return received
+        if current is None or not _merged(received, current).same_shape(current):
+            current = self.history.add(name, self._with_comments(received), at)
+        self._described[name] = (received, current)
+        return current
+
+    def _with_comments(self, received: TableSchema) -> TableSchema:
+        name, catalog = (received.database, received.table), self.history.catalog
+        if self.history.connect is None or name in catalog:
+            return _merged(received, catalog.get(name, received))
+        try:
+            found = self.history.look_up(name)
+        except CdcError as error:  # missing comments are no reason to pause
+            log.warning("cannot read the comments of %s: %s", received.name, error.message)
+            return received
+        return _merged(received, found or received)
+
+
+def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
+    """Return ``received`` with type text and comments of ``today``, for each column that has the same kind in both."""
+    columns = []
+    known = {column.name.casefold(): column for column in today.columns}
+    for column in received.columns:
+        other = known.get(column.name.casefold())
+        if other is not None and other.kind is column.kind and other.arrow == column.arrow:
+            columns.append(replace(column, type=other.type, comment=other.comment, generated=other.generated))
+        else:
+            columns.append(column)
+    return replace(received, columns=tuple(columns), comment=today.comment)

@@ -1,0 +1,105 @@
+"""Drop the entries that a Canal server sends again, and detect entries that are missing between two sessions.
+
+A session is a connection, or a rollback on it: the server then sends all unacked batches again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdc.errors import PositionLost, ServerMismatch
+from cdc.model.position import CanalPosition
+from cdc.sources.canal import kernels
+from cdc.sources.canal.entries import Entries, EntryDecoder
+from cdc.sources.canal.fetcher import Fetched
+from cdc.sources.canal.positions import EntryPositions
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What the user accepted for the first entries after the start position."""
+
+    gap: bool
+    server: bool
+
+    def end(self) -> None:
+        """Accept no later gap and no later server."""
+        self.gap = self.server = False
+
+
+class RepeatFilter:
+    """Drop entries that were delivered before, and detect missing ones."""
+
+    def __init__(self, decoder: EntryDecoder, accepted: Accepted) -> None:
+        self._decoder = decoder
+        self._accepted = accepted
+        self.is_dropping = True  # the next entries may have been delivered before
+
+    def check_gap(self, fetched: Fetched, positions: EntryPositions, start: CanalPosition) -> bool:
+        """Check the first entry of a session: it must be known, or directly follow ``start``.
+
+        If no batch was kept unacked, only the id of a batch shows that the server has lost its cursor, and only to the
+        first connection after the loss. After ``--accept-gap`` the id is therefore not required.
+        Return whether entries may be missing and the user accepted that. Raises: PositionLost - the user did not.
+        """
+        first = positions[0]
+        if not start.file or not (start.marker_batch or fetched.server_is_new or self._accepted.gap):
+            return False
+        if start.is_followed_by(first) or self._covers(start, first):
+            return False
+        if self._accepted.gap:
+            return True
+        raise PositionLost(
+            f"Canal continues at {fetched.entries.position(0)} and not where the job stopped: its cursor was lost "
+            "or moved, and entries between the two positions may be missing.",
+            hint="`cdc resume NAME --accept-gap` continues here, and loads the tables again if `source.mysql` is "
+            "set. Let Canal save its cursor (file-instance.xml or ZooKeeper), without other clients.",
+            stopped_at=start,
+            resumes_at=fetched.entries.position(0),
+        )
+
+    def first_new(
+        self, entries: Entries, positions: EntryPositions, first: int, last: int, start: CanalPosition
+    ) -> int:
+        """Return the first entry from ``first`` on that is after ``start``; ``last`` if none is.
+
+        Raises: ServerMismatch.
+        """
+        if not self.is_dropping:
+            return first
+        if not start.file:
+            self.is_dropping = False
+            return first
+        new = first
+        while new < last and self._covers(start, positions[new]):
+            new += 1
+        newer = entries.index[first:new, kernels.TIME_MS] > (start.newest_ms or np.iinfo(np.int64).max)
+        for number in (first + np.flatnonzero(newer)).tolist():
+            if not self._accepted.server and entries.has_rows(number) and self._decoder.maps(entries, number):
+                raise ServerMismatch(
+                    "Rows before the job's position are newer than all rows that the job has read: Canal reads "
+                    "another server, or the source's binlog was reset.",
+                    hint="Run `cdc resume NAME --accept-server`, which continues without these rows, then "
+                    "`cdc snapshot` for the job's tables.",
+                    stopped_at=start,
+                    at=entries.position(number),
+                )
+        self.is_dropping = new == last
+        return new
+
+    def _covers(self, start: CanalPosition, position: CanalPosition) -> bool:
+        """Return whether ``start`` is after the entry at ``position``. Raises: ServerMismatch."""
+        try:
+            return start.reached(position)
+        except ValueError as error:
+            if self._accepted.server:
+                return False
+            raise ServerMismatch(
+                f"Canal reads another server: its binlog file is {position.file}.",
+                hint="Run `cdc resume NAME --accept-server`, and `cdc snapshot` for the job's tables unless only "
+                "log_bin was renamed. To follow a failover, let Canal read by GTIDs (canal.instance.gtidon=true).",
+                stopped_at=start,
+                at=position,
+            ) from error

@@ -1,0 +1,184 @@
+"""The tables of a Canal job: find the schema of rows (for ``entries``), evaluate statements (for ``transactions``).
+
+With ``source.mysql``, schemas are read from information_schema. Without it they are made of the rows, which have no
+charsets and no NOT NULL.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, CdcError, SchemaMismatch, UnsupportedRowFormat
+from cdc.model.position import CanalPosition
+from cdc.model.schema import TableSchema
+from cdc.model.table_filter import TableFilter
+from cdc.model.table_names import table_of
+from cdc.mysql.catalog import mapped_tables
+from cdc.mysql.ddl import EffectKind
+from cdc.sources.canal.layout import Layout, mismatches, schema_of
+from cdc.sources.omitted_changes import OmittedChanges, log_omission
+from cdc.sources.schema_history import Connect, Name, ResumeOptions, SchemaHistory
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CanalStatement:
+    """A statement that Canal sends."""
+
+    database: str  # the session's default database
+    sql: str
+    before: CanalPosition
+    after: CanalPosition
+    dml: bool  # rows logged as text
+    time_ms: int
+
+
+class CanalTables:
+    """Find the schema of rows, and evaluate statements. Implements the ``CanalTableSource`` of an EntryDecoder."""
+
+    def __init__(self, table_filter: TableFilter, connect: Connect | None, resume_options: ResumeOptions) -> None:
+        """``connect``: opens a connection to the source's MySQL; None: schemas are made of the rows only."""
+        self.history = SchemaHistory(table_filter, connect)
+        self.omitted = OmittedChanges()
+        self.position = CanalPosition("", 0)  # the position before the rows that are read now
+        self._table_filter = table_filter
+        self._resume_options = resume_options
+        self._accepted_until_ms = time.time() * 1000  # older changes may be omitted, if the user accepted that
+        self._stale: set[Name] = set()  # changed by a statement: look up the schema at the next rows
+        self._start = self.position
+
+    def begin(self, start: CanalPosition, saved: Iterable[TableSchema]) -> None:
+        """Start again at ``start`` with the schemas that were saved for it."""
+        self._start = self.position = start
+        self.history.begin(saved)
+        self._stale.clear()
+        self.omitted.take()
+        if self.history.connect is not None:
+            with self.history.connect() as server:
+                self.history.fold_case = server.folds_case
+
+    # --- schemas of rows ---
+
+    def schema(self, database: str, table: str, layout: Layout) -> TableSchema:
+        """See ``cdc.sources.canal.entries.CanalTableSource``."""
+        name = (database, table)
+        known = None if name in self._stale else self.history.newest(name)
+        problem = self._mismatch(known, layout) if known is not None else None
+        if known is not None and problem is None:
+            return known
+        if known is None or self.history.connect is not None:
+            known = self._found(name, layout)
+            problem = self._mismatch(known, layout)
+            if problem is None:
+                self._stale.discard(name)
+                return self.history.add(name, known, self.position)
+        if {column.name.casefold() for column in layout} < {column.name.casefold() for column in known.columns}:
+            raise _not_full()
+        raise SchemaMismatch(
+            f"Canal's rows of {database}.{table} do not match the known schema: {problem}.",
+            hint="Canal may use the table's columns of another time: enable its TSDB (canal.instance.tsdb.enable=true) "
+            "and do not filter DDL. Then run `cdc snapshot` for the table.",
+            position=self.position,
+        )
+
+    def _found(self, name: Name, layout: Layout) -> TableSchema:
+        found = self.history.look_up(name)
+        if found is not None:
+            return found
+        if [column.index for column in layout] != list(range(len(layout))):
+            raise _not_full()
+        return schema_of(*name, layout)
+
+    def _mismatch(self, schema: TableSchema, layout: Layout) -> str | None:
+        reads = self._table_filter.reads(schema)
+        problem = mismatches(schema, layout, sorted(reads.columns | reads.key))
+        if problem is None and self.history.connect is None and len(layout) != len(schema.columns):
+            problem = f"the rows have {len(layout)} columns, the known schema has {len(schema.columns)}"
+        return problem
+
+    # --- statements ---
+
+    def on_statement(self, statement: CanalStatement) -> bool:
+        """Evaluate a statement. Return whether schemas must be looked up again.
+
+        Raises: DdlStop - it changes a mapped table, and the user has not accepted that.
+        """
+        effect = self.history.effect(statement.sql, statement.database)
+        if effect.kind is EffectKind.TOUCHES:
+            before = statement.before
+            at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
+            self._resume_options.check(effect, statement.sql, before, at_start=at_start)
+            log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
+        elif effect.kind is EffectKind.CREATES:
+            log.info(
+                "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}
+            )
+        elif not (effect.reshapes or effect.may_rekey):
+            return False
+        self._stale |= {table_of(table) for table in effect.tables}
+        return True
+
+    def omitted_by(self, statement: CanalStatement) -> frozenset[str]:
+        """Return the mapped tables whose changes a statement logged as text, if the user accepted to omit them.
+
+        Raises: UnsupportedRowFormat - the user did not.
+        """
+        effect = self.history.effect(statement.sql, statement.database)
+        mapped = sorted(table for table in effect.tables if self.history.maps(*table_of(table)))
+        if effect.kind is not EffectKind.WRITES or not (mapped or not effect.tables):
+            return frozenset()
+        error = UnsupportedRowFormat(
+            "A session logs its changes as statements, without row images: "
+            + (f"it writes {mapped[0]}." if mapped else "the tables that it writes are not known."),
+            hint="Set binlog_format=ROW for that session and on the server. "
+            + (GAP_HINT if mapped else GAP_SNAPSHOT_HINT),
+            statement=statement.sql[:120],
+            position=statement.before,
+        )
+        if not self._is_accepted(error, mapped, statement.time_ms):
+            raise error
+        return frozenset(mapped)
+
+    # --- changes that cannot be read ---
+
+    def omits(self, error: CdcError, tables: Collection[str], time_ms: int) -> bool:
+        """Return whether to omit changes of ``tables`` that cannot be read because of ``error``. If so, note them.
+
+        ``time_ms``: when they were made, milliseconds since 1970, UTC.
+        """
+        if not self._is_accepted(error, tables, time_ms):
+            return False
+        self.omitted.note(tables)
+        return True
+
+    def note_gap(self, position: CanalPosition) -> None:
+        """Record that changes of every mapped table may be missing after ``position``. Raises: SourceUnavailable.
+
+        Without ``source.mysql``, only the tables whose rows have arrived are known.
+        """
+        connect, history = self.history.connect, self.history
+        if connect is None:
+            names = {(schema.database, schema.table) for schema in history.at(position)}
+        else:
+            with connect() as server:
+                names = set(mapped_tables(server, history.maps))
+        tables = sorted(f"{database}.{table}" for database, table in names)
+        log.warning("changes after %s may be missing in %s", position, ", ".join(tables) or "unknown tables")
+        self.omitted.note(tables)
+
+    def _is_accepted(self, error: CdcError, tables: Collection[str], time_ms: int) -> bool:
+        if not self._resume_options.past_gap or time_ms > self._accepted_until_ms:
+            return False
+        log_omission(error, tables)
+        return True
+
+
+def _not_full() -> UnsupportedRowFormat:
+    return UnsupportedRowFormat(
+        "The rows do not have all columns of the table: the row image is not FULL.",
+        hint=f"Set binlog_row_image=FULL on the server, and remove field filters from Canal. {GAP_HINT}",
+    )

@@ -1,0 +1,201 @@
+"""The schemas of the mapped tables at each position of a source, and what the user accepted about DDL statements.
+
+A receiver adds a version of a table's schema when it reads the table's first rows or a DDL statement. The versions that
+are valid at the end of a Batch are saved with its checkpoint, and a restart begins with them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cdc.errors import CdcError, DdlStop, SchemaMismatch
+from cdc.model.position import BinlogPosition, Position
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.table_filter import TableFilter
+from cdc.model.table_names import table_of, table_text
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.ddl import Effect, effect_of
+from cdc.mysql.server import Server
+
+Name = tuple[str, str]  # database and table
+Connect = Callable[[], Server]
+
+
+class SchemaHistory:
+    """Keep the versions of each mapped table's schema, each of which is valid from a Position on.
+
+    Implements ``cdc.mysql.ddl.TableLookup``.
+    Calls: ``current``, ``at``, ``look_up``, ``require``, ``note_loaded`` from any thread, the others from the thread
+    that reads the source. A table's versions are replaced as a whole, so that no thread sees half of a change.
+    """
+
+    def __init__(self, table_filter: TableFilter, connect: Connect | None) -> None:
+        """``connect``: opens a connection to the source's server; None: there is no server."""
+        self.connect = connect
+        self.fold_case = False  # the server stores table names in lower case
+        self.catalog: dict[Name, TableSchema] = {}  # read when the source was opened; a table's next DDL removes it
+        self.searched: frozenset[Name] = frozenset()  # a search for statements on these runs: they count as known
+        self._table_filter = table_filter
+        self._versions: dict[Name, tuple[TableSchema, ...]] = {}
+        self._ended_at: dict[Name, Position] = {}  # where the table was dropped, renamed or created again
+        self._loaded: frozenset[Name] = frozenset()
+        self._loaded_lock = threading.Lock()
+
+    def begin(self, saved: Iterable[TableSchema]) -> None:
+        """Start again with the schemas that were saved for the start position."""
+        self._versions = {(schema.database, schema.table): (replace(schema, since=None),) for schema in saved}
+        self._ended_at = {}
+
+    def add(self, name: Name, schema: TableSchema, since: Position) -> TableSchema:
+        """Add a version that is valid from ``since`` on, and return it.
+
+        A table's first version is also valid before ``since``, unless another table had that name.
+        """
+        is_first = name not in self._versions and name not in self._ended_at
+        version = replace(schema, since=None if is_first else since)
+        self._versions[name] = (*self._versions.get(name, ()), version)
+        return version
+
+    def end(self, name: Name, position: Position) -> None:
+        """End the table's newest version at ``position``: a later table of that name is another table."""
+        self._ended_at[name] = position
+
+    def has(self, name: Name) -> bool:
+        """Return whether any version of the table is known, even one that has ended."""
+        return name in self._versions
+
+    def newest(self, name: Name) -> TableSchema | None:
+        """Return the table's newest version; None if it has ended or no version is known."""
+        versions = self._versions.get(name)
+        return versions[-1] if versions and not self._has_ended(versions[-1]) else None
+
+    def current(self, name: Name) -> TableSchema | None:
+        """Return the table's newest version, or the catalog's description of a table without versions."""
+        return self.newest(name) or self.catalog.get(name)
+
+    def at(self, position: Position) -> tuple[TableSchema, ...]:
+        """Return the schemas that are valid at ``position``."""
+        found = []
+        for versions in list(self._versions.values()):
+            valid = [version for version in versions if version.since is None or position.reached(version.since)]
+            found += [version for version in valid[-1:] if not self._has_ended(version, position)]
+        return tuple(found)
+
+    def _has_ended(self, schema: TableSchema, position: Position | None = None) -> bool:
+        """Return whether the table with this schema has ended; with a ``position``: at it or before it."""
+        ended_at = self._ended_at.get((schema.database, schema.table))
+        if ended_at is None or (schema.since is not None and schema.since.reached(ended_at)):
+            return False
+        return position is None or position.reached(ended_at)
+
+    # --- the server ---
+
+    def look_up(self, name: Name) -> TableSchema | None:
+        """Return the table as the server describes it now; None if it has no such table or there is no server."""
+        if self.connect is None:
+            return None
+        with self.connect() as server:
+            return table_schemas(server, [name]).get(name)
+
+    def require(self, database: str, table: str, *, hint: str) -> TableSchema:
+        """Return the table's current schema; query the server for an unknown table. Raises: SchemaMismatch."""
+        name = (database, table)
+        found = self.current(name) or self.look_up(name)
+        if found is None:
+            problem = (
+                "Table {} does not exist at the source."
+                if self.connect is not None
+                else "The columns of table {} are not known."
+            )
+            raise SchemaMismatch(problem.format(f"{database}.{table}"), hint=hint, table=f"{database}.{table}")
+        return found
+
+    # --- statements ---
+
+    def effect(self, sql: str, database: str, *, ansi_quotes: bool = False, mariadb: bool = True) -> Effect:
+        """Return what a statement with the default database ``database`` does to the mapped tables."""
+        return effect_of(
+            sql, database=database, tables=self, ansi_quotes=ansi_quotes, fold_case=self.fold_case, mariadb=mariadb
+        )
+
+    def maps(self, database: str, table: str) -> bool:
+        """See ``cdc.mysql.ddl.TableLookup``."""
+        return self._table_filter.maps(database, table)
+
+    def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
+        """See ``cdc.mysql.ddl.TableLookup``."""
+        seen = {**self.catalog, **self._versions, **dict.fromkeys(self.searched | self._loaded)}
+        return tuple(table_text(db, name) for db, name in seen if db == database and table in (None, name))
+
+    def reads_column(self, database: str, table: str, column: str) -> bool:
+        """See ``cdc.mysql.ddl.TableLookup``. Every column of an unknown table counts as read."""
+        versions = self._versions.get((database, table))  # even an ended version: other statements may follow
+        schema = versions[-1] if versions else self.catalog.get((database, table))
+        if schema is None:
+            return True
+        if column.casefold() not in {each.name.casefold() for each in schema.columns}:
+            schema = replace(schema, columns=(*schema.columns, Column(column, Kind.INT, "int")))
+        try:
+            reads = self._table_filter.reads(schema)
+        except CdcError:
+            return True
+        return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``."""
+        mapped = {name for name in map(table_of, tables) if self.maps(*name)}
+        with self._loaded_lock:
+            self._loaded |= mapped  # creates a new set: the reading thread may iterate over the old one
+
+    def forget_loaded(self, name: Name) -> None:
+        """Unregister a table that no longer exists."""
+        with self._loaded_lock:
+            self._loaded -= {name}
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """What the user accepted with the options of ``cdc resume``."""
+
+    after_ddl: bool = False  # continue after a DDL statement that is exactly at the start
+    past_ddl: bool = False  # even if the statement changed rows without row events
+    past_gap: bool = False  # omit changes that cannot be read and that the source already had when the job resumed
+    acknowledged: Mapping[Position, bool] = field(
+        default_factory=dict
+    )  # statements accepted by earlier resumes -> past_ddl
+
+    def of(self, position: BinlogPosition, *, at_start: bool) -> ResumeOptions | None:
+        """Return the options of the resume that accepted the statement at ``position``; None if none did."""
+        for other, past_ddl in self.acknowledged.items():
+            if isinstance(other, BinlogPosition) and is_same_position(other, position):
+                return replace(self, after_ddl=True, past_ddl=past_ddl or (at_start and self.past_ddl))
+        return None
+
+    def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
+        """Check that the user accepted the statement at ``before``, which changes a mapped table.
+
+        Raises: DdlStop - the user did not accept it.
+        """
+        if self.after_ddl and at_start and (self.past_ddl or not effect.row_changing):
+            return
+        hint = "Check that the target table fits the changed table, then run `cdc resume NAME`."
+        if effect.row_changing:
+            hint = "The statement may have changed rows without row events. If it did, run `cdc snapshot NAME "
+            hint += f"{' '.join(effect.tables)}`, which starts after the resume. Then run `cdc resume NAME "
+            hint += "--past-ddl`."
+        raise DdlStop(
+            f"{effect.reason} changes {', '.join(effect.tables)}.",
+            hint=hint,
+            tables=", ".join(effect.tables),
+            statement=sql[:200],
+            position=before,
+        )
+
+
+def is_same_position(one: BinlogPosition, other: BinlogPosition) -> bool:
+    """Return whether both are the same position: by file and offset on one server, else by GTID sets."""
+    if one.file and other.file and one.server == other.server:
+        return (one.file, one.offset) == (other.file, other.offset)
+    return bool(one.gtid_set) and one.gtid_set == other.gtid_set

@@ -1,0 +1,1 @@
+"""The state of jobs: checkpoints, job records and job directories."""

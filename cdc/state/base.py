@@ -1,0 +1,200 @@
+"""Checkpoints (a commit cycle and its saved progress), job records, and the contract of the store that keeps them.
+
+States of a checkpoint: OPEN -> PREPARED -> COMMITTED. Every save is durable before it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from cdc.model.batch import PreparedLoad, TargetState
+from cdc.model.left_out import LeftOut
+from cdc.model.position import Position
+from cdc.model.schema import TableSchema
+from cdc.model.snapshot import SnapshotRequest, TableSnapshot
+from cdc.state.identity import JobIdentity
+
+
+class CheckpointState(StrEnum):
+    """The states of a commit cycle."""
+
+    OPEN = "OPEN"  # loads may be running; after a crash they are aborted
+    PREPARED = "PREPARED"  # all loads are durable in the sink; after a crash they are committed
+    COMMITTED = "COMMITTED"  # everything up to ``last`` is visible
+
+
+class CloseReason(StrEnum):
+    """Why a commit cycle closed."""
+
+    INTERVAL = "interval"  # ``commit.interval`` has passed
+    MAX_ROWS = "max_rows"
+    MAX_BYTES = "max_bytes"
+    IDLE = "idle"  # the source has no more changes, and the cycle has enough rows
+    WINDOW = "window"  # the read-ahead window is full
+    PAUSE = "pause"  # the run ends
+    DDL = "ddl"  # a DDL statement of a mapped table follows
+    END = "end"  # the source has ended
+    START = "start"  # the first checkpoint of a job, or of an adopted one
+    SNAPSHOT = "snapshot"  # a snapshot step follows or ends
+
+
+class JobState(StrEnum):
+    """The states of a job, as in Binlog Load of Doris, and DONE for sources that end."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    CANCELLED = "CANCELLED"
+    DONE = "DONE"
+
+
+class ResumeKind(StrEnum):
+    """How a pause ends."""
+
+    AUTOMATIC = "automatic"  # the job retries
+    MANUAL = "manual"  # the user runs `cdc resume`
+
+
+# the sink keeps the job's commits when its state is deleted: see ``cdc.pipeline.recovery``
+FORGOTTEN = (
+    "The rows in its targets remain. `cdc start JOB.yaml --adopt` continues from the newest commit in them. To load "
+    "everything again, start it with another `name:` and empty targets."
+)
+
+
+def forgetting(job: str) -> str:
+    """Return the hint for a job that has ended."""
+    return f"`cdc stop {job} --forget` deletes its state. {FORGOTTEN}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounts:
+    """The numbers of changes that a channel has committed since the job's first start."""
+
+    upserts: int = 0  # inserts and updates in the source
+    deletes: int = 0
+    bytes: int = 0
+    last_committed_at: str | None = None  # ISO 8601, UTC
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One commit cycle and its saved progress."""
+
+    id: int  # 0 is the start position of the job
+    fence: int  # of the run that opened it
+    state: CheckpointState
+    first: Position
+    last: Position | None  # None while OPEN
+    schemas: tuple[TableSchema, ...] = ()  # as they are at ``last``
+    loads: tuple[PreparedLoad, ...] = ()  # () after the commit
+    rows: int = 0
+    bytes: int = 0
+    sequence: int = 0  # highest sequence that was assigned up to here
+    closed_by: CloseReason | None = None  # None while OPEN
+    committed_at: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # buffer, prepare, commit, save
+    counts: Mapping[str, ChannelCounts] = field(default_factory=dict)  # by source table: totals at this checkpoint
+    snapshots: Mapping[str, TableSnapshot] = field(default_factory=dict)  # by source table: state at this checkpoint
+    # by target table: its identity, and the newest COMMITTED checkpoint that had rows for it
+    targets: Mapping[str, TargetState] = field(default_factory=dict)
+    sink: str | None = None  # identity of the sink's root; None: not known yet
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by source table: the tables that the job omits
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """Return the source tables with rows in this checkpoint or an earlier one."""
+        counted = {source for source, counts in self.counts.items() if counts.upserts or counts.deletes}
+        return frozenset(counted | {source for source, snapshot in self.snapshots.items() if snapshot.rows})
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedDdl:
+    """A DDL statement at which the job was PAUSED, and after which it was resumed. The stream may deliver it again."""
+
+    position: Position
+    past_ddl: bool = False  # the resume had --past-ddl
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """The saved record of a job, without its checkpoints. The command line reads it when no driver answers."""
+
+    name: str
+    incarnation: str  # 8 random hex digits, for the life of a job
+    fence: int  # of the newest run
+    state: JobState
+    job_file: str  # absolute path
+    reason: str | None = None
+    hint: str | None = None
+    resume: ResumeKind | None = None  # None: not PAUSED
+    started_at: str | None = None
+    driver_pid: int | None = None
+    supervisor_pid: int | None = None
+    status_url: str | None = None  # "http://127.0.0.1:8470"
+    identity: JobIdentity | None = None  # None: the job has never started
+    stopped_at_ddl: Position | None = None  # the DDL statement at which the job is PAUSED
+    acknowledged_ddl: tuple[AcknowledgedDdl, ...] = ()
+    adopted: str | None = None  # "incarnation:checkpoint" of the sink at the last --adopt
+
+
+class CheckpointStore(Protocol):
+    """Keeps job records and checkpoints durably. One store serves many jobs.
+
+    Raises: CheckpointError from every call - the store cannot be read or written;
+    LeaseLost from every writing call of a run - a newer fence exists.
+    """
+
+    def acquire(self, job: str, job_file: str) -> JobRecord:
+        """Lock the job for this process, increase its fence by one, and return its record, created if it is new.
+
+        Raises: LeaseLost - another process has the lock; the message names its pid.
+        """
+
+    def release(self) -> None:
+        """Release the lock. The operating system also releases it when the process dies."""
+
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """Return the records of all jobs, ordered by name. Needs no lock."""
+
+    def job(self, name: str) -> JobRecord | None:
+        """Return the record of one job, if it exists. Needs no lock."""
+
+    def save_job(self, record: JobRecord) -> None:
+        """Save the record of the locked job. A larger fence in it becomes the fence of this run."""
+
+    def check_fence(self) -> None:
+        """Raise LeaseLost if another process runs the job now."""
+
+    def next_id(self) -> int:
+        """Return an id for the locked job that is larger than every saved one, discarded ones included."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Save or replace a checkpoint of the locked job, and delete old COMMITTED ones."""
+
+    def discard(self, checkpoint_id: int) -> None:
+        """Delete an aborted OPEN checkpoint. Its id is not used again."""
+
+    def unfinished(self) -> tuple[Checkpoint, ...]:
+        """Return the PREPARED and OPEN checkpoints of the locked job, oldest first."""
+
+    def last_committed(self, job: str) -> Checkpoint | None:
+        """Return the newest COMMITTED checkpoint, if there is one. Needs no lock."""
+
+    def add_request(self, job: str, request: SnapshotRequest) -> None:
+        """Save a request to load a table again. Needs no lock. A run of the job finds it within a second."""
+
+    def requests(self, job: str) -> tuple[SnapshotRequest, ...]:
+        """Return the saved requests, oldest first. Needs no lock."""
+
+    def drop_requests(self, numbers: Collection[int]) -> None:
+        """Delete requests that a COMMITTED checkpoint contains or that cannot be carried out. Needs the lock."""
+
+    def forget(self, job: str) -> None:
+        """Delete everything about a job. Raises: LeaseLost - a process has its lock."""
+
+    def close(self) -> None:
+        """Release the lock and close the store. May be repeated."""

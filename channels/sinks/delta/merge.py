@@ -1,0 +1,409 @@
+"""Merge a load into a Delta table: files that contain one of its keys are rewritten, all others stay.
+
+A data file has up to ``FILE_ROWS`` rows and ``FILE_BYTES``. Key ranges of files do not overlap if rows arrived in key
+order. The cost of a merge depends on the number of affected files. A load with new keys only rewrites no file: its
+staged files become files of the table. A merge holds at most one data file and the keys of the load in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from cdc.model.row_keys import KeyIndex, strictly_rising
+from cdc.model.schema import DELETED
+from channels.sinks.delta.files import copy, now_ms, statistics, unpacked_bytes, write_parquet
+
+FILE_ROWS = 200_000
+FILE_BYTES = 64 << 20  # in memory; wide rows reach this limit first
+_ASSIGNED_ROWS = FILE_ROWS  # a load up to this size is held in memory, and each row is written to its data file
+
+_LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
+
+Action = AddAction | RemoveAction
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of the table's version."""
+
+    path: str  # relative to the table
+    size: int
+    rows: int
+    low: tuple[Any, ...]  # Arrow scalars by key column; NULL where the log has no bound
+    high: tuple[Any, ...]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether the log has bounds of the first key column."""
+        return bool(self.low[0].is_valid and self.high[0].is_valid)
+
+    def removal(self, *, data_change: bool = True) -> RemoveAction:
+        """Return the log entry that removes this file."""
+        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+
+
+def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
+    """Return the files of the table's version, with their key ranges if the log has them."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None] * len(paths)
+    bounds = {}
+    for side in ("min", "max"):
+        for name in key:
+            known = f"{side}.{name}" in actions.column_names
+            column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
+            bounds[side, name] = list(_above(column) if side == "max" else _plain(column))
+    return [
+        TableFile(
+            path,
+            size,
+            count or 0,
+            tuple(bounds["min", name][number] for name in key),
+            tuple(bounds["max", name][number] for name in key),
+        )
+        for number, (path, size, count) in enumerate(zip(paths, sizes, rows, strict=True))
+    ]
+
+
+def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return text bounds, NULL if they contain characters beyond U+FFFF, which deltalake decodes wrongly."""
+    if pa.types.is_string_view(bounds.type):
+        bounds = bounds.cast(pa.string())
+    if not (pa.types.is_string(bounds.type) or pa.types.is_large_string(bounds.type)):
+        return bounds
+    return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
+
+
+def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return safe upper bounds: the log may truncate a time to milliseconds.
+
+    Source: the Delta protocol, "Per-file Statistics".
+    """
+    bounds = _plain(bounds)
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    latest = pa.scalar(_LATEST, pa.int64())
+    raised = pc.add(bounds.cast(pa.timestamp("us", bounds.type.tz)).cast(pa.int64()), 999)
+    return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
+
+
+@dataclass(slots=True)
+class StagedFile:
+    """A staged file of the load, in commit order."""
+
+    path: Path
+    footer: pq.FileMetaData
+    first_row: int  # of the whole load
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether some of its rows are deletes."""
+        return DELETED in self.footer.schema.names
+
+
+class MergeLoad:
+    """All staged files of one table and checkpoint, with their keys in memory and the newest row of each key."""
+
+    def __init__(self, files: Sequence[Path], key: Sequence[str]) -> None:
+        """Read the keys of ``files``. Raises: FileNotFoundError - a staged file does not exist."""
+        self.key = list(key)
+        self.files: list[StagedFile] = []
+        pieces, first_row = [], 0
+        for path in files:
+            with pq.ParquetFile(path, memory_map=True) as file:
+                self.files.append(StagedFile(path, file.metadata, first_row))
+                first_row += file.metadata.num_rows
+                columns = [*self.key, DELETED] if self.files[-1].deletes else self.key
+                piece = file.read(columns)
+            if DELETED not in piece.column_names:
+                piece = piece.append_column(DELETED, pa.repeat(pa.scalar(False), piece.num_rows))
+            pieces.append(piece)
+        keys = pa.concat_tables(pieces)
+        self.row_count = keys.num_rows
+        self.unique = strictly_rising(self._columns(keys))
+        newest = np.arange(self.row_count)
+        if not self.unique:
+            index = KeyIndex(self._columns(keys))
+            self.unique = index.count == self.row_count
+            if not self.unique:
+                newest = np.sort(index.last_rows())
+                keys = keys.take(pa.array(newest))
+        self.keys = keys  # of the newest rows, with ``__deleted``
+        self.newest = newest  # their row numbers within the load
+        self.low, self.high = self._bounds(keys)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes that its rows need in memory."""
+        return sum(unpacked_bytes(file.footer) for file in self.files)
+
+    @property
+    def key_bytes(self) -> int:
+        """Return the bytes that the keys and their index need in memory."""
+        return int(self.keys.nbytes * (1 if self.unique else 4))
+
+    def upserts(self) -> Iterator[tuple[StagedFile, pa.Array | None]]:
+        """Yield each staged file with the mask of its newest rows that are not deletes; None: all rows."""
+        requested = np.zeros(self.row_count, bool)
+        requested[self.newest] = ~self.keys.column(DELETED).to_numpy()
+        for file in self.files:
+            mask = requested[file.first_row : file.first_row + file.footer.num_rows]
+            yield file, None if mask.all() else pa.array(mask)
+
+    def overlaps(self, file: TableFile) -> bool:
+        """Return whether ``file`` may contain a key of the load, by its bounds."""
+        for low, high, first, last in zip(self.low, self.high, file.low, file.high, strict=True):
+            try:
+                if first.is_valid and last.is_valid and (pc.less(last, low).as_py() or pc.greater(first, high).as_py()):
+                    return False
+            except pa.ArrowException:  # the type of the bound cannot be compared
+                continue
+        if len(self.key) == 1 and pa.types.is_integer(self.keys.column(0).type) and file.low[0].is_valid:
+            values = self._sorted()
+            position = np.searchsorted(values, file.low[0].as_py())
+            return bool(position < len(values) and values[position] <= file.high[0].as_py())
+        return True
+
+    def index_for(self, file: TableFile) -> tuple[KeyIndex, np.ndarray[Any, np.dtype[np.int64]]]:
+        """Return an index of the keys that ``file`` may contain, and their row numbers in ``keys``."""
+        keys, positions = self.keys, np.arange(self.keys.num_rows)
+        if len(positions) > 2 * max(file.rows, 1) and file.is_bounded:
+            column = keys.column(self.key[0])
+            within = pc.and_(pc.greater_equal(column, file.low[0]), pc.less_equal(column, file.high[0]))
+            positions = np.flatnonzero(within.to_numpy())
+            keys = keys.take(pa.array(positions))
+        return KeyIndex(self._columns(keys)), positions
+
+    def columns_of(self, table: pa.Table) -> list[pa.ChunkedArray]:
+        """Return the key columns of ``table``, with the types of the load."""
+        return [table.column(name).cast(self.keys.schema.field(name).type) for name in self.key]
+
+    def _columns(self, keys: pa.Table) -> list[pa.ChunkedArray]:
+        return [keys.column(name) for name in self.key]
+
+    def _bounds(self, keys: pa.Table) -> tuple[list[Any], list[Any]]:
+        found = [pc.min_max(column) for column in self._columns(keys)]
+        return [one["min"] for one in found], [one["max"] for one in found]
+
+    def _sorted(self) -> np.ndarray[Any, Any]:
+        if not hasattr(self, "_sorted_values"):
+            self._sorted_values = np.sort(self.keys.column(0).to_numpy())
+        return self._sorted_values
+
+
+@dataclass(slots=True)
+class AffectedFile:
+    """A data file that contains keys of the load."""
+
+    file: TableFile
+    size: int  # of its rows in memory
+    stays: np.ndarray[Any, Any]  # mask of the rows that the load does not replace
+    found: np.ndarray[Any, Any]  # row numbers in the load's keys
+
+
+class Merge:
+    """Computes the changes of a load to one table and writes the files. The caller writes the log."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, load: MergeLoad, files: Sequence[TableFile], name: str) -> None:
+        """``name``: prefix of the new files; no other merge may use it."""
+        self._folder = folder
+        self._schema = schema
+        self._load = load
+        self._files = files
+        self._name = name
+
+    def actions(self, threads: Executor) -> list[Action]:
+        """Write new files and return the log entries. A repeated call writes the same files again.
+
+        Raises: SinkUnavailable - disk full, no permission.
+        """
+        candidates = [file for file in self._files if self._load.overlaps(file)]
+        affected = [found for found in _side_by_side(threads, self._affect, candidates) if found is not None]
+        if self._load.row_count <= _ASSIGNED_ROWS and self._load.row_bytes <= FILE_BYTES and affected:
+            return self._assign_rows(affected, threads)
+        written = _side_by_side(threads, self._rewrite, affected, itertools.repeat(None), itertools.count())
+        adopted = _side_by_side(threads, self._add_staged_file, *zip(*self._load.upserts(), strict=True))
+        return list(itertools.chain(*written, *adopted))
+
+    def _affect(self, file: TableFile) -> AffectedFile | None:
+        index, positions = self._load.index_for(file)
+        with pq.ParquetFile(self._folder / file.path, memory_map=True) as opened:
+            keys, size = opened.read(self._load.key, use_threads=False), unpacked_bytes(opened.metadata)
+        found = index.find(self._load.columns_of(keys))
+        hits = found[found >= 0]
+        if not len(hits):
+            return None
+        # an index numbers keys by their first appearance, and each key of the load appears once
+        return AffectedFile(file, size, found < 0, positions[hits])
+
+    def _assign_rows(self, affected: list[AffectedFile], threads: Executor) -> list[Action]:
+        """Merge a small load: rows replace those with the same key in the same file; new keys are appended."""
+        rows = self._upserted()
+        upserted = ~self._load.keys.column(DELETED).to_numpy()
+        row_of = np.cumsum(upserted) - 1  # row number in keys -> row in ``rows``
+        unassigned = upserted.copy()
+        routed = []
+        for one in affected:
+            mine = one.found[upserted[one.found] & unassigned[one.found]]
+            unassigned[mine] = False
+            routed.append(mine)
+        self._append_new_keys(affected, routed, unassigned)
+        arrived = [rows.take(pa.array(row_of[mine])) for mine in routed]
+        written = _side_by_side(threads, self._rewrite, affected, arrived, itertools.count())
+        actions = list(itertools.chain(*written))
+        if unassigned.any():
+            rest = rows.take(pa.array(row_of[np.flatnonzero(unassigned)]))
+            actions += self._write(iter([rest]), "new")
+        return actions
+
+    def _append_new_keys(
+        self, affected: list[AffectedFile], routed: list[Any], unassigned: np.ndarray[Any, Any]
+    ) -> None:
+        """Assign new keys to the last affected file if it is not full and no other file has greater keys."""
+        ranked = [
+            number for number, one in enumerate(affected) if one.file.low[0].is_valid and one.file.high[0].is_valid
+        ]
+        if not unassigned.any() or not ranked:
+            return
+        last = max(ranked, key=lambda number: affected[number].file.high[0].as_py())
+        data_file = affected[last].file
+        highest = all(
+            not file.high[0].is_valid or file.high[0].as_py() <= data_file.high[0].as_py() for file in self._files
+        )
+        if data_file.rows >= FILE_ROWS or affected[last].size >= FILE_BYTES or not highest:
+            return
+        column = self._load.keys.column(self._load.key[0])
+        after = pc.greater_equal(column, data_file.low[0].cast(column.type)).to_numpy() & unassigned
+        routed[last] = np.concatenate([routed[last], np.flatnonzero(after)])
+        unassigned &= ~after
+
+    def _upserted(self) -> pa.Table:
+        tables = []
+        for file, mask in self._load.upserts():
+            with pq.ParquetFile(file.path, memory_map=True) as opened:
+                table = rows_of(opened, self._schema)
+            tables.append(table if mask is None else table.filter(mask))
+        return pa.concat_tables(tables)
+
+    def _rewrite(self, affected: AffectedFile, rows: pa.Table | None, number: int) -> list[Action]:
+        """Write the affected file again, without the rows that the load replaces, and with ``rows``."""
+
+        def tables() -> Iterator[pa.Table]:
+            first = 0
+            with pq.ParquetFile(self._folder / affected.file.path, memory_map=True) as file:
+                for group in range(file.num_row_groups):
+                    table = rows_of(file, self._schema, group)
+                    stays = affected.stays[first : first + table.num_rows]
+                    first += table.num_rows
+                    yield table if stays.all() else table.filter(pa.array(stays))
+            if rows is not None:
+                yield rows
+
+        written = tables()
+        if rows is not None and (
+            affected.stays.sum() + rows.num_rows > FILE_ROWS + FILE_ROWS // 2
+            or affected.size + rows.nbytes > FILE_BYTES + FILE_BYTES // 2
+        ):
+            # the file becomes two: sort by key, so that their ranges do not overlap
+            written = iter([pa.concat_tables(written).sort_by([(part, "ascending") for part in self._load.key])])
+        return [affected.file.removal(), *self._write(written, f"file-{number}")]
+
+    def _add_staged_file(self, file: StagedFile, mask: pa.Array | None) -> list[Action]:
+        """Add the upserts of a staged file to the table: as a link to the file if all rows are upserts."""
+        if mask is None and not file.deletes:
+            path = self._folder / f"{self._name}-staged-{file.first_row}.parquet"
+            try:
+                path.unlink(missing_ok=True)
+                os.link(file.path, path)
+            except OSError:  # another file system, or one without links
+                copy(file.path, path)
+            return [addition(path, file.footer, self._load.key)]
+
+        def tables() -> Iterator[pa.Table]:
+            first = 0
+            with pq.ParquetFile(file.path, memory_map=True) as staged:
+                for group in range(staged.num_row_groups):
+                    table = rows_of(staged, self._schema, group)
+                    requested = mask.slice(first, table.num_rows) if mask is not None else None
+                    first += table.num_rows
+                    yield table if requested is None else table.filter(requested)
+
+        return self._write(tables(), f"rows-{file.first_row}")
+
+    def _write(self, tables: Iterator[pa.Table], name: str) -> list[Action]:
+        """Write ``tables`` as data files; none without rows."""
+        return write_files(tables, self._folder, f"{self._name}-{name}", self._schema, self._load.key)
+
+
+def rows_of(file: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+    """Return the rows of a file or row group with the columns of the table. A column added later is NULL."""
+    there = [name for name in schema.names if name in file.schema_arrow.names]
+    found = file.read(there) if group is None else file.read_row_group(group, columns=there, use_threads=False)
+    columns = [
+        found.column(field.name).cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:
+    """Map on ``threads``. A single call runs on this thread, because switching threads slows a small merge."""
+    arguments = list(zip(first, *more))  # noqa: B905 - the others may be endless
+    if len(arguments) == 1:
+        return [work(*arguments[0])]
+    return list(threads.map(work, *zip(*arguments, strict=True))) if arguments else []
+
+
+def write_files(
+    tables: Iterator[pa.Table],
+    folder: Path,
+    name: str,
+    schema: pa.Schema,
+    key: Sequence[str],
+    *,
+    data_change: bool = True,
+) -> list[Action]:
+    """Write ``tables`` as data files of at most 1.5 ``FILE_ROWS`` and ``FILE_BYTES``; return the log entries."""
+    actions: list[Action] = []
+    pending: list[pa.Table] = []
+    most_rows, most_bytes = FILE_ROWS + FILE_ROWS // 2, FILE_BYTES + FILE_BYTES // 2
+    rows_left, bytes_left = most_rows, most_bytes
+
+    def flush() -> None:
+        path = folder / f"{name}-{len(actions)}.parquet"
+        footer = write_parquet(path, schema, iter([pa.concat_tables(pending)]))
+        actions.append(addition(path, footer, key, data_change=data_change))
+        pending.clear()
+
+    for table in tables:
+        while table.num_rows:
+            batch_rows = bytes_left * table.num_rows // max(1, table.nbytes)
+            pending.append(table.slice(0, max(1, min(rows_left, batch_rows))))
+            rows_left -= pending[-1].num_rows
+            bytes_left -= pending[-1].nbytes
+            table = table.slice(pending[-1].num_rows)
+            if rows_left <= 0 or bytes_left <= 0 or table.num_rows:
+                flush()
+                rows_left, bytes_left = most_rows, most_bytes
+    if pending:
+        flush()
+    return actions
+
+
+def addition(path: Path, footer: pq.FileMetaData, key: Sequence[str], *, data_change: bool = True) -> AddAction:
+    """Return the log entry that adds a file to the table."""
+    return AddAction(path.name, path.stat().st_size, {}, now_ms(), data_change, statistics(footer, key))

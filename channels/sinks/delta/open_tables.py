@@ -1,0 +1,148 @@
+"""Open Delta tables of a sink: one handle for each, and the identity that shows whether a table was replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from cdc.errors import SinkUnavailable, TargetLost
+from cdc.model.batch import TargetState
+from channels.sinks.delta.log import LOG, NO_HOOKS, DurableLogs, repair
+from channels.sinks.delta.merge import table_files
+from channels.sinks.delta.sink_checkpoint import committed_checkpoint
+from channels.sinks.delta.table_paths import table_uri
+
+
+class OpenTables:
+    """Handles of Delta tables by target name, with identity and checkpoint at the last read."""
+
+    def __init__(self, folder_of: Callable[[str], Path], logs: DurableLogs) -> None:
+        """``folder_of``: the folder of a target. ``logs``: makes entries durable that a repair writes."""
+        self._folder_of = folder_of
+        self._logs = logs
+        self._tables: dict[str, DeltaTable] = {}
+        self._identities: dict[str, str] = {}  # of tables with committed rows
+        self._committed: dict[str, int | None] = {}  # their newest known application transaction
+        self._inodes: dict[str, tuple[int, int]] = {}  # device and inode of the log that a handle was read from
+
+    def open(self, table: str, *, fresh: bool = False) -> DeltaTable | None:
+        """Return the table at its newest version; None if it does not exist.
+
+        ``fresh``: open a separate handle, for a thread that runs during a commit, whose handle must not change.
+        Raises: TargetLost - the table was replaced; SinkUnavailable - its log cannot be read.
+        """
+        folder = self._folder_of(table)
+        if not (folder / LOG).is_dir():
+            self._tables.pop(table, None)
+            return None
+        try:
+            if fresh:
+                return self._identified(table, DeltaTable(table_uri(folder)))
+            status = (folder / LOG).stat()
+            inode = status.st_dev, status.st_ino
+            if self._inodes.setdefault(table, inode) != inode:  # another log, so discard the handle
+                self._inodes[table] = inode
+                self._tables.pop(table, None)
+            if table in self._tables:
+                self._tables[table].update_incremental()
+            else:
+                repair(folder / LOG)
+                self._tables[table] = DeltaTable(table_uri(folder))
+            return self._identified(table, self._tables[table])
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            self._tables.pop(table, None)
+            raise SinkUnavailable(
+                f"The log of the Delta table cannot be read: {error}.",
+                hint=f"Check {folder / LOG}; the job continues automatically.",
+                table=table,
+            ) from error
+
+    def is_known(self, table: str) -> bool:
+        """Return whether the table is known to have committed rows."""
+        return table in self._identities
+
+    def with_log_of(self, table: str) -> list[str]:
+        """Return the tables that have the same log as ``table``: itself, and others by a link."""
+        inode = self._inodes.get(table)
+        return [other for other, its in self._inodes.items() if its == inode]
+
+    def states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """Read the state of each of ``targets`` again, and remember it; see ``Sink.target_states``."""
+        states = {}
+        for name in targets:
+            for known in (self._identities, self._committed, self._inodes, self._tables):
+                known.pop(name, None)  # the caller compares old and new state
+            found = self.open(name)
+            if found is None:
+                continue
+            committed = committed_checkpoint(found, job, incarnation)
+            identity = self._identities[name] = str(found.metadata().id)
+            self._committed[name] = committed
+            states[name] = TargetState(identity, -1 if committed is None else committed, self._missing(found, name))
+        return states
+
+    def refuse_older(self, table: str, committed: int | None) -> None:
+        """Raise TargetLost if ``committed`` is older than the known checkpoint of ``table``."""
+        known = self._committed.get(table)
+        if known is not None and (committed is None or committed < known):
+            raise self._replaced(table, f"checkpoint {committed}", f"checkpoint {known}")
+
+    def note_committed(self, table: str, checkpoint: int) -> None:
+        """Record the newest committed checkpoint of ``table``."""
+        if table in self._identities:
+            self._committed[table] = checkpoint
+
+    def repair(self, table: str) -> None:
+        """Remove missing data files from the log, because every reader fails at them. Raises: SinkUnavailable."""
+        found, folder = self.open(table), self._folder_of(table)
+        if found is None or not self._missing(found, table):
+            return
+        try:
+            found.repair(post_commithook_properties=NO_HOOKS)
+            found.update_incremental()
+            self._logs.sync(folder, found.version())
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailable(
+                f"The log of the Delta table cannot be repaired: {error}.",
+                hint=f"Check {folder}; the job continues automatically.",
+                table=table,
+            ) from error
+
+    def missing_error(self, table: str) -> SinkUnavailable:
+        """Return the error for a table that does not exist although the job has written it."""
+        return SinkUnavailable(
+            "The target table does not exist any more.",
+            hint="Restore its folder or mount its file system; the job then continues automatically. If it is lost, "
+            "run `cdc pause NAME`, then `cdc resume NAME --reload-missing`.",
+            table=table,
+            path=self._folder_of(table),
+        )
+
+    def _missing(self, found: DeltaTable, table: str) -> int:
+        folder = self._folder_of(table)
+        existing = {entry.name for entry in os.scandir(folder)}
+        return sum(file.path not in existing and not (folder / file.path).exists() for file in table_files(found, ()))
+
+    def _identified(self, table: str, found: DeltaTable) -> DeltaTable:
+        """Return ``found``. Raises: TargetLost - the table was replaced since it was opened first."""
+        identity = str(found.metadata().id)
+        if self._identities.get(table, identity) == identity:
+            return found
+        raise self._replaced(table, f"identity {identity}", f"identity {self._identities[table]}")
+
+    def _replaced(self, table: str, found: str, expected: str) -> TargetLost:
+        self._tables.pop(table, None)
+        return TargetLost(
+            "The target table was replaced while the job was running.",
+            hint="Restore the table of the job, then run `cdc resume NAME`; or run `cdc resume NAME --reload-missing` "
+            "to load it again.",
+            table=table,
+            found=found,
+            expected=expected,
+        )

@@ -1,0 +1,377 @@
+"""The Delta sink: tables in a folder, written without a server and without a JVM.
+
+The table ``ods.orders`` is in ``<root>/ods/orders``, and prepared loads are in ``<root>/_cdc_staging``. A commit writes
+its checkpoint to the log of every table that it changes: the id as application transaction, so that a repeated commit
+changes nothing, and all of it as commit metadata, which ``last_checkpoint`` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, TableFeatures
+from deltalake.exceptions import CommitFailedError
+
+from cdc.errors import PreparedLoadLost, SinkLimitExceeded, SinkUnavailable, TargetMismatch
+from cdc.model.batch import PreparedLoad, TargetState
+from cdc.retry import Backoff
+from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
+from channels.sinks.delta import table as delta_tables
+from channels.sinks.delta.files import STAGING, StagedFileWriter, folder_missing, make_folder, sync_path, unavailable
+from channels.sinks.delta.keys import smallest_keys
+from channels.sinks.delta.log import LOG, DurableLogs, truncated_entries
+from channels.sinks.delta.maintenance import DeltaMaintenance
+from channels.sinks.delta.marker import MARKER, read_marker, write_marker
+from channels.sinks.delta.merge import Action, Merge, MergeLoad, table_files
+from channels.sinks.delta.open_tables import OpenTables
+from channels.sinks.delta.ownership import FolderOwnership
+from channels.sinks.delta.sink_checkpoint import (
+    committed_checkpoint,
+    has_committed,
+    mark_to_json,
+    newest_mark,
+    refuse_ahead,
+    refuse_foreign,
+    transaction,
+)
+from channels.sinks.delta.staging import Staging
+from channels.sinks.delta.table_paths import check_root, refuse_shared, table_folder, table_uri, target_of
+from channels.sinks.labels import label_for
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_TRIES = 5  # another writer, for example OPTIMIZE, may commit between the read of the table and this commit
+_COMMIT_DELAY_S = 0.05
+
+
+class DeltaSink:
+    """See ``channels.sinks.base.Sink``. One process writes at a time; any number may read."""
+
+    tasks_in_order = False  # staged files are merged in order
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        create_tables: bool = True,
+        retention_s: float = 3600.0,
+        merge_memory_bytes: int = 1 << 30,
+        threads: int | None = None,
+    ) -> None:
+        """``retention_s``: how long replaced files and log entries are kept for readers of older versions.
+
+        ``merge_memory_bytes``: limit for the keys of one load during a merge (``memory.merge``).
+        """
+        self._root = Path(root).resolve()
+        check_root(self._root)
+        self._create_tables = create_tables
+        self._retention_s = retention_s
+        self._merge_memory_bytes = merge_memory_bytes
+        cores = threads or os.cpu_count() or 2
+        self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
+        self._file_threads = ThreadPoolExecutor(cores, "delta-file")
+        self._logs = DurableLogs()
+        self._ownership = FolderOwnership(self._root / STAGING)
+        self._staging = Staging(self._root, self._refuse_missing_root)
+        self._tables = OpenTables(self._folder, self._logs)
+        self._maintenance = DeltaMaintenance(
+            self._tables, self._folder, self._logs, self._ownership.check_all, retention_s
+        )
+        self._met: dict[str, TargetTable] = {}  # the last mapping that matched the columns of a table
+        self._has_root = False  # whether the root had its marker at the last read
+
+    def ensure_table(self, table: TargetTable) -> None:
+        """See ``Sink``."""
+        self._refuse_missing_root()
+        folder = self._folder(table.name)
+        self._refuse(table.name, self.describe(table))
+        refuse_shared(table.name, folder, map(self._folder, self._tables.with_log_of(table.name)))
+        self._met[table.name] = table
+        found = self._tables.open(table.name)
+        if found is None:
+            if self._tables.is_known(table.name):
+                raise self._tables.missing_error(table.name)
+            self._create(table, folder)
+            found = self._tables.open(table.name)
+        if found is not None and delta_tables.lacks_invariants(found):
+            self._add_invariants(found, folder)
+
+    def _refuse(self, table: str, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.fatal:
+                raise TargetMismatch(finding.problem, hint=finding.hint, table=table, path=self._folder(table))
+
+    def _add_invariants(self, found: DeltaTable, folder: Path) -> None:
+        """Add the feature of NOT NULL, which deltalake omits: Spark does not read the table without it."""
+        try:
+            found.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
+            self._logs.sync(folder, found.version())
+        except OSError as error:
+            raise unavailable(error, folder / LOG) from error
+
+    def _create(self, table: TargetTable, folder: Path) -> None:
+        try:
+            make_folder(folder, self._root)
+            DeltaTable.create(
+                table_uri(folder),
+                delta_tables.delta_schema(table),
+                name=table.name,
+                description=table.comment or None,
+                configuration=delta_tables.properties(table, self._retention_s),
+                raise_if_key_not_exists=False,
+            )
+            self._logs.sync(folder, 0)
+            sync_path(folder)
+        except OSError as error:
+            raise unavailable(error, folder / LOG) from error
+
+    def describe(self, table: TargetTable) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        found, folder = self._tables.open(table.name), self._folder(table.name)
+        if found is None and _has_foreign_files(folder):
+            return (
+                Finding(
+                    f"The folder of target {table.name} has files, but no Delta table: {folder}.",
+                    "Give the channel another `target`, or move the files away.",
+                ),
+            )
+        if found is None and self._create_tables:
+            return ()  # it is created when its first rows arrive
+        if found is None:
+            return (
+                Finding(
+                    f"The table {table.name} does not exist at {self._folder(table.name)}.",
+                    "Set `sink.create_tables: true`, or create it: `cdc ddl` prints the statement.",
+                ),
+            )
+        kept = delta_tables.log_findings(found, table, self._retention_s)
+        return (*delta_tables.differences(found, table), *kept)
+
+    def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
+        """See ``Sink``."""
+        return (*self._writable(), *(finding for table in tables for finding in self._check(table)))
+
+    def _check(self, table: TargetTable) -> Iterable[Finding]:
+        cut = list(truncated_entries(self._folder(table.name) / LOG))
+        if not cut:
+            return self.describe(table)
+        names = ", ".join(path.name for path in cut)
+        return [
+            Finding(
+                f"The log of Delta table {table.name} has incomplete files: {names}.",
+                "No action is needed: they have no committed data, and the next start renames them.",
+                fatal=False,
+            )
+        ]
+
+    def _writable(self) -> Iterator[Finding]:
+        """Check write access by a temporary file in the root or its parent, because permissions alone prove nothing."""
+        folder = self._root
+        while not os.path.exists(folder):  # noqa: PTH110 - Path.exists raises without permission
+            folder = folder.parent
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            yield Finding(
+                f"Delta tables cannot be written below {self._root}: {folder}: {error.strerror}.",
+                "Correct `sink.path`, or give this user write permission there.",
+            )
+
+    def ddl(self, table: TargetTable) -> str:
+        """See ``Sink``: Spark SQL for a Delta table."""
+        return delta_tables.create_table(table, self._folder(table.name), self._retention_s)
+
+    def part_writer(self, table: TargetTable) -> StagedFileWriter:
+        """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
+        if self._met.get(table.name) != table:
+            found = self._tables.open(table.name, fresh=True)
+            self._refuse(table.name, delta_tables.differences(found, table) if found is not None else ())
+            self._met[table.name] = table
+        return self._staging.writer(table)
+
+    def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
+        """See ``Sink``. The ownership applies to the whole folder."""
+        self._refuse_missing_root()
+        self._ownership.acquire(mark)
+        self._staging.begin_run(mark.job)
+
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
+        """See ``Sink``. Tables are merged in parallel; all rows of a table become visible together."""
+        self._refuse_missing_root()
+        self._ownership.check(checkpoint)
+        self._staging.begin_commit(checkpoint)
+        by_table: dict[str, list[PreparedLoad]] = {}
+        for load in sorted(loads, key=lambda load: load.name):
+            by_table.setdefault(load.table, []).append(load)
+        jobs = [
+            self._table_threads.submit(self._commit_table, table, found, checkpoint)
+            for table, found in by_table.items()
+        ]
+        errors = [error for job in jobs if (error := job.exception()) is not None]
+        lost = [error for error in errors if isinstance(error, PreparedLoadLost)]
+        if lost:
+            labels = [label for error in lost for label in error.context["labels"]]  # type: ignore[attr-defined]
+            raise PreparedLoadLost(
+                "Staged files do not exist.", hint="The job loads them again automatically.", labels=labels
+            )
+        if errors:
+            raise errors[0]
+        self._staging.delete_committed(checkpoint)
+
+    def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
+        """See ``Sink``."""
+        self._refuse_missing_root()
+        self._staging.abort(job, incarnation, fence, checkpoint)
+
+    def state(self, load: PreparedLoad) -> LoadState:
+        """See ``Sink``."""
+        self._refuse_missing_root()
+        if self._staging.is_aborted(load.name):
+            return LoadState.ABORTED
+        table = self._tables.open(load.table)
+        if table is not None and has_committed(table, load.name):
+            return LoadState.COMMITTED
+        return LoadState.PREPARED if self._staging.holds(load) else LoadState.UNKNOWN
+
+    def last_checkpoint(self, job: str) -> SinkCheckpoint | None:
+        """See ``Sink``. Reads the newest entries of every table's log."""
+        marks = []
+        for log in self._root.glob("*/*/_delta_log"):
+            table = self._tables.open(target_of(log.parent))
+            if table is None:
+                continue
+            mark = newest_mark(table, job)
+            if mark is not None:
+                marks.append(mark)
+        return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
+
+    def identity(self, *, create: bool) -> str | None:
+        """See ``Sink``: the marker in the root folder."""
+        try:
+            found = write_marker(self._root) if create else read_marker(self._root)
+        except OSError as error:
+            raise unavailable(error, self._root) from error
+        self._has_root = found is not None
+        return found
+
+    def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
+        """See ``Sink``: ``metaData.id``, the application transaction, and the files on the disk."""
+        if self._has_root:  # otherwise the caller already knows that the root is missing
+            self._refuse_missing_root()
+        return self._tables.states(job, incarnation, targets)
+
+    def repair(self, target: str) -> None:
+        """See ``Repairable``: remove missing data files from the log."""
+        self._tables.repair(target)
+
+    def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
+        """See ``KeyLister``."""
+        return smallest_keys(self._tables.open(table.name), self._folder(table.name), table, after, limit)
+
+    def maintain(self, tables: Iterable[TargetTable]) -> None:
+        """See ``Maintainable``: compact small files, and delete files that no version within the retention needs."""
+        self._maintenance.run(tables)
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._table_threads.shutdown(wait=True)
+        self._file_threads.shutdown(wait=True)
+        self._ownership.release()
+        self._staging.close()
+
+    def _commit_table(self, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
+        backoff = Backoff(_COMMIT_DELAY_S)
+        for _ in range(_COMMIT_TRIES):
+            found = self._tables.open(table)
+            if found is None:
+                raise self._tables.missing_error(table)
+            done = committed_checkpoint(found, mark.job, mark.incarnation)
+            self._tables.refuse_older(table, done)
+            if done == mark.checkpoint:
+                self._make_durable(found, table)  # a repeat
+                return
+            if done is not None:
+                refuse_ahead(table, mark, done)
+            else:
+                refuse_foreign(found, table, mark)
+            self._refuse(table, delta_tables.unwritable(found))
+            lost = [label_for(load.name) for load in loads if not self._staging.holds(load)]
+            if lost:
+                raise PreparedLoadLost(
+                    "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
+                )
+            try:
+                self._merge(found, table, loads, mark)
+                self._tables.note_committed(table, mark.checkpoint)
+                return
+            except CommitFailedError:
+                # the log has no part of this commit, so repeat it from the version of the other writer
+                logger.warning("table %s was changed by another writer during a merge", table)
+                backoff.wait()
+        raise SinkUnavailable(
+            f"Another writer changes the table continuously: {_COMMIT_TRIES} commits in a row conflicted with it.",
+            hint="Stop the other writer, for example an OPTIMIZE; the job compacts its tables automatically.",
+            table=table,
+        )
+
+    def _merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
+        folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
+        schema = delta_tables.arrow_schema(found)
+        started = time.monotonic()
+        try:
+            load = MergeLoad([self._staging.path(one) for one in loads], key)
+            if load.key_bytes > self._merge_memory_bytes:
+                raise SinkLimitExceeded(
+                    f"The keys of one checkpoint need {load.key_bytes >> 20} MiB during the merge.",
+                    hint="Increase `memory.merge`, or decrease `commit.max_rows` if transactions are small enough.",
+                    table=table,
+                )
+            # no name is used twice, so a file that a frozen process is about to delete never becomes part of the table
+            name = f"part-{label_for(loads[0].name)}-{uuid.uuid4().hex[:16]}"
+            actions = Merge(folder, schema, load, table_files(found, key), name).actions(self._file_threads)
+            self._ownership.check(mark)
+            self._write_log(found, table, actions, mark)
+        except OSError as error:
+            raise unavailable(error, folder) from error
+        logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
+
+    def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: SinkCheckpoint) -> None:
+        self._logs.append(found, self._folder(table), actions, mark_to_json(mark), [transaction(mark)])
+
+    def _make_durable(self, found: DeltaTable, table: str) -> None:
+        """Sync a commit of a process that was killed before it could sync it."""
+        folder = self._folder(table)
+        try:
+            sync_path(folder)
+            self._logs.sync(folder, found.version())
+        except OSError as error:
+            raise unavailable(error, folder / LOG) from error
+
+    def _refuse_missing_root(self) -> None:
+        """Raise SinkUnavailable if the root does not exist or, by its missing marker, is not mounted."""
+        if not self._root.is_dir() or (self._has_root and not (self._root / MARKER).exists()):
+            raise folder_missing(self._root)
+
+    def _folder(self, table: str) -> Path:
+        return table_folder(self._root, table)
+
+
+def _has_foreign_files(folder: Path) -> bool:
+    """Return whether ``folder`` has other files. False if it cannot be listed: its creation raises the error."""
+    try:
+        return not (folder / LOG).is_dir() and any(folder.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""The StarRocks sink."""

@@ -1,0 +1,125 @@
+"""The shared transaction of all loads of a checkpoint: its last load, its commit and its rollback.
+
+Source: StarRocks, ``StreamLoadMultiStmtTask.java``, ``TransactionLoadAction.java``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from cdc.errors import SinkUnavailable
+from channels.sinks.base import SinkCheckpoint
+from channels.sinks.starrocks.client import DONE, NotSent, StarrocksHttp, StarrocksReply, Transaction
+from channels.sinks.starrocks.errors import STARROCKS
+from channels.sinks.starrocks.loader import final_state
+from channels.sinks.stream_load.checkpoints import record_row
+from channels.sinks.stream_load.http import Unreachable
+from channels.sinks.stream_load.loader import attempts
+from channels.sinks.stream_load.name_rules import CHECKPOINTS
+from channels.sinks.stream_load.statements import quoted
+
+COMMIT_WAIT_S = 60  # the FE answers after this time if locks or publishing take longer; the commit continues
+_TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
+_ROLLBACK_LATER = re.compile(r"rollback pending|already in progress", re.IGNORECASE)
+_COMMITTING = re.compile(r"already committing|during committing", re.IGNORECASE)
+
+
+class SharedTransaction:
+    """The driver's requests for a shared transaction, after all loads have arrived."""
+
+    def __init__(self, client: StarrocksHttp, tries: int, pause_s: float) -> None:
+        self._client, self._tries, self._pause_s = client, tries, pause_s
+
+    def commit(self, whole: Transaction, number: object, mark: SinkCheckpoint) -> StarrocksReply:
+        """Commit all loads together with ``mark``, and return OK, or why they are not committed.
+
+        ``number``: of the transaction that has the loads.
+        Raises: SinkUnavailable - the state is unknown, or a commit is still running.
+        """
+        if not self._is_committing(whole):
+            reply = self._record(whole, mark)
+            if not reply.is_ok:
+                return reply
+            if reply.number != number:
+                return StarrocksReply("", "it was lost and begun again without its loads")
+        return self._ask_to_commit(whole)
+
+    def _is_committing(self, whole: Transaction) -> bool:
+        """Return True if an earlier commit is still running: another load would cancel it.
+
+        The request begins a lost transaction again. Then the next load returns another number.
+        """
+        try:
+            reply = self._client.ask("begin", whole, timeout=str(COMMIT_WAIT_S))
+        except Unreachable as error:
+            raise STARROCKS.unavailable(error, label=whole.label) from error
+        return reply.exists and reply.fields.get("ExistingJobStatus") == "COMMITING"  # StarRocks' spelling
+
+    def _record(self, whole: Transaction, mark: SinkCheckpoint) -> StarrocksReply:
+        """Load the row of ``cdc_checkpoints`` into the transaction, so that both are committed together."""
+        row = record_row(mark)
+        headers = {
+            "columns": ",".join(map(quoted, row)),
+            "format": "json",
+            "strip_outer_array": "false",
+            "strict_mode": "true",
+            "Expect": "100-continue",
+        }
+        body = json.dumps({name: str(value) for name, value in row.items()}).encode() + b"\n"
+        try:
+            return self._client.load(replace(whole, table=CHECKPOINTS), headers, lambda: [body])
+        except NotSent as error:
+            raise STARROCKS.unavailable(error, label=whole.label) from error
+        except Unreachable as error:
+            return StarrocksReply("", str(error))
+
+    def _ask_to_commit(self, whole: Transaction) -> StarrocksReply:
+        """Return OK if the label's state is committed. The answer alone proves nothing: an OK can be wrong too."""
+        reply = StarrocksReply("", "no answer")
+        for _ in attempts(self._tries, 2 * self._pause_s, 2.0):
+            try:
+                reply = self._client.ask("commit", whole, timeout=str(COMMIT_WAIT_S))
+            except Unreachable as error:
+                reply = StarrocksReply("", str(error))
+            is_committing = _COMMITTING.search(reply.message)
+            state = (
+                final_state(self._client, whole) if is_committing else self._client.state(whole.database, whole.label)
+            )
+            if state in DONE:
+                return StarrocksReply("OK", "")
+            if is_committing and state != "ABORTED":
+                raise _still_committing(whole)
+            if state == "ABORTED" or reply.is_missing:
+                text = f"{reply.message or 'answered OK'}, and the transaction is {state}"
+                return StarrocksReply("", text, reply.fields)
+        return StarrocksReply("", reply.message, reply.fields)
+
+    def is_rolled_back(self, whole: Transaction) -> bool:
+        """Roll back. Return True if nothing of it will ever be committed, False if it is committed.
+
+        Raises: SinkUnavailable - the state is unknown.
+        """
+        try:
+            reply = self._client.ask("rollback", whole)
+        except Unreachable as error:
+            raise STARROCKS.unavailable(error, label=whole.label) from error
+        if reply.is_missing or (reply.is_ok and not _ROLLBACK_LATER.search(reply.message)):
+            return True
+        if _TOO_LATE.search(reply.message):
+            return False
+        state = final_state(self._client, whole)
+        if state in (*DONE, "ABORTED"):
+            return state == "ABORTED"
+        if _COMMITTING.search(reply.message):
+            raise _still_committing(whole)
+        raise STARROCKS.unavailable(reply.message, label=whole.label, state=state)
+
+
+def _still_committing(whole: Transaction) -> SinkUnavailable:
+    return SinkUnavailable(
+        "A commit is still running in StarRocks.",
+        hint="It is checked again until it has ended; SHOW PROC '/transactions' shows what it waits for.",
+        label=whole.label,
+    )

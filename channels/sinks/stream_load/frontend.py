@@ -1,0 +1,204 @@
+"""The SQL port of the FEs of Doris and StarRocks. Both speak MySQL's protocol and share most statements."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+from pymysql.constants import CR
+
+from cdc.errors import SinkUnavailable, TargetMismatch
+from cdc.mysql.client import UNSAFE_LOGIN, GuardedConnection, Limits, shown
+from channels.sinks.stream_load.hosts import with_port
+from channels.sinks.stream_load.http import IDLE_S, ClusterAddress
+from channels.sinks.stream_load.login import LIMITS
+from channels.sinks.stream_load.messages import ProductMessages, SqlError
+
+_SLOW_S = 10.0  # a frontend that failed after this time is not asked again for the same statement
+_AUTH_CODES = (1044, 1045, 1227)
+
+
+class FrontendSql:
+    """One connection to the SQL port of the FEs. It is opened again when it is lost. Calls: the driver, any thread."""
+
+    def __init__(self, address: ClusterAddress, messages: ProductMessages) -> None:
+        self._address, self.messages = address, messages
+        limit = address.limit
+        self.limits = replace(LIMITS, login_s=limit.answer_s, answer_s=limit.answer_s) if limit else LIMITS
+        self._connection: pymysql.Connection[Any] | None = None
+        self._asked_at = 0.0
+        self._lock = threading.Lock()
+
+    # ---- statements
+
+    def ask(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        """Return the rows, by column. Raises: SinkUnavailable - also if the statement is refused; TargetMismatch."""
+        try:
+            return self.rows(statement, values)
+        except SqlError as error:
+            raise self.messages.refused(error) from error
+
+    def one(self, statement: str) -> dict[str, Any]:
+        """Return the first row. Raises: see ``ask``; SinkUnavailable - there is no row."""
+        for row in self.ask(statement):
+            return row
+        raise self.messages.unavailable(f"there is no answer to {statement}", fe=", ".join(self._address.fe))
+
+    def execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> None:
+        """Run a statement that changes ``table``. Raises: the error that a refusal means."""
+        try:
+            self.rows(statement, values)
+        except SqlError as error:
+            self.raise_refused(error, table)
+            if statement.startswith("CREATE"):
+                raise TargetMismatch(
+                    f"{self.messages.name} does not create the table: {error}.",
+                    hint="Fix sink.tables or the channel's tables, or create the table yourself: `cdc ddl` prints the "
+                    "statement.",
+                    table=table,
+                ) from error
+            raise self.messages.refused(error, table=table) from error
+
+    def raise_refused(self, error: SqlError, table: str) -> None:
+        """Raise the error that a refusal means. Return if a retry can succeed."""
+        self.messages.raise_refused(str(error), self._address.username, {"table": table})
+
+    def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        """Return the rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
+        with self._lock:
+            if time.monotonic() - self._asked_at >= IDLE_S:
+                self._drop()
+            last: object = None
+            slow: set[str] = set()
+            for host in (*self._address.fe, *self._address.fe):  # a FE may have closed an idle connection
+                if host in slow:
+                    continue  # a server that did not answer in time is not asked twice
+                started = time.monotonic()
+                try:
+                    if self._address.limit:
+                        self._address.limit.seconds(self.limits.answer_s)
+                    connection = self._connected(host)
+                    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+                        cursor.execute(statement, values)
+                        self._asked_at = time.monotonic()
+                        return list(cursor.fetchall())
+                except (pymysql.MySQLError, OSError) as error:
+                    self._raise_final(error, statement)
+                    self._drop()
+                    last = shown(str(error.args[-1] if error.args else error), self._address.password)
+                    if time.monotonic() - started >= _SLOW_S:
+                        slow.add(host)
+            raise self.messages.unavailable(last, fe=", ".join(self._address.fe), sql_port=self._address.sql_port)
+
+    def _raise_final(self, error: Exception, statement: str) -> None:
+        """Raise the errors that another connection cannot fix: a refused statement, a refused or unsafe login."""
+        # errors that PyMySQL itself raises, for a broken packet or connection, have no number
+        code = error.args[0] if error.args else ""
+        text = shown(str(error.args[-1] if error.args else error), self._address.password)
+        final: Exception | None = None
+        # StarRocks has its own numbers for a missing privilege
+        if code in _AUTH_CODES or "access denied" in text.lower():
+            final = self.messages.denied(text, self._address.username)
+        elif code == UNSAFE_LOGIN:
+            final = self.messages.unsafe(text)
+        elif (
+            isinstance(getattr(error, "original_exception", error), ssl.SSLError) or code == CR.CR_SSL_CONNECTION_ERROR
+        ):
+            final = self.messages.no_tls(text, fe=", ".join(self._address.fe), sql_port=self._address.sql_port)
+        if final is not None:
+            self._drop()
+            raise final from error
+        is_refusal = isinstance(error, pymysql.MySQLError) and isinstance(code, int) and not 2000 <= code < 3000
+        if is_refusal and not isinstance(error, pymysql.err.InterfaceError):
+            raise SqlError(text, statement) from error
+
+    def _connected(self, host: str) -> pymysql.Connection[Any]:
+        if self._connection is None:
+            self._connection = log_in(host.rpartition(":")[0].strip("[]"), self._address, self.limits)
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None and self._connection.open:
+            self._connection.close()
+        self._connection = None
+
+    def close(self) -> None:
+        """Close the connection. Harmless when repeated."""
+        with self._lock:
+            self._drop()
+
+    # ---- catalog
+
+    def nodes(self) -> list[str]:
+        """Return host:port of the HTTP side of all nodes that this account may list; nothing if no FE answers."""
+        found = []
+        for statement in ("SHOW FRONTENDS", "SHOW BACKENDS", "SHOW COMPUTE NODES"):
+            try:
+                rows = self.rows(statement)
+            except (SqlError, TargetMismatch):
+                continue  # the account lacks the privilege, or the product has no such nodes
+            except SinkUnavailable:
+                break
+            found += [with_port(str(row.get("Host") or row.get("IP")), row.get("HttpPort")) for row in rows]
+        return found
+
+    def databases(self) -> set[str]:
+        """Return the names of all databases."""
+        return {str(next(iter(row.values()))) for row in self.ask("SHOW DATABASES")}
+
+    def has_table(self, name: str) -> bool:
+        """Return True if the table ``database.table`` exists."""
+        database, _, table = name.partition(".")
+        return bool(
+            self.ask(
+                "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (database, table),
+            )
+        )
+
+    def creation_times(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the creation time of each of the tables ``names`` that exists.
+
+        Source: ``information_schema.tables`` of Doris and StarRocks, which an account sees with SELECT on the table.
+        """
+        requested = set(names)
+        found = {}
+        for database in sorted({name.partition(".")[0] for name in requested}):
+            rows = self.ask(
+                "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (database,)
+            )
+            for table, created in (tuple(row.values()) for row in rows):
+                found[f"{database}.{table}"] = str(created)
+        return {name: created for name, created in found.items() if name in requested}
+
+    def databases_with(self, table: str) -> list[str]:
+        """Return the databases that have a table of this name."""
+        found = self.ask("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))
+        return sorted({str(next(iter(row.values()))) for row in found})
+
+
+def log_in(host: str, address: ClusterAddress, limits: Limits) -> pymysql.Connection[Any]:
+    """Connect to the SQL port of the frontend ``host``. Raises: pymysql.err.MySQLError, OSError."""
+    tls = address.tls.context
+    settings: dict[str, Any] = {"ssl": tls} if tls else {"ssl_disabled": True}
+    found: pymysql.Connection[Any] = GuardedConnection(
+        limits=limits,
+        until=address.limit.until if address.limit else None,
+        host=host,
+        port=address.sql_port,
+        user=address.username,
+        password=address.password.encode(),  # text would be sent as latin1
+        autocommit=True,
+        charset="utf8mb4",
+        connect_timeout=max(1, round(address.connect_timeout_s)),
+        read_timeout=round(limits.answer_s) or 1,
+        write_timeout=round(limits.answer_s) or 1,
+        program_name="spark-binlog-load",
+        **settings,
+    )
+    return found

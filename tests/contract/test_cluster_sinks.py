@@ -1,0 +1,256 @@
+"""What the sinks of Doris and StarRocks share: checks of tables, refusals with hints, commits of new attempts."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cdc.errors import (
+    CdcError,
+    ErrorAction,
+    LoadRejected,
+    SinkBusy,
+    SinkUnavailable,
+    TargetMismatch,
+    action_for,
+)
+from channels.sinks.base import LoadState, TargetTable
+from tests.emulators.cases import (
+    TABLE,
+    UNTYPED,
+    USER,
+    gives_up_loads_of_a_gone_column,
+    mark_of,
+    name_of,
+    rows_of,
+    write,
+)
+from tests.emulators.doris import cases as doris
+from tests.emulators.starrocks import cases as starrocks
+
+ROWS = ((1, "a", False, 1), (2, "b", False, 2))
+OTHER = replace(TABLE, name="ods.t")
+REST = 'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1"%s)'
+# module of cases, arguments of its sink, model, property of the sequence, words of grant and of a missing table
+KINDS: dict[str, tuple[ModuleType, dict[str, Any], str, str, str]] = {
+    "doris": (doris, {}, "UNIQUE", ', "function_column.sequence_type" = "bigint"', "GRANT LOAD_PRIV"),
+    "starrocks-single": (starrocks, {"mode": "single"}, "PRIMARY", "", "GRANT SELECT, INSERT"),
+    "starrocks-multi": (starrocks, {"mode": "multi"}, "PRIMARY", "", "GRANT SELECT, INSERT"),
+}
+SINGLE = pytest.mark.parametrize("kind", ["doris", "starrocks-single"], indirect=True)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(kind: str) -> Iterator[Any]:
+    with KINDS[kind][0].emulator() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def sink(kind: str, cluster: Any) -> Iterator[Any]:
+    """A sink whose table TABLE exists."""
+    sink = sink_on(kind, cluster)
+    sink.ensure_table(TABLE)
+    yield sink
+    sink.close()
+
+
+def sink_on(kind: str, cluster: Any, **arguments: Any) -> Any:
+    return KINDS[kind][0].sink_on(cluster, **KINDS[kind][1], **arguments)
+
+
+def create_text(kind: str, columns: str) -> str:
+    """CREATE TABLE ods.t with the model and the properties that the sink requires."""
+    _, _, model, sequence, _ = KINDS[kind]
+    return f"CREATE TABLE ods.t ({columns}) {model} KEY(id) {REST % sequence}"
+
+
+# ---- tables
+
+
+@SINGLE
+@pytest.mark.parametrize(
+    ("columns", "problem", "hint"),
+    [
+        ("name VARCHAR(39) NULL", "column name is VARCHAR(39)", "MODIFY COLUMN `name` VARCHAR(40) NULL"),
+        ("name VARCHAR(40) NOT NULL", "NOT NULL, and the source has NULL", "MODIFY COLUMN `name` varchar(40) NULL"),
+        ("other INT NULL", "column name is missing", "ADD COLUMN `name` VARCHAR(40) NULL"),
+        ("name STRING, other INT NOT NULL", "other is NOT NULL without a default", "MODIFY COLUMN `other` int NULL"),
+    ],
+    ids=["short", "not null", "missing", "not filled"],
+)
+def test_hint_of_mismatched_column_fixes_it(
+    kind: str, cluster: Any, sink: Any, columns: str, problem: str, hint: str
+) -> None:
+    cluster.execute(create_text(kind, f"id BIGINT NOT NULL, {columns}"))
+    findings = sink.describe(OTHER)
+    assert any(problem in finding.problem and hint in finding.hint for finding in findings), findings
+    with pytest.raises(TargetMismatch):
+        sink.ensure_table(OTHER)
+    for finding in findings:
+        cluster.execute(finding.hint.partition(";")[0])
+    assert sink.describe(OTHER) == ()
+
+
+@SINGLE
+def test_table_with_other_model_or_key_is_refused(kind: str, cluster: Any, sink: Any) -> None:
+    cluster.execute(create_text(kind, "id BIGINT NOT NULL, name VARCHAR(40)").replace(KINDS[kind][2], "DUPLICATE"))
+    (finding,) = sink.describe(OTHER)
+    assert "model is DUPLICATE KEY" in finding.problem and "cdc ddl" in finding.hint
+    cluster.execute("DROP TABLE ods.t")
+    swapped = create_text(kind, "name VARCHAR(40) NOT NULL, id BIGINT").replace("KEY(id)", "KEY(name)")
+    cluster.execute(swapped)
+    with pytest.raises(TargetMismatch, match="table's key is \\(name\\)") as caught:
+        sink.ensure_table(OTHER)
+    assert "key:" in caught.value.hint
+
+
+@SINGLE
+def test_comment_that_looks_like_clause_is_ignored(kind: str, cluster: Any, sink: Any) -> None:
+    columns = "id BIGINT NOT NULL COMMENT 'once DUPLICATE KEY (other)', name VARCHAR(40) COMMENT 'AUTO PARTITION'"
+    cluster.execute(create_text(kind, columns))
+    assert sink.describe(OTHER) == ()
+
+
+@SINGLE
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(("table", "column"), UNTYPED)
+def test_column_without_type_is_refused_before_create(sink: Any, table: TargetTable, column: str, exists: bool) -> None:
+    table = replace(table, name="ods.orders" if exists else "ods.others")
+    (finding,) = sink.check([table])
+    assert f"column {column}" in finding.problem and "cast(... as string)" in finding.hint and finding.fatal
+    assert finding in sink.describe(table)
+    for refused in (sink.ensure_table, sink.ddl):
+        with pytest.raises(TargetMismatch, match=f"column {column}"):
+            refused(table)
+
+
+def test_missing_table_is_refused_if_job_may_not_create(kind: str, cluster: Any) -> None:
+    sink = sink_on(kind, cluster, create_tables=False)
+    with pytest.raises(TargetMismatch, match=r"no table ods\.orders"):
+        sink.ensure_table(TABLE)
+    assert True in [finding.fatal for finding in sink.check([TABLE])]
+    sink.close()
+
+
+# ---- environment
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"password": "wrong"}, TargetMismatch, "sink.password"),
+        ({"sql_port": 1}, SinkUnavailable, "does not answer"),
+    ],
+    ids=["password", "port"],
+)
+def test_check_of_unreachable_cluster_has_one_finding(
+    kind: str, cluster: Any, change: dict[str, Any], error: type[CdcError], text: str
+) -> None:
+    sink = sink_on(kind, cluster, **change)
+    (finding,) = sink.check([TABLE])
+    assert text in f"{finding.problem} {finding.hint}"
+    with pytest.raises(error):
+        sink.ensure_table(TABLE)
+    sink.close()
+
+
+def test_load_without_backend_is_retried(cluster: Any, sink: Any) -> None:
+    numbers = range(len(cluster.backends))
+    for number in numbers:
+        cluster.stop_backend(number)
+    with pytest.raises(SinkUnavailable, match="alive"):
+        write(sink, *ROWS)
+    for number in numbers:
+        cluster.start_backend(number)
+    assert sink.state(write(sink, *ROWS, name=name_of(2))) is LoadState.PREPARED
+
+
+def test_missing_privilege_names_grant(kind: str, cluster: Any, sink: Any) -> None:
+    cluster.settings.denied.add((USER[0], "ods"))
+    with pytest.raises(TargetMismatch, match=KINDS[kind][4]):
+        write(sink, *ROWS)
+
+
+def test_load_into_dropped_table_names_it(cluster: Any, sink: Any) -> None:
+    cluster.execute("DROP TABLE ods.orders")
+    with pytest.raises(TargetMismatch, match=r"unknown table|Failed to find table"):
+        write(sink, *ROWS)
+
+
+@SINGLE
+def test_too_many_running_transactions_delay_load(kind: str) -> None:
+    with KINDS[kind][0].emulator(max_running_txn_num_per_db=1) as cluster:
+        sink = sink_on(kind, cluster, tries=1)
+        sink.ensure_table(TABLE)
+        write(sink, *ROWS)
+        with pytest.raises(SinkBusy) as caught:
+            write(sink, *ROWS, name=name_of(task=1))
+        assert caught.value.after_s > 0
+        assert any("running transactions" in finding.problem for finding in sink.check([TABLE]))
+        sink.close()
+
+
+# ---- loads
+
+
+def test_pickled_part_writer_loads_without_printing_password(cluster: Any, sink: Any) -> None:
+    writer = pickle.loads(pickle.dumps(sink.part_writer(TABLE)))
+    load = writer(name_of(), iter([rows_of(*ROWS)]))
+    sink.commit([load], mark_of())
+    assert cluster.rows("SELECT * FROM ods.orders") == [(1, "a"), (2, "b")]
+    assert USER[1] not in repr(writer)
+    assert writer(name_of(2), iter([rows_of()])) is None
+
+
+def test_rejected_rows_are_shown_and_loaded_after_fix(kind: str, cluster: Any, sink: Any) -> None:
+    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    with pytest.raises(LoadRejected) as caught:
+        sink.commit([write(sink, (1, "ok", False, 1), (77, "too long", False, 2))], mark_of())
+    assert action_for(caught.value) is ErrorAction.PAUSE
+    assert "length of input is too long" in str(caught.value) and "77" in str(caught.value)
+    if kind != "starrocks-multi":  # the error of a whole transaction names no table
+        assert caught.value.context["key"] == "id"
+    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(10) NULL")
+    load = write(sink, (1, "ok", False, 1), (77, "too long", False, 2), name=name_of(2))
+    sink.commit([load], mark_of(2))
+    assert cluster.rows("SELECT * FROM ods.orders") == [(1, "ok"), (77, "too long")]
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_load_whose_rows_are_all_rejected_is_rejected(cluster: Any, sink: Any, count: int) -> None:
+    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    rows = [(number, "too long", False, number) for number in range(count)]
+    with pytest.raises(LoadRejected, match="rejected rows") as caught:
+        sink.commit([write(sink, *rows)], mark_of())
+    assert action_for(caught.value) is ErrorAction.PAUSE
+
+
+def test_loads_after_drop_of_column_are_aborted(cluster: Any, sink: Any) -> None:
+    gives_up_loads_of_a_gone_column(cluster, sink)
+
+
+@SINGLE
+def test_commit_of_new_attempt_first_aborts_earlier_ones(cluster: Any, sink: Any) -> None:
+    old = write(sink, (1, "old", False, 1))
+    new = write(sink, (1, "new", False, 2), name=name_of(attempt=1))
+    commit_load, states = sink._commit_load, []
+
+    def look_then_commit(load: Any) -> bool:
+        states.append(sink.state(old))
+        return bool(commit_load(load))
+
+    sink._commit_load = look_then_commit
+    sink.commit([new], mark_of())
+    assert states == [LoadState.ABORTED]
+    assert cluster.rows("SELECT * FROM ods.orders") == [(1, "new")]

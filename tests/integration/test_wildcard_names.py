@@ -1,0 +1,64 @@
+"""A wildcard job on a real server: tables with hostile names, and the cut-over of gh-ost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc.demo import proof
+from cdc.demo.local_servers import LocalServer, free_port
+from cdc.demo.process import JobProcess
+from channels.sinks.delta.table_paths import table_folder
+from tests.integration.test_left_out import JOB, _cdc
+
+NAMES = ("t", "a\\b", "../../../evil", "a%20b", "a\tb", "_delta_log")
+
+
+def _rows(folder: Path, name: str) -> list[int] | None:
+    table = table_folder(folder / "warehouse", f"ods.{name}")
+    if not (table / "_delta_log").is_dir():
+        return None
+    return sorted(proof.read_delta(table).column("id").to_pylist())
+
+
+def test_wildcard_job_keeps_rows_with_hostile_names_and_gh_ost(
+    mysql: LocalServer, database: str, tmp_path: Path
+) -> None:
+    port, home, folder = free_port(), tmp_path / "state", tmp_path / "a" / "b" / "c"
+    folder.mkdir(parents=True)
+    file = folder / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, start="snapshot", exclude=""))
+    for name in NAMES:
+        mysql.execute(
+            f"CREATE TABLE {database}.`{name}` (id INT PRIMARY KEY)", f"INSERT INTO {database}.`{name}` VALUES (1)"
+        )
+    before = set(tmp_path.rglob("*"))
+    with JobProcess(file, home=home, port=port) as job:
+        # given every table loaded and streamed, below the root
+        job.start()
+        job.wait_for("loaded", lambda _: all(_rows(folder, name) == [1] for name in NAMES), 300)
+        mysql.execute(*(f"INSERT INTO {database}.`{name}` VALUES (2)" for name in NAMES))
+        job.wait_for("streamed", lambda _: all(_rows(folder, name) == [1, 2] for name in NAMES), 120)
+        made = set(tmp_path.rglob("*")) - before
+        assert [path for path in made if not {home, folder / "warehouse"} & {path, *path.parents}] == []
+
+        # when gh-ost copies a table and renames both
+        mysql.execute(
+            f"CREATE TABLE {database}._t_gho LIKE {database}.t",
+            f"INSERT INTO {database}._t_gho SELECT * FROM {database}.t",
+            f"INSERT INTO {database}.t VALUES (3)",
+            f"INSERT INTO {database}._t_gho VALUES (3)",
+            f"RENAME TABLE {database}.t TO {database}._t_del, {database}._t_gho TO {database}.t",
+            f"INSERT INTO {database}.t VALUES (4)",
+        )
+
+        # then the job pauses after the earlier rows, and a resume reads the new table
+        paused = job.wait_for("paused", lambda status: status["state"] == "PAUSED", 120)
+        assert paused["resume"] == "manual" and "RENAME" in paused["reason"], paused
+        assert "--past-ddl" in paused["hint"] and _rows(folder, "t") == [1, 2, 3]
+        resumed = _cdc(home, "resume", "shop", "--past-ddl")
+        assert resumed.returncode == 0, resumed.stderr
+        job.wait_for("the new table", lambda _: _rows(folder, "t") == [1, 2, 3, 4], 120)
+        mysql.execute(f"DROP TABLE {database}._t_del", f"INSERT INTO {database}.t VALUES (5)")
+        status = job.wait_for("the later rows", lambda _: _rows(folder, "t") == [1, 2, 3, 4, 5], 120)
+        assert status["state"] == "RUNNING" and not status["left_out"]
+        assert _rows(folder, "_t_gho") is None and _rows(folder, "_t_del") is None

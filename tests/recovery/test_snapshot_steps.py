@@ -1,0 +1,401 @@
+"""Snapshot steps in the durable order: recovery of a checkpoint in which the stream did not advance."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import cdc.pipeline.consumer
+from cdc.errors import ErrorAction, SinkUnavailable, action_for
+from cdc.model.batch import LoadName
+from cdc.model.schema import DELETED, SEQUENCE
+from cdc.model.snapshot import Chunk, SnapshotRequest, SnapshotState, TableSnapshot
+from cdc.pipeline.consumer import Consumer, Ended
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.snapshot.planner import ChunkPlan
+from cdc.snapshot.requests import LoadRequests
+from cdc.snapshot.step import StepRunner
+from cdc.snapshot.step_plan import SnapshotStep
+from cdc.state.base import CheckpointState, CloseReason
+from cdc.state.codec import from_json, to_json
+from cdc.state.sqlite import SqliteStore
+from channels.chunk_reader import ChunkOutcome, SnapshotResult
+from tests.model.harness import JOB, Background, Harness
+from tests.model.model_server import _Order
+from tests.model.source import Source, position_at, schema_of
+
+BEFORE = {
+    "shop.orders": TableSnapshot(SnapshotState.READING, open=(Chunk(0, None, ("9",)),), chunks=1, low=position_at(0))
+}
+AFTER = {
+    "shop.orders": replace(BEFORE["shop.orders"], state=SnapshotState.CATCHING_UP, open=(), done=1, high=position_at(3))
+}
+
+
+@pytest.fixture
+def harness(tmp_path):
+    source = Source()
+    for key in range(6):
+        source.write(("shop.orders", key))
+    harness = Harness(tmp_path, source)
+    harness.until_finished()
+    yield harness
+    harness.close()
+
+
+def _loaded(harness, number, sequence):
+    """Prepare a chunk of one row in the sink."""
+    name = LoadName(JOB, harness.run.incarnation, harness.run.fence, number, "ods.orders", task=0)
+    rows = pa.record_batch(
+        {
+            "id": pa.array([77], pa.int32()),
+            "op": pa.array([1000], pa.int64()),
+            DELETED: [False],
+            SEQUENCE: [sequence],
+        }
+    )
+    harness.sink.ensure_table(SimpleNamespace(name="ods.orders"))  # as planning a step does
+    return harness.sink.part_writer(None)(name, iter([rows]))
+
+
+def _save_prepared_step(harness):
+    """Save the state of a run that died between PREPARED and its commit. Return the load."""
+    before = replace(harness.store.last_committed(JOB), snapshots=BEFORE)
+    harness.store.save(before)
+    number = harness.store.next_id()
+    load = _loaded(harness, number, before.sequence)
+    turn = replace(
+        before, id=number, state=CheckpointState.PREPARED, first=before.last, loads=(load,), snapshots=AFTER,
+        committed_at=None, closed_by=CloseReason.SNAPSHOT,
+    )  # fmt: skip
+    harness.store.save(turn)
+    return load
+
+
+def test_prepared_snapshot_step_is_committed_by_recovery(harness):
+    _save_prepared_step(harness)
+    assert harness.once() is Ended.FINISHED
+    assert harness.sink.rows()["ods.orders"][77] == 1000
+    assert harness.store.last_committed(JOB).snapshots == AFTER
+    assert harness.store.unfinished() == ()
+
+
+def test_snapshot_step_with_lost_loads_is_committed_without_chunks(harness):
+    load = _save_prepared_step(harness)
+    harness.sink.lose(load)
+    harness.source.write(("shop.orders", 3))
+    assert harness.until_finished() == []
+    assert 77 not in harness.sink.rows()["ods.orders"]
+    assert harness.store.last_committed(JOB).snapshots == BEFORE, "the chunk is not marked as read"
+    assert harness.store.unfinished() == () and harness.sink.prepared() == []
+
+
+def test_snapshot_step_that_lost_an_executor_is_repeated(harness, monkeypatch):
+    tried = []
+
+    class OneTurn:
+        is_due, tables = True, BEFORE
+        requests = SimpleNamespace(note_committed=lambda snapshots: None)
+
+        def __init__(self, *_):
+            pass
+
+        def begin(self, *_):
+            pass
+
+        def advance(self, position, joined, *, at_end):
+            return BEFORE
+
+        def plan(self, position, sequence, checkpoint):
+            tried.append(checkpoint)
+            return SnapshotStep(("shop.orders",), (), read_request=checkpoint)
+
+    def submit_reading(checkpoint):
+        name = LoadName(JOB, harness.run.incarnation, harness.run.fence, checkpoint, "ods.orders", task=0)
+        rows = pa.record_batch({"id": [77], "op": [1000], DELETED: [False], SEQUENCE: [1]})
+        harness.sink.part_writer(None)(name, iter([rows]))  # loaded by the executor
+        assert harness.sink.prepared()
+        lost = Future()
+        lost.set_exception(SinkUnavailable("An executor was lost.", hint=""))
+        return lost
+
+    monkeypatch.setattr(cdc.pipeline.consumer, "SnapshotCoordinator", OneTurn)
+    monkeypatch.setattr(harness.runner, "submit_reading", submit_reading, raising=False)
+    for _ in range(2):
+        consumer = harness.start()
+        consumer._context = replace(consumer._context, snapshot=SnapshotSettings(None, None))
+        with pytest.raises(SinkUnavailable) as caught:
+            consumer.run(harness.first_position)
+        assert action_for(caught.value) is ErrorAction.RETRY
+        assert harness.store.unfinished() == () and harness.sink.prepared() == []
+    assert tried[0] < tried[1], "labels of the first attempt may appear later"
+
+
+def test_snapshot_state_is_kept_by_stream_checkpoints(harness):
+    harness.store.save(replace(harness.store.last_committed(JOB), snapshots=BEFORE))
+    harness.source.write(("shop.orders", 1))
+    harness.until_finished()
+    assert harness.store.last_committed(JOB).snapshots == BEFORE
+
+
+def test_table_is_consistent_after_its_high_watermark():
+    waiting = AFTER["shop.orders"]
+    assert waiting.advance(position_at(2), "now", caught_up=False) == waiting
+    for found in (
+        waiting.advance(position_at(3), "now", caught_up=False),
+        waiting.advance(position_at(2), "now", caught_up=True),
+    ):
+        assert found.state is SnapshotState.CONSISTENT and found.consistent_since == "now"
+    assert from_json(TableSnapshot, to_json(BEFORE["shop.orders"])) == BEFORE["shop.orders"]
+
+
+class _OneTable(SnapshotCoordinator):
+    """Snapshot steps for one table with one chunk, without a server."""
+
+    def begin(self, saved, whole):
+        self.tables = {"shop.orders": TableSnapshot(), **saved}
+
+    def plan(self, position, sequence, checkpoint):
+        self.tables = self.requests.apply(self.tables)
+        if not self.tables["shop.orders"].is_due:
+            return None
+        self._context.sink.ensure_table(SimpleNamespace(name="ods.orders"))  # its channel is created
+        planned = replace(BEFORE["shop.orders"], open=(Chunk(0, None, ("9",)),))
+        self.tables = {"shop.orders": planned}
+        return SnapshotStep(("shop.orders",), (None,), (checkpoint, sequence))
+
+    def complete(self, step, outcome, seconds):
+        self.tables = AFTER
+        return self.tables
+
+
+def _until(is_so):
+    deadline = time.monotonic() + 240
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def _coordinator(tmp_path, monkeypatch, submit_reading):
+    """Run a table with one chunk until the block ends."""
+    monkeypatch.setattr("cdc.pipeline.consumer.SnapshotCoordinator", _OneTable)
+    harness = Harness(tmp_path, Source(), endless=True)
+    harness.runner.submit_reading = lambda reading: submit_reading(harness, *reading)
+    harness.receiver = harness.new_receiver()
+    settings = SnapshotSettings(None, lambda server: position_at(0), step_s=0.05)
+    parts = RunContext(harness.run, harness.receiver, harness.routes, harness.runner, harness.sink, harness.store, None, settings)  # fmt: skip
+    consumer = Consumer(parts, harness.limits, sequence=harness.sequence)
+    run = Background(lambda: consumer.run(harness.first_position))
+
+    harness.run_begins = run.start
+    harness.until_visible = lambda key: _until(lambda: key in harness.sink.rows().get("ods.orders", {}))
+    yield harness
+    consumer.stop()
+    assert run.ended() is Ended.STOPPED
+    assert harness.sink.rows()["ods.orders"][77] == 1000
+    harness.close()
+
+
+def _read(load):
+    answer = Future()
+    answer.set_result(SnapshotResult((load,), (ChunkOutcome(0, 0, ("9",), True, 1, 10),)))
+    return answer
+
+
+def test_snapshot_first_step_with_lost_loads_is_read_again(tmp_path, monkeypatch):
+    coordinator = []
+
+    def submit_reading(harness, number, sequence):
+        load = _loaded(harness, number, sequence)
+        coordinator.append(number)
+        if len(coordinator) == 1:
+            harness.sink.lose(load)
+        return _read(load)
+
+    with _coordinator(tmp_path, monkeypatch, submit_reading) as harness:
+        harness.source.write(("shop.orders", 1))
+        harness.run_begins()
+        harness.until_visible(77)
+    assert len(coordinator) == 2, "read again after the loss"
+
+
+def test_snapshot_status_shows_tables_before_the_first_row(tmp_path, monkeypatch):
+    seen = []
+    with _coordinator(tmp_path, monkeypatch, lambda harness, *reading: _read(_loaded(harness, *reading))) as harness:
+        get = harness.receiver.get
+
+        def watched(timeout_s):
+            seen.append(harness.store.last_committed(JOB).snapshots)
+            harness.runner.is_warming = False
+            return get(timeout_s)
+
+        harness.receiver.get = watched
+        harness.runner.is_warming = True
+        harness.run_begins()
+        harness.until_visible(77)
+        counts = harness.store.last_committed  # a snapshot step sets it, too
+        _until(lambda: "shop.orders" in (found := counts(JOB).counts) and found["shop.orders"].last_committed_at)
+    assert seen[0]["shop.orders"].state is SnapshotState.WAITING
+
+
+def test_stream_does_not_wait_for_a_step_without_spark(tmp_path, monkeypatch):
+    coordinator = []
+
+    def submit_reading(harness, number, sequence):
+        coordinator.append(set(harness.sink.rows()["ods.orders"]))
+        return _read(_loaded(harness, number, sequence))
+
+    with _coordinator(tmp_path, monkeypatch, submit_reading) as harness:
+        harness.runner.is_warming = True
+        harness.source.write(("shop.orders", 1))
+        harness.run_begins()
+        harness.until_visible(1)
+        harness.source.write(("shop.orders", 2))
+        harness.until_visible(2)
+        assert not coordinator
+        harness.runner.is_warming = False
+        harness.until_visible(77)
+    assert coordinator == [{1, 2}]
+
+
+def test_stop_during_an_orphan_search_keeps_its_result():
+    class EndsDuringStop(Future):
+        calls = 0
+
+        def done(self):
+            self.calls += 1
+            if self.calls == 2:
+                self.set_result("deletes")
+            return super().done()
+
+    swept, submitted = EndsDuringStop(), []
+    stopping = threading.Event()
+    stopping.set()
+    parts = SimpleNamespace(runner=SimpleNamespace(submit=lambda tasks: submitted.append(tasks) or [Future()]))
+    steps = StepRunner(parts, SnapshotSettings(None, None), None, lambda work: swept, stopping, on_poll=lambda: None)
+    assert steps._read(SimpleNamespace(read_request=None, delete_orphans=lambda: None)) is None
+    assert submitted == [["deletes"]], "the result is not treated as empty"
+
+
+@pytest.mark.parametrize(
+    ("old", "where", "now"),
+    [
+        (BEFORE["shop.orders"], "id > 5", (None, False)),  # the initial load, then a request for some of its rows
+        (TableSnapshot(where="id > 5"), "id < 3", (None, False)),
+        (TableSnapshot(deletes_orphans=True), "id < 3", (None, True)),
+        (TableSnapshot(where="id > 5"), None, (None, True)),
+        (TableSnapshot(where="id > 5"), "id > 5", ("id > 5", False)),
+        (TableSnapshot(SnapshotState.CONSISTENT), "id > 5", ("id > 5", False)),
+    ],
+)
+def test_snapshot_request_keeps_what_is_due(old, where, now):
+    store = SimpleNamespace(requests=lambda job: ())
+    requests = LoadRequests(SimpleNamespace(store=store, run=SimpleNamespace(job=JOB)))
+    requests.add(SnapshotRequest("shop.orders", where))
+    found = requests.apply({"shop.orders": old})["shop.orders"]
+    assert (found.state, found.where, found.deletes_orphans) == (SnapshotState.WAITING, *now)
+
+
+def test_saved_request_is_deleted_after_its_checkpoint(tmp_path):
+    store = SqliteStore(tmp_path)
+    store.acquire(JOB, "shop.yaml")
+    store.add_request(JOB, SnapshotRequest("shop.orders"))
+    store.add_request(JOB, SnapshotRequest("shop.gone"))
+    routes = SimpleNamespace(maps=lambda database, table: table != "gone")
+    parts = SimpleNamespace(store=store, run=SimpleNamespace(job=JOB), routes=routes)
+
+    def new_run(saved):
+        coordinator = SnapshotCoordinator(parts, None, None)
+        coordinator.tables = saved
+        coordinator.tables = coordinator.requests.apply(coordinator.tables)
+        return coordinator
+
+    done = {"shop.orders": TableSnapshot(SnapshotState.CONSISTENT)}
+    for _ in range(2):  # a crash before the checkpoint is saved: the next run repeats it
+        coordinator = new_run(done)
+        assert coordinator.tables == {"shop.orders": TableSnapshot(deletes_orphans=True, request=1)}
+        coordinator.requests.note_committed(done)
+        assert [one.table for one in store.requests(JOB)] == ["shop.orders"], "the other table is not mapped"
+    # the sink lost the loads of a step, so its checkpoint does not count as read
+    coordinator.tables = done
+    coordinator.tables = coordinator.requests.apply(coordinator.tables)
+    assert coordinator.tables["shop.orders"].request == 1
+    # after a crash the request is not executed a second time if its checkpoint was saved
+    finished = {"shop.orders": replace(coordinator.tables["shop.orders"], state=SnapshotState.CONSISTENT)}
+    coordinator = new_run(finished)
+    assert coordinator.tables == finished
+    coordinator.requests.note_committed(finished)
+    assert store.requests(JOB) == ()
+    store.add_request(JOB, SnapshotRequest("shop.orders"))
+    assert store.requests(JOB)[0].number > 2, "numbers are never used again"
+    store.close()
+
+
+class _Counting(SnapshotCoordinator):
+    """Snapshot steps for large tables, where each count takes all the time that a step has for counts."""
+
+    def __init__(self, names, monkeypatch):
+        self.now, self.counts = 0.0, []
+        run, routes = SimpleNamespace(job=JOB), SimpleNamespace(maps=lambda *_: True)
+        receiver = SimpleNamespace(note_loaded=lambda names: None)
+        store = SimpleNamespace(requests=lambda job: ())
+        parts = SimpleNamespace(run=run, routes=routes, receiver=receiver, store=store, sink=None)
+        settings = SnapshotSettings(SimpleNamespace(), lambda server: position_at(0))
+        super().__init__(parts, settings, None)
+        self.tables = dict.fromkeys(names, TableSnapshot())
+        plan = ChunkPlan((Chunk(0, None, ("9",), 1000),), 1000)
+        fakes = {
+            "Server": lambda endpoint: nullcontext(SimpleNamespace(connection=None, ask=lambda *_: [])),
+            "is_visible": lambda *_: True,
+            "configure_session": lambda _: None,
+            "Chunker": lambda *_: SimpleNamespace(plan=lambda **_: plan),
+            "count_rows": self._count_rows,
+            "time": SimpleNamespace(monotonic=lambda: self.now),
+            "table_read": lambda context, channel, schema, order, *_: SimpleNamespace(order=order, expressions=None),
+            "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(f"cdc.snapshot.coordinator.{name}", fake)
+
+    def _count_rows(self, server, order, snapshot, limit_s):
+        self.counts.append(order)
+        self.now += limit_s
+
+    def _prepare_table(self, server, name, position):
+        if self.tables[name].state is SnapshotState.WAITING:
+            self._plan_chunks(server, name, schema_of(name), _Order(name), position)
+        channel = SimpleNamespace(mapping=SimpleNamespace(copied=lambda _: {}))
+        return schema_of(name), channel, _Order(name), self.tables[name]
+
+
+def test_counts_of_a_snapshot_step_share_one_limit(monkeypatch):
+    coordinator = _Counting([f"shop.t{number}" for number in range(3)], monkeypatch)
+    steps = []
+    while coordinator.is_due:
+        before = len(coordinator.counts)
+        turn = coordinator.plan(position_at(0), 0, 1)
+        if turn is not None:
+            chunks = [ChunkOutcome(one.table, 0, ("9",), True, 1000, 10) for one in turn.read_request.chunks]
+            coordinator.complete(turn, SnapshotResult((), tuple(chunks)), 1.0)
+        steps.append(len(coordinator.counts) - before)
+        assert len(steps) < 20, coordinator.tables
+    assert set(steps) == {1}, "the stream waits at most five seconds per step"
+    assert sorted(coordinator.counts) == sorted(2 * ["shop.t0", "shop.t1", "shop.t2"]), (
+        "one count before and one after each table"
+    )
+    assert {one.state for one in coordinator.tables.values()} == {SnapshotState.CATCHING_UP}
+
+
+def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):
+    coordinator = _Counting(["shop.t"], monkeypatch)
+    empty = TableSnapshot(SnapshotState.READING)  # planned without a chunk; rows are inserted later
+    assert coordinator._count_in_time(None, "shop.t", empty) == 0 and coordinator.counts == []

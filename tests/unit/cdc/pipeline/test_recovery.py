@@ -1,0 +1,33 @@
+"""Recovery: the comparison of the saved state with the sink before a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from cdc.errors import SinkOwnershipError
+from cdc.model.position import BinlogPosition
+from cdc.pipeline.recovery import check_sink_state
+from cdc.state.base import Checkpoint, CheckpointState
+from channels.sinks.base import SinkCheckpoint
+
+HERE = BinlogPosition("mysql-bin.000001", 4)
+COMMITTED = Checkpoint(0, 1, CheckpointState.COMMITTED, first=HERE, last=HERE)
+PREPARED = replace(COMMITTED, id=1, state=CheckpointState.PREPARED)
+RECORD = SimpleNamespace(name="shop", incarnation="0badcafe", fence=2, adopted=None)
+
+
+@pytest.mark.parametrize(("newest", "is_older"), [(0, False), (1, False), (2, True)])
+def test_compare_sink_with_second_prepared_is_refused(newest: int, is_older: bool) -> None:
+    """The sink commits one checkpoint after the other: of two PREPARED ones it can have only the first."""
+    unfinished = (PREPARED, replace(PREPARED, id=2))
+    store = SimpleNamespace(last_committed=lambda _: COMMITTED, unfinished=lambda: unfinished)
+    mark = SinkCheckpoint("shop", "0badcafe", 1, newest, HERE, HERE, 9)
+    sink = SimpleNamespace(last_checkpoint=lambda _: mark)
+    if is_older:
+        with pytest.raises(SinkOwnershipError, match="ahead of the state"):
+            check_sink_state(RECORD, store, sink)  # type: ignore[arg-type]
+    else:
+        assert check_sink_state(RECORD, store, sink) == mark  # type: ignore[arg-type]

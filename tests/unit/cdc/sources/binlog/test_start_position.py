@@ -1,0 +1,42 @@
+"""Start positions: one inside a transaction is rejected by the first event that the server sends after it."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from cdc.errors import ConfigError
+from cdc.sources.binlog import start_position
+from cdc.sources.binlog.decoder import events
+
+
+class Stream:
+    """A dump that sends an event of each kind, without bodies."""
+
+    def __init__(self, kinds):
+        sent = [struct.pack("<IBIIIH", 0, kind, 1, 19, 0, 0) for kind in kinds]
+        self.left = b"".join((len(event) + 1).to_bytes(3, "little") + b"\0\0" + event for event in sent)
+
+    def dump(self, position, **options):
+        pass
+
+    def receive(self, room, wait_s):
+        count, room[: len(self.left)], self.left = len(self.left), self.left, b""
+        return count
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", [events.TABLE_MAP, events.BEGIN_LOAD_QUERY, events.EXECUTE_LOAD_QUERY])
+@pytest.mark.parametrize("heads", [[], [events.GTID_LIST], [events.START_ENCRYPTION]])
+def test_resolve_start_inside_a_transaction_raises(heads, kind, monkeypatch):
+    kinds = [events.ROTATE, events.FORMAT_DESCRIPTION, *heads, kind]
+    monkeypatch.setattr(start_position, "BinlogStream", lambda *_, **__: Stream(kinds))
+    server = SimpleNamespace(
+        identity="a", mariadb=True, endpoint="db:3306", files=lambda: {"b.000001": 9999}, gtids_at=lambda *_: "0-1-5"
+    )
+    with pytest.raises(ConfigError, match=events.name_of(kind)):
+        start_position.resolve_start(server, {"file": "b.000001", "offset": 9000}, None)

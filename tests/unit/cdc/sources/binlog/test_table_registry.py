@@ -1,0 +1,141 @@
+"""Schemas of a binlog without full row metadata, and the position at which another server continues."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import cdc.sources.binlog.ddl_handler
+import cdc.sources.binlog.start_position
+import cdc.sources.binlog.table_registry
+import cdc.sources.schema_history
+from cdc.errors import ServerMismatch
+from cdc.model.batch import RequiredColumns
+from cdc.model.gtid import GtidSet
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.sources.binlog.column_changes import ColumnChangeSearch
+from cdc.sources.binlog.ddl_handler import DdlHandler
+from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.decoder.table_map import MappedColumn, TableMap
+from cdc.sources.binlog.omission_rules import OmissionRules
+from cdc.sources.binlog.start_position import resume_point
+from cdc.sources.binlog.table_registry import TableRegistry
+from cdc.sources.schema_history import ResumeOptions, SchemaHistory
+
+OURS, THEIRS = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa", "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb"
+
+
+def at(offset, server="u"):
+    return BinlogPosition("b.000001", offset, server)
+
+
+def table(*names, since=None):
+    return TableSchema("shop", "t", tuple(Column(name, Kind.INT, "int") for name in names), ("id",), since=since)
+
+
+class StubServer:
+    """A server without full row metadata; ``today`` is the content of its information_schema."""
+
+    full_metadata = folds_case = False
+
+    def __init__(self, today):
+        self.today = today
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def position(self):
+        return at(999)
+
+
+@pytest.fixture
+def today(monkeypatch):
+    today = {}
+    for module in (cdc.sources.binlog.table_registry, cdc.sources.binlog.ddl_handler, cdc.sources.schema_history):
+        monkeypatch.setattr(module, "table_schemas", lambda server, names, leave_out=None: {n: today[n] for n in names if n in today})  # fmt: skip
+    monkeypatch.setattr(cdc.sources.binlog.table_registry, "is_sequence", lambda server, name: False)
+    return today
+
+
+def known_tables(today):
+    table_filter = SimpleNamespace(
+        maps=lambda database, name: True,
+        leave_out=lambda database, name, error: False,
+        reads=lambda schema: RequiredColumns(frozenset(column.name for column in schema.columns), frozenset(["id"])),
+    )
+    accepted = ResumeOptions(after_ddl=True, past_ddl=True)
+    history = SchemaHistory(table_filter, lambda: StubServer(today))
+    search = ColumnChangeSearch(history, lambda server, since, end, look: since)
+    rules = OmissionRules(is_accepted=False, has_server=True)
+    tables = TableRegistry(table_filter, history, search, rules)
+    return tables, DdlHandler(table_filter, tables, accepted)
+
+
+@pytest.mark.parametrize("create", ["CREATE TABLE t", "CREATE TABLE IF NOT EXISTS t"])
+def test_registry_after_drop_and_create_returns_the_new_columns(today, create):
+    known, ddl = known_tables(today)
+    known.begin((table("id", "net", "gross"),))
+    ddl.begin(at(100))
+    known.rules.progress = SimpleNamespace(position=at(300), inside_xa=False, is_ahead=False)
+    ddl.handle(Statement("shop", "DROP TABLE t", at(100), at(200), 0, False, False))
+    assert known.history.current(("shop", "t")) is None
+    assert known.history.at(at(150)) and not known.history.at(at(200)), "after the DROP the table is not known"
+    today["shop", "t"] = table("id", "gross", "net")
+    sql = f"{create} (id INT PRIMARY KEY, gross INT, net INT)"
+    ddl.handle(Statement("shop", sql, at(210), at(300), 0, False, False))
+    rows = TableMap("shop", "t", 0, tuple(MappedColumn(3, 0, True, unsigned=False) for _ in range(3)), None, False)
+    assert [column.name for column in known.schema(rows).columns] == ["id", "gross", "net"]
+    assert [[column.name for column in each.columns] for each in known.history.at(at(300))] == [["id", "gross", "net"]]
+
+
+def test_registry_begin_accepts_schemas_of_another_server(today):
+    known, _ = known_tables(today)
+    known.begin((table("id", since=at(50, "old")),))
+    assert [each.table for each in known.history.at(at(200, "new"))] == ["t"]
+
+
+def test_continuation_accepted_server_passes_at_the_next_connect():
+    server = SimpleNamespace(
+        identity=THEIRS, mariadb=False, gtids=True, endpoint="db:3306", files=lambda: {"b.000001": 9999},
+        executed=lambda: f"{OURS}:1-90,{THEIRS}:1-5", purged=lambda: "",
+        has_done=lambda asked: GtidSet.parse(server.executed()).contains(asked),
+    )  # fmt: skip
+    seen = BinlogPosition("a.000007", 500, OURS, f"{OURS}:1-100:105")
+    with pytest.raises(ServerMismatch):
+        resume_point(server, seen)
+    found = resume_point(server, seen, accept_server=True)
+    assert found.by_gtid and found.position.gtid_set == f"{OURS}:1-90"
+    assert resume_point(server, found.position).position.gtid_set == f"{OURS}:1-90"
+
+
+@pytest.mark.parametrize(("offset", "by_gtid"), [((1 << 32) - 1, False), (1 << 32, True)])
+def test_continuation_from_4_gib_uses_gtids(offset, by_gtid, monkeypatch):
+    monkeypatch.setattr(cdc.sources.binlog.start_position, "created_at", lambda *_: 7)
+    server = SimpleNamespace(
+        identity=OURS, mariadb=False, gtids=True, endpoint="db:3306", files=lambda: {"b.000007": 5 << 30},
+        purged=lambda: f"{OURS}:1-10", has_done=lambda asked: True,
+    )  # fmt: skip
+    found = resume_point(server, BinlogPosition("b.000007", offset, OURS, f"{OURS}:1-100"))
+    assert found.by_gtid is by_gtid and found.position.gtid_set == f"{OURS}:1-100"
+    server.gtids = False
+    assert not resume_point(server, BinlogPosition("b.000007", offset, OURS)).by_gtid
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("1-100:105", "1-90", "1-90"),
+        ("1-10:20-30", "5-25", "5-10:20-25"),
+        ("1-5", "6-9", ""),
+        ("1-5:tag:1-3", "2:tag:3-9", "2:tag:3"),
+    ],
+)
+def test_gtid_set_intersection_keeps_common_transactions(one, other, both):
+    found = GtidSet.parse(f"{OURS}:{one}").intersection(GtidSet.parse(f"{OURS}:{other}"))
+    assert str(found) == (f"{OURS}:{both}" if both else "")
+    assert not found.intersection(GtidSet.parse(f"{THEIRS}:1-9"))

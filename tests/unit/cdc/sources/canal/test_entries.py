@@ -1,0 +1,240 @@
+"""Entries recorded from Canal 1.1.8 give Changes with the values that the statements wrote."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import random
+import struct
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedRowFormat
+from cdc.model.batch import RequiredColumns
+from cdc.model.schema import DELETED, SEQUENCE, Kind
+from cdc.sources.canal import kernels
+from cdc.sources.canal.entries import Entries, EntryDecoder
+from cdc.sources.canal.layout import LayoutColumn, column_of, schema_of
+from cdc.sources.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
+from tests.support.seeds import seed_of
+
+GOLDEN = Path(__file__).parents[4] / "data/canal/golden.jsonl"
+SHANGHAI_US = 8 * 3600 * 1_000_000  # the time zone of the recorded server
+UTC = datetime.UTC
+
+
+class Everything:
+    """Maps every table and column, with the given key or that of the rows."""
+
+    def __init__(self, key=()):
+        self.key = key
+
+    def maps(self, database, table):
+        return True
+
+    def leave_out(self, database, table, error):
+        return False
+
+    def reads(self, schema):
+        return RequiredColumns(frozenset(column.name for column in schema.columns), frozenset(self.key or schema.key))
+
+
+class FromRows:
+    def schema(self, database, table, layout):
+        return schema_of(database, table, layout)
+
+
+def golden():
+    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+    return [base64.b64decode(line["entry"]) for line in lines if "entry" in line]
+
+
+def batch(*entries):
+    return Messages(batch_id=7, messages=entries).SerializeToString()
+
+
+def decoded(body, **options):
+    decoder = EntryDecoder(Everything(**options), FromRows(), zone_us=SHANGHAI_US)
+    entries = Entries(body)
+    changes, rows = decoder.changes(entries, 0, len(entries), 100)
+    found = [(each.schema.name, row) for each in changes for row in each.rows.to_pylist()]
+    assert rows == len(found)
+    return found, decoder
+
+
+def rows_of(table, event):
+    """Return the recorded rows of a table's event with this number."""
+    found = []
+    for data in golden():
+        entry = Entry.FromString(data)
+        if entry.header.table == table and RowChange.FromString(entry.store_value).rows:
+            found.append(data)
+    return decoded(batch(found[event]))[0]
+
+
+def test_entries_of_every_type_give_the_written_value():
+    ((name, row),) = rows_of("types", 0)
+    assert name == "shop.types"
+    row.pop(DELETED), row.pop(SEQUENCE)
+    assert row == {
+        "id": 1, "ti": -5, "tu": 200, "su": 65535, "mu": 16777215, "iu": 4294967295, "bi": -(1 << 63),
+        "bu": Decimal(2**64 - 1), "de": Decimal("-12345.6000"), "fl": 1e10, "db": 0.1, "b1": 1, "b33": (1 << 32) + 1,
+        "yr": 2024, "dt": datetime.date(2024, 2, 29), "t0": "-838:59:58", "t1": "12:00:00.1", "t3": "-00:00:00.123",
+        "t6": "100:01:02.000003", "d0": datetime.datetime(2024, 1, 2, 3, 4, 5),
+        "d3": datetime.datetime(2024, 1, 2, 3, 4, 5, 70000), "d6": datetime.datetime(9999, 12, 31, 23, 59, 59, 999999),
+        "ts": datetime.datetime(2024, 7, 1, tzinfo=UTC), "ts6": datetime.datetime(2024, 7, 1, 0, 0, 0, 1, tzinfo=UTC),
+        "ch": "ab", "vc": 'hé"\\', "tx": "té中😀", "mtx": "m", "bn": b"ab\0\0", "vb": b"\x00\xff\x80",
+        "bl": b"\x00\xff\x80", "en": "it's", "st": "x,z", "ge": struct.pack("<IBIdd", 0, 1, 1, 1, 2),
+        "js": '{"a": [1, null, "x"]}',
+    }  # fmt: skip
+
+
+def test_entries_keep_nulls_apart_and_restore_decimal_scale():
+    ((_, empty),) = rows_of("types", 1)
+    assert (str(empty["de"]), empty["vc"], empty["bl"], empty["bn"], empty["st"]) == ("0.0000", "", b"", b"\0" * 4, "")
+    ((_, nulls),) = rows_of("types", 2)
+    assert {value for name, value in nulls.items() if name not in ("id", DELETED, SEQUENCE)} == {None}
+    scaled = [row for _, row in rows_of("decs", 0)]
+    assert [str(row["a"]) for row in scaled] == ["0.0000", "0.5000", "5.0000", "0.0001"]
+    assert [str(row["d"]) for row in scaled][2] == "-9999999999.9999999999"
+
+
+def test_entries_invalid_dates_become_null_and_are_counted(caplog):
+    found, decoder = decoded(batch(*golden()[12:14]))
+    ((_, row),) = found
+    assert (row["dt"], row["d0"], row["ts"], row["en"]) == (None, None, None, "")
+    assert decoder.invalid_dates == {("shop.types", name): 1 for name in ("dt", "d0", "ts")}
+    assert len(caplog.messages) == 3 and all("shop.types" in message for message in caplog.messages)
+
+
+def test_entries_zero_date_in_a_key_raises():
+    with pytest.raises(DecodeError, match="zero or invalid date") as caught:
+        decoded(batch(*golden()[12:14]), key=("dt",))
+    assert caught.value.context["column"] == "dt" and caught.value.context["table"] == "shop.types"
+
+
+def test_entries_update_of_a_key_gives_a_delete_and_a_row():
+    assert [(row["id"], row["a"], row["b"], row[DELETED]) for _, row in rows_of("t", 3)] == [
+        (1, "A2", "x", False),
+        (2, "b", "now", False),
+    ]
+    assert [(row["id"], row["a"], row[DELETED]) for _, row in rows_of("t", 4)] == [(1, "A2", True), (10, "A2", False)]
+
+
+def test_entries_minimal_image_raises():
+    with pytest.raises(UnsupportedRowFormat, match="not FULL"):
+        rows_of("t", 5)
+
+
+def test_entries_sequences_follow_their_order_over_tables():
+    def row(table, number):
+        change = RowChange(event_kind=1, rows=[RowData(after_columns=[_column("id", "int", str(number), key=True)])])
+        header = Header(file="b.1", offset=number, database="d", table=table, event_kind=1)
+        return Entry(header=header, kind=Entry.ROW_DATA, store_value=change.SerializeToString()).SerializeToString()
+
+    found, _ = decoded(batch(*(row("ab"[i % 2], i) for i in range(6))))
+    assert {values["id"]: values[SEQUENCE] for _, values in found} == {i: 101 + i for i in range(6)}
+
+
+def _column(name, kind, value, index=0, key=False):
+    null = value is None
+    return Column(index=index, name=name, is_key=key, is_null=null, value=value or "", mysql_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("tinyint", "128"),
+        ("tinyint unsigned", "-1"),
+        ("int", "12x"),
+        ("bigint", "9223372036854775808"),
+        ("bigint unsigned", "184467440737095516160"),
+        ("decimal(4,2)", "123.45"),
+        ("decimal(4,2)", "1.234"),
+        ("decimal(4,2)", ""),
+        ("double", "x"),
+        ("date", "2024-1-1"),
+        ("datetime", "2024-01-01T00:00:00"),
+        ("blob", "中"),
+        ("enum('a')", "2"),
+        ("set('a')", "2"),
+    ],
+)
+def test_entries_invalid_text_error_has_column_and_position(kind, value):
+    change = RowChange(event_kind=1, rows=[RowData(after_columns=[_column("v", kind, value)])])
+    header = Header(file="b.000001", offset=44, database="d", table="t")
+    entry = Entry(header=header, kind=Entry.ROW_DATA, store_value=change.SerializeToString())
+    with pytest.raises(DecodeError) as caught:
+        decoded(batch(entry.SerializeToString()))
+    assert (caught.value.context["table"], caught.value.context["column"]) == ("d.t", "v")
+    assert caught.value.context["at"] == "b.000001:44"
+
+
+def test_kernel_decimals_random_numbers_equal_python():
+    draw = random.Random(seed_of())
+    numbers = [
+        Decimal(draw.choice((-1, 1)) * draw.randrange(10 ** draw.randint(1, 38))).scaleb(-10) for _ in range(2000)
+    ]
+    texts = [format(number, "f").encode() for number in numbers]
+    lengths = np.array([len(text) for text in texts], np.int32)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    out = np.empty((len(texts), 2), np.uint64)
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    assert kernels.decimals(data, starts, lengths, 38, 10, out) == -1
+    words = out.view(np.int64)
+    found = [(int(high) << 64) + int(low) for (_, high), (low, _) in zip(words, out, strict=True)]
+    assert found == [int(number.scaleb(10)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("type_text", "kind", "arrow"),
+    [
+        ("int(11)", Kind.INT, "int32"),
+        ("BIGINT(20) UNSIGNED", Kind.BIGINT, "decimal128(20, 0)"),
+        ("tinyint(1)", Kind.TINYINT, "int8"),
+        ("INTEGER", Kind.INT, "int32"),
+        ("bool", Kind.TINYINT, "int8"),
+        ("decimal", Kind.DECIMAL, "decimal128(10, 0)"),
+        ("NUMERIC(12,2)", Kind.DECIMAL, "decimal128(12, 2)"),
+        ("double precision", Kind.DOUBLE, "double"),
+        ("datetime(6)", Kind.DATETIME, "timestamp[us]"),
+        ("text(1000)", Kind.TEXT, "string"),
+        ("enum('a,b','it''s')", Kind.ENUM, "string"),
+        ("bit(64)", Kind.BIT, "decimal128(20, 0)"),
+        ("geometry", Kind.GEOMETRY, "binary"),
+    ],
+)
+def test_column_of_type_text_returns_kind_and_arrow(type_text, kind, arrow):
+    column = column_of("d", "t", LayoutColumn(0, "c", type_text, False))
+    assert (column.kind, str(column.arrow)) == (kind, arrow)
+    if kind is Kind.ENUM:
+        assert column.labels == ("a,b", "it's")
+
+
+@pytest.mark.parametrize("type_text", ["sql_variant", "enum", "set\t'a')"])
+def test_column_of_unknown_type_raises(type_text):
+    with pytest.raises(SchemaMismatch, match="is not known"):
+        column_of("d", "t", LayoutColumn(0, "c", type_text, False))
+
+
+def test_entries_damaged_bytes_give_values_or_errors():
+    draw = random.Random(seed_of())
+    whole = batch(*golden())
+    outcomes = set()
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        if draw.random() < 0.3:
+            data = data[: draw.randrange(len(data))]
+        try:
+            decoded(bytes(data))
+            outcomes.add("value")
+        except (CdcError, UnicodeDecodeError) as error:
+            outcomes.add(type(error).__name__)
+    assert "DecodeError" in outcomes
+    assert "UnicodeDecodeError" not in outcomes

@@ -1,0 +1,84 @@
+"""Versions of a table's schema at the positions of a source."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from cdc.errors import SchemaMismatch
+from cdc.model.batch import RequiredColumns
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.sources.schema_history import SchemaHistory
+
+NAME = ("shop", "t")
+
+
+def at(offset):
+    return BinlogPosition("b.000001", offset, "u")
+
+
+def table(*columns):
+    return TableSchema("shop", "t", tuple(Column(name, Kind.INT, "int") for name in columns), ("id",))
+
+
+@pytest.fixture
+def history():
+    table_filter = SimpleNamespace(
+        maps=lambda database, name: True, reads=lambda schema: RequiredColumns(frozenset(["id"]), frozenset(["id"]))
+    )
+    return SchemaHistory(table_filter, None)
+
+
+def columns(schemas):
+    return [[column.name for column in schema.columns] for schema in schemas]
+
+
+def test_history_first_version_is_valid_before_it_was_added(history):
+    history.add(NAME, table("id"), at(100))
+    assert columns(history.at(at(50))) == [["id"]]
+
+
+def test_history_returns_the_version_valid_at_a_position(history):
+    history.add(NAME, table("id"), at(100))
+    history.add(NAME, table("id", "a"), at(200))
+    assert columns(history.at(at(199))) == [["id"]]
+    assert columns(history.at(at(200))) == [["id", "a"]]
+    assert history.current(NAME).columns[-1].name == "a"
+
+
+def test_history_ended_table_is_unknown_until_a_later_version(history):
+    history.add(NAME, table("id"), at(100))
+    history.end(NAME, at(200))
+    assert history.has(NAME) and history.current(NAME) is None
+    assert columns(history.at(at(150))) == [["id"]] and history.at(at(200)) == ()
+    history.add(NAME, table("id", "b"), at(200))
+    assert columns(history.at(at(200))) == [["id", "b"]]
+
+
+def test_history_begins_again_with_saved_schemas(history):
+    history.add(NAME, table("id"), at(100))
+    history.end(NAME, at(200))
+    history.begin(history.at(at(150)))
+    assert columns(history.at(at(10))) == [["id"]]
+
+
+def test_history_require_names_an_unknown_table(history):
+    with pytest.raises(SchemaMismatch, match=r"shop\.t are not known"):
+        history.require("shop", "t", hint="Create it.")
+
+
+def test_history_loaded_and_searched_tables_are_known(history):
+    assert history.known("shop") == ()
+    history.note_loaded(["shop.t"])
+    assert history.known("shop") == history.known("shop", "t") == ("shop.t",)
+    history.forget_loaded(NAME)
+    history.searched = frozenset([NAME])
+    assert history.known("shop") == ("shop.t",)
+
+
+def test_history_every_column_of_an_unknown_table_is_read(history):
+    assert history.reads_column("shop", "t", "other")
+    history.add(NAME, table("id", "other"), at(100))
+    assert not history.reads_column("shop", "t", "other") and history.reads_column("shop", "t", "ID")

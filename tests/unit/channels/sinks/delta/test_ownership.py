@@ -1,0 +1,68 @@
+"""The name in the ownership file, on a file system without locks."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import SinkOwnershipError
+from cdc.model.position import BinlogPosition
+from channels.sinks.base import SinkCheckpoint
+from channels.sinks.delta.ownership import FolderOwnership
+
+
+def mark(incarnation: str, fence: int) -> SinkCheckpoint:
+    place = BinlogPosition("b.000001", 4)
+    return SinkCheckpoint("shop", incarnation, fence, 0, place, place, 0)
+
+
+OLDER, NEWER = mark("0badcafe", 1), mark("deadbeef", 2)
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FolderOwnership, FolderOwnership]]:
+    def no_locks(*_: object) -> None:
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    older, newer = FolderOwnership(tmp_path), FolderOwnership(tmp_path)
+    older.acquire(OLDER)
+    newer.acquire(NEWER)
+    yield older, newer
+    older.release()
+    newer.release()
+
+
+def test_take_repeated_by_older_run_raises(two: tuple[FolderOwnership, FolderOwnership]) -> None:
+    older, newer = two
+    with pytest.raises(SinkOwnershipError, match="deadbeef"):
+        older.acquire(OLDER)
+    newer.check(NEWER)
+    newer.acquire(NEWER)
+    newer.check(NEWER)
+
+
+def test_take_after_failed_check_gets_ownership(two: tuple[FolderOwnership, FolderOwnership]) -> None:
+    older, newer = two
+    for _ in range(2):  # every check raises, because a commit may still run
+        with pytest.raises(SinkOwnershipError, match="deadbeef"):
+            older.check(OLDER)
+    older.acquire(OLDER)
+    older.check(OLDER)
+    with pytest.raises(SinkOwnershipError, match="0badcafe"):
+        newer.check(NEWER)
+
+
+def test_check_deleted_file_takes_ownership_again(tmp_path: Path) -> None:
+    acquire_ownership = FolderOwnership(tmp_path / "staging")
+    acquire_ownership.check(OLDER)  # without ownership, it checks nothing
+    acquire_ownership.acquire(OLDER)
+    (tmp_path / "staging/claim-shop.json").unlink()
+    acquire_ownership.check(OLDER)
+    assert (tmp_path / "staging/claim-shop.json").exists()
+    with pytest.raises(SinkOwnershipError, match="0badcafe"):
+        acquire_ownership.check(NEWER)
+    acquire_ownership.release()
