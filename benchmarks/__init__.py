@@ -1,1 +1,1 @@
-"""Benchmarks: each prints what it measured and writes it to benchmarks/results/ as JSON."""
+"""Benchmarks: five programs on one rig. Each measured figure is checked, printed and written as JSON."""

@@ -1,8 +1,9 @@
-"""A sink that takes rows as any other does and throws them away: what is left is what reading and Spark cost."""
+"""A sink that counts rows and discards them, to measure reading, decoding and Spark without writing."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.batch import LoadName, PreparedLoad
-from channels.sinks.base import CheckpointMark, TargetTable
+from cdc.model.batch import LoadName, PreparedLoad
+from channels.sinks.base import SinkCheckpoint, TargetTable
 from channels.sinks.memory import MemorySink
 
 TALLY = "tally.json"
+# `cdc` with this sink in the place of Delta; -c keeps the class in an importable module, where Spark's workers find it
+PROGRAM = (sys.executable, "-c", f"from {__name__} import main; main()")
 
 
 class NullSink(MemorySink):
-    """Keeps how many rows came for each table and the sum of their ids, in ``TALLY``: for the parity check.
+    """Keeps, per table, the number of rows and the sum of their ids in the file ``TALLY``, for the parity check.
 
-    Takes the place of ``DeltaSink``, and its arguments, of which it needs the folder alone.
+    It is created in place of ``DeltaSinkConfig`` with the same arguments, and uses only the folder.
     """
 
     def __init__(self, root: Path | str, **_: Any) -> None:
-        """Starts with nothing."""
+        """Start without rows."""
         super().__init__()
         self._path = Path(root) / TALLY
         self._tally: dict[str, list[int]] = {}
@@ -33,7 +36,7 @@ class NullSink(MemorySink):
         """See ``Sink``."""
         return _count
 
-    def commit(self, loads: Sequence[PreparedLoad], checkpoint: CheckpointMark) -> None:
+    def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """See ``Sink``."""
         super().commit((), checkpoint)
         for load in loads:
@@ -51,3 +54,12 @@ def _count(name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | Non
         count, size = count + batch.num_rows, size + batch.nbytes
         keys += pc.sum(batch.column("id")).as_py() or 0
     return PreparedLoad(name, name.channel, count, size, {"keys": keys}) if count else None
+
+
+def main() -> None:
+    """Run ``cdc`` with this sink instead of Delta."""
+    from cdc.cli import main as cli
+    from channels.sinks.delta import sink as delta
+
+    delta.DeltaSink = NullSink  # type: ignore[assignment,misc]
+    cli.main()

@@ -1,7 +1,7 @@
-"""Binlogs for the decoder's benchmark, written once by a real MySQL and kept in the project's cache folder.
+"""Binlogs for the benchmark of the decoder: a MySQL server writes them once, into the project's cache folder.
 
-The server's whole data folder is kept, so that a later run starts the same server again and a baseline that can only
-read from a server reads the very same events.
+The cache keeps the complete data folder of the server. A later run starts that server again, because mysql-replication
+can read the same events only from a server.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import orders
-from cdc.cache import cache_folder
-from cdc.local_servers import LocalServer, obtain
+from benchmarks.rig import orders
+from benchmarks.rig.orders import DATABASE
+from cdc.demo.local_servers import LocalServer, obtain
+from cdc.paths import cache_folder
 
-DATABASE = "bench"
 ROWS = 300_000
 TRANSACTIONS = 60_000
 MIXED_TABLES = 60
-WIDE_COLUMNS = 200
-_VERSION = 2  # raised when what is recorded changes
+_VERSION = 2  # increase it if the recorded work changes
 
-# a stored program commits tens of thousands of transactions a second; a client's round trips would take minutes
+_UPDATE = "UPDATE plain SET status = status + 1, total = total + 1, changed_at = NOW(6)"
+_JSON = (
+    "INSERT INTO with_json SELECT p.*, JSON_OBJECT('source', ELT(1 + id % 3, 'web', 'app', 'shop'), 'items', id % 9, "
+    "'weight', (id % 1000) / 8e0, 'gift', id % 5 = 0) FROM plain p"
+)
+_COMPRESSED = "INSERT INTO packed SELECT * FROM plain"
 _TINY = """
 CREATE PROCEDURE tiny(amount INT)
 BEGIN
@@ -41,7 +45,7 @@ _SMALL = (
 
 @dataclass(frozen=True)
 class Recording:
-    """One binlog file with one kind of work in it."""
+    """One binlog file with one kind of work."""
 
     name: str
     file: str
@@ -52,7 +56,7 @@ class Recording:
 
 @contextmanager
 def recordings() -> Iterator[tuple[LocalServer, dict[str, Recording]]]:
-    """The server, running, and what it recorded; recorded now where the cache has none."""
+    """Return the running server and its recordings. Record them first if the cache has none."""
     folder = cache_folder() / "benchmarks" / f"decode-{_VERSION}"
     done = folder / "recorded.json"
     options = (
@@ -69,13 +73,13 @@ def recordings() -> Iterator[tuple[LocalServer, dict[str, Recording]]]:
 
 
 def path_of(server: LocalServer, recording: Recording) -> Path:
-    """The recording's binlog file."""
+    """Return the path of the binlog file."""
     return Path(server.data) / recording.file
 
 
 def _record(server: LocalServer) -> list[Recording]:
     server.execute("SET GLOBAL sync_binlog = 0", "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-    orders.prepare(server, DATABASE)
+    orders.prepare(server)
     found: list[Recording] = []
 
     def keep(name: str, rows: int, transactions: int, work: Callable[[], None]) -> None:
@@ -89,48 +93,29 @@ def _record(server: LocalServer) -> list[Recording]:
         size = (Path(server.data) / file).stat().st_size
         found.append(Recording(name, file, rows, transactions, size))
 
-    server.execute(f"CREATE TABLE {orders.CREATE.format(name=f'{DATABASE}.plain').split('TABLE ', 1)[1]}")
-    keep("plain", ROWS, ROWS // 10_000, lambda: orders.fill(server, DATABASE, "plain", ROWS))
-    keep("update", ROWS, ROWS // 10_000, lambda: _update(server))
-    keep("json", ROWS, ROWS // 10_000, lambda: _json(server))
-    keep("compressed", ROWS, ROWS // 10_000, lambda: _compressed(server))
+    orders.create(server, "plain", "packed", "with_json")
+    server.execute(f"ALTER TABLE {DATABASE}.with_json ADD COLUMN extra JSON NOT NULL")
+    keep("plain", ROWS, ROWS // 10_000, lambda: orders.fill(server, "plain", ROWS))
+    keep("update", ROWS, ROWS // 10_000, lambda: _run(server, _UPDATE))
+    keep("json", ROWS, ROWS // 10_000, lambda: _run(server, _JSON))
+    keep("compressed", ROWS, ROWS // 10_000, lambda: _run(server, _COMPRESSED, compressed=True))
     _prepare_small(server)
     keep("tiny_transactions", TRANSACTIONS, TRANSACTIONS, lambda: _call(server, "tiny"))
     keep("mixed_tables", TRANSACTIONS, TRANSACTIONS // 3, lambda: _call(server, "mixed"))
-    keep("wide", ROWS // 15, 20, lambda: _wide(server))
+    keep("wide", ROWS // 15, 20, lambda: orders.fill_wide(server, ROWS // 15))
     return found
 
 
-def _update(server: LocalServer) -> None:
-    for start in range(0, ROWS, 10_000):
-        server.execute(
-            f"UPDATE {DATABASE}.plain SET status = status + 1, total = total + 1, changed_at = NOW(6) "
-            f"WHERE id BETWEEN {start} AND {start + 9_999}"
-        )
-
-
-def _json(server: LocalServer) -> None:
-    create = orders.CREATE.format(name=f"{DATABASE}.with_json").rstrip().removesuffix(")") + ", extra JSON NOT NULL)"
-    server.execute(create)
-    for start in range(0, ROWS, 10_000):
-        server.execute(
-            f"INSERT INTO {DATABASE}.with_json SELECT p.*, JSON_OBJECT("
-            "'source', ELT(1 + id % 3, 'web', 'app', 'shop'), "
-            "'items', id % 9, 'weight', (id % 1000) / 8e0, 'gift', id % 5 = 0) "
-            f"FROM {DATABASE}.plain p WHERE id BETWEEN {start} AND {start + 9_999}"
-        )
-
-
-def _compressed(server: LocalServer) -> None:
-    server.execute(orders.CREATE.format(name=f"{DATABASE}.packed"))
+def _run(server: LocalServer, statement: str, *, compressed: bool = False) -> None:
+    """Run a statement for all rows of the table ``plain``, in transactions of 10,000 rows."""
     with server.connect(DATABASE) as connection, connection.cursor() as cursor:
-        cursor.execute("SET SESSION binlog_transaction_compression = ON")
+        cursor.execute(f"SET SESSION binlog_transaction_compression = {'ON' if compressed else 'OFF'}")
         for start in range(0, ROWS, 10_000):
-            cursor.execute(f"INSERT INTO packed SELECT * FROM plain WHERE id BETWEEN {start} AND {start + 9_999}")
+            cursor.execute(f"{statement} WHERE id BETWEEN {start} AND {start + 9_999}")
 
 
 def _prepare_small(server: LocalServer) -> None:
-    """The tables and programs of the small transactions, made outside what is recorded."""
+    """Create the tables and procedures of the small transactions, outside the recordings."""
     body = " ".join(
         f"WHEN {table} THEN INSERT INTO mixed{table} VALUES (i, i % 1003, CONCAT('row ', i), i / 100, NOW(3));"
         for table in range(MIXED_TABLES)
@@ -146,25 +131,6 @@ def _prepare_small(server: LocalServer) -> None:
         )
 
 
-def _call(server: LocalServer, program: str) -> None:
+def _call(server: LocalServer, procedure: str) -> None:
     with server.connect(DATABASE) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CALL {program}({TRANSACTIONS})")
-
-
-def _wide(server: LocalServer) -> None:
-    kinds = ("INT", "VARCHAR(30)", "DECIMAL(12,2)", "DATETIME(3)", "BIGINT")
-    values = (
-        "id + {0}",
-        "CONCAT('value ', id % 97 + {0})",
-        "(id + {0}) / 100",
-        "'2026-01-01' + INTERVAL id SECOND",
-        "id * {0}",
-    )
-    columns = ", ".join(f"c{i} {kinds[i % 5]}" for i in range(1, WIDE_COLUMNS))
-    chosen = ", ".join(values[i % 5].format(i) for i in range(1, WIDE_COLUMNS))
-    server.execute(f"CREATE TABLE {DATABASE}.wide (id BIGINT NOT NULL PRIMARY KEY, {columns})")
-    for start in range(0, ROWS // 15, 1_000):
-        server.execute(
-            f"INSERT INTO {DATABASE}.wide SELECT id, {chosen} FROM {DATABASE}.plain "
-            f"WHERE id BETWEEN {start} AND {start + 999}"
-        )
+        cursor.execute(f"CALL {procedure}({TRANSACTIONS})")
