@@ -31,6 +31,7 @@ from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.progress import Progress
 from cdc.pipeline.recovery import adopt, check_sink_state
+from cdc.pipeline.targets import mapped_targets
 from cdc.retry import Backoff
 from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
@@ -160,7 +161,7 @@ class JobRunner:
     def _new_consumer(self) -> Consumer:
         parts, run, record = self._build_once(), self._run_identity(), self._saved.now
         if not self._is_sink_checked:
-            self._check_sink_state(parts.sink)
+            self._check_sink_state(parts)
             run, record = self._run_identity(), self._saved.now  # an adoption changes both
         parts.runner.warm_up()  # after the comparison, so that a refused start does not wait for a JVM
         context = RunContext(
@@ -184,13 +185,16 @@ class JobRunner:
             on_wait=self._commit_waits,
         )
 
-    def _check_sink_state(self, sink: Sink) -> None:
+    def _check_sink_state(self, parts: Components) -> None:
+        sink = parts.sink
         try:
             check_sink_state(self._saved.now, self._store, sink)
         except SinkOwnershipError:
             if not self._adopt:
                 raise
-            self._saved.now = adopt(self._saved.now, self._store, sink)
+            self._saved.now = adopt(
+                self._saved.now, self._store, sink, lambda: mapped_targets(parts.routes, parts.snapshot)
+            )
         self._is_sink_checked = True
 
     def _recovered(self) -> None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cdc.errors import ErrorAction, SinkError, SinkOwnershipError, action_for
-from cdc.model.batch import FENCE_STEP
+from cdc.model.batch import FENCE_STEP, TargetState
 from cdc.model.position import Position
 from cdc.model.timing import utc_now
 from cdc.pipeline.committer import Committer, is_snapshot_step, last_of
@@ -26,7 +26,7 @@ from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.replay import Replay, commit_after_replay
 from cdc.pipeline.targets import verify_targets
 from cdc.run_context import RunContext
-from cdc.state.base import Checkpoint, CheckpointState, CheckpointStore, CloseReason, JobRecord
+from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CheckpointStore, CloseReason, JobRecord
 from channels.sinks.base import Sink, SinkCheckpoint
 
 _log = logging.getLogger(__name__)
@@ -57,17 +57,21 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     )
 
 
-def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
+def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callable[[], Mapping[str, str]]) -> JobRecord:
     """Continue with a sink whose commits the state does not have: return the record with a new incarnation and fence.
 
     A new incarnation has new labels, and the fence is above all sequences in the sink. If a saved state exists, the
     stream continues at its last checkpoint. Rows that are loaded a second time do no harm, and they complete a
     checkpoint that the sink committed in some tables only. If no state exists, the range of the sink's newest
-    checkpoint is read again, for the same reason.
+    checkpoint is read again, for the same reason, and the identity of each of ``targets`` (source table -> target) is
+    saved, so that a target that is lost later is noticed.
+
+    Raises: SourceUnavailable, SinkUnavailable.
     """
     mark = sink.last_checkpoint(record.name)
     if mark is None:
         return record
+    found = _existing(targets(), record.name, mark, sink) if store.last_committed(record.name) is None else {}
     for checkpoint in store.unfinished():
         sink.abort(record.name, record.incarnation, checkpoint.fence, checkpoint.id)
         store.discard(checkpoint.id)
@@ -81,9 +85,25 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink) -> JobRecord:
     own = store.last_committed(record.name)
     position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
-    store.save(_with_state_of(own, start) if own else start)
+    store.save(_with_state_of(own, start) if own else _with_targets(start, found))
     _log.warning("adopted: %s continues at %s as incarnation %s", record.name, position, adopted.incarnation)
     return adopted
+
+
+def _existing(
+    targets: Mapping[str, str], job: str, mark: SinkCheckpoint, sink: Sink
+) -> Mapping[str, tuple[str, TargetState]]:
+    states = sink.target_states(job, mark.incarnation, sorted(set(targets.values())))
+    return {source: (target, states[target]) for source, target in targets.items() if target in states}
+
+
+def _with_targets(start: Checkpoint, found: Mapping[str, tuple[str, TargetState]]) -> Checkpoint:
+    return replace(
+        start,
+        counts=dict.fromkeys(found, ChannelCounts()),
+        # checkpoint numbers in the targets belong to the old incarnation
+        targets={target: TargetState(state.identity) for target, state in found.values()},
+    )
 
 
 def _with_state_of(own: Checkpoint, start: Checkpoint) -> Checkpoint:

@@ -16,7 +16,9 @@ from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
 from cdc.model.snapshot import TableSnapshot
 from cdc.model.table_names import table_of
-from cdc.run_context import RunContext
+from cdc.mysql.catalog import mapped_tables
+from cdc.mysql.server import Server
+from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import Checkpoint, CheckpointState
 from channels.mapping import Routes
 from channels.sinks.base import LoadState, Sink, can_check_targets, can_list_keys, can_repair
@@ -159,6 +161,20 @@ def sources_by_target(routes: Routes, checkpoints: Iterable[Checkpoint]) -> Mapp
         if mapping is not None:
             found.setdefault(mapping.target, set()).add(name)
     return {target: frozenset(sources) for target, sources in found.items()}
+
+
+def mapped_targets(routes: Routes, snapshot: SnapshotSettings | None) -> dict[str, str]:
+    """Return source table -> target: every table that the job file names, and the source's tables of its patterns.
+
+    Without ``snapshot`` the source cannot list its tables, so those of patterns are unknown. Raises: SourceUnavailable.
+    """
+    found = {one.source: one.target for one in routes.mappings if not one.is_pattern}
+    if snapshot is not None:
+        with Server(snapshot.endpoint) as server:
+            names = mapped_tables(server, routes.maps)
+        mappings = [routes.mapping_for(*name) for name in names]
+        found |= {one.source: one.target for one in mappings if one is not None}
+    return found
 
 
 def _refusal(context: RunContext, lost: tuple[LostTarget, ...]) -> TargetLost | SinkUnavailable:

@@ -513,7 +513,8 @@ class World:
     def _run(self, steps, sink, store, runner, endless, adopting, reloading, wanted):
         record, last = store.acquire(), 0
         if adopting:
-            record = adopt(record, store, sink)
+            tables = {name: _target(name) for name in self.tables.names()}
+            record = adopt(record, store, sink, lambda: tables)
         check_sink_state(record, store, sink)
         run = RunIdentity(JOB, record.incarnation, record.fence)
         settings = SnapshotSettings(

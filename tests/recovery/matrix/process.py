@@ -168,7 +168,7 @@ class ScenarioHarness(Harness):
         except SinkOwnershipError:
             if not self.start_options.adopting:
                 raise
-            self.record = adopt(self.record, self.store, self.sink)
+            self.record = adopt(self.record, self.store, self.sink, dict)
             self.run = RunIdentity(JOB, self.record.incarnation, self.record.fence)
             self.sequence = self.record.fence * FENCE_STEP
 
