@@ -196,6 +196,63 @@ class Repairable(Protocol):
         """
 
 
+class AlterAction(Enum):
+    """What a step does to one column of a target."""
+
+    ADD = "add"
+    DROP = "drop"
+    RENAME = "rename"
+    WIDEN = "widen"
+    MAKE_NULLABLE = "make nullable"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStep:
+    """One change of one column of a target, with the column before and after it.
+
+    ``before`` is None for ADD, ``after`` for DROP. RENAME changes only the name, WIDEN only type and nullability.
+    """
+
+    action: AlterAction
+    before: TargetColumn | None
+    after: TargetColumn | None
+    fill: pa.Scalar | None = None  # of ADD: the value of all existing rows, of the type of ``after``; None: NULL
+
+
+class TableAlterer(Protocol):
+    """A sink that can change the columns of its tables."""
+
+    @property
+    def alters_in_one_commit(self) -> bool:
+        """Return whether ``alter`` makes any number of steps visible together; otherwise it gets one at a time."""
+
+    def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """Return why ``steps`` cannot be done to ``table``, as it is now. Changes nothing; reads the table's columns.
+
+        A Finding that is not fatal describes costs: a step that rewrites all rows, with their number and bytes.
+        Raises: SinkUnavailable.
+        """
+
+    def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
+        """Do ``steps`` in order, and return when readers see them and loads can begin. May be repeated.
+
+        ``table``: before the steps. ``mark``: the checkpoint of the change; no load of an earlier one is open. A step
+        that is done already (by a crashed run, or by hand) is recognised by the table's columns and skipped.
+        Existing rows get ``fill`` in the same moment in which the column becomes visible.
+        Blocks: until the sink's own job has ended, or ``stop_altering`` is called.
+        Raises: TargetMismatch - a column is neither as before nor as after the step, or the sink refuses the step;
+        SinkUnavailable, SinkOwnershipError.
+        """
+
+    def stop_altering(self) -> None:
+        """Let ``alter`` stop to wait: it raises SinkUnavailable. Calls: any thread."""
+
+
+def can_alter(sink: object) -> TypeGuard[TableAlterer]:
+    """Return whether ``sink`` is a TableAlterer."""
+    return callable(getattr(sink, "alter", None))
+
+
 class TargetChecker(Protocol):
     """A sink whose server commits the loads of a dropped table, so that each commit needs a check of its tables."""
 
