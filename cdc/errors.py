@@ -24,7 +24,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdc.model.schema_change import SchemaChange
 
 GAP_HINT = "`cdc resume NAME --accept-gap` omits these changes and loads the table again, if the source has tables."
 GAP_SNAPSHOT_HINT = (
@@ -120,6 +123,8 @@ class SchemaMismatch(SourceError):
 
 class DdlStop(SourceError):
     """A DDL statement changes a mapped table. The job's position is just before the statement."""
+
+    change: SchemaChange | None = None  # what the statement does, if it could be read
 
 
 class UnsupportedRowFormat(SourceError):

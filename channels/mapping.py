@@ -20,6 +20,7 @@ from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.batch import RequiredColumns
 from cdc.model.left_out import LeftOut
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.schema_change import ChangePolicy, ColumnMap
 from cdc.model.table_names import (
     FORM,
     TableName,
@@ -65,6 +66,10 @@ class Mapping:
     filter: str | None = None  # Spark SQL; a row for which it is false or NULL becomes a delete
     options: abc.Mapping[str, Any] = field(default_factory=dict)  # for the sink: partition, buckets, properties
     exclude: tuple[str, ...] = ()  # names and * patterns of tables that the pattern does not match
+    changes: ChangePolicy = field(default_factory=ChangePolicy)  # what the job does when the source table changes
+    column_map: ColumnMap = field(
+        default_factory=ColumnMap
+    )  # without ``columns``: where the target differs from the source table
 
     @property
     def name(self) -> TableName:
@@ -88,8 +93,12 @@ class Mapping:
     def expressions(self, schema: TableSchema) -> dict[str, str]:
         """Return the Spark SQL of each target column, in target order."""
         if self.columns is None:
-            return {column.name: quoted(column.name) for column in schema.columns}
+            return {target: quoted(source) for target, source in self._same_names(schema).items()}
         return dict(self.columns)
+
+    def _same_names(self, schema: TableSchema) -> dict[str, str]:
+        named = [(self.column_map.target_of(column.name), column.name) for column in schema.columns]
+        return {target: source for target, source in named if target is not None}
 
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """Return the source columns that this mapping reads.
@@ -109,6 +118,17 @@ class Mapping:
             )
         key = {name for part in self.key_of(schema) for name in self._columns_read(expressions[part], schema)}
         return RequiredColumns(frozenset(read | key), frozenset(key))
+
+    def names(self, schema: TableSchema, column: str) -> bool:
+        """Return whether `columns`, `filter` or `key` of the job file name a column of ``schema``.
+
+        Raises: SchemaMismatch - they name a column that does not exist.
+        """
+        texts = [*(self.columns or {}).values(), *([self.filter] if self.filter is not None else [])]
+        named = {name for text in texts for name in self._columns_read(text, schema)}
+        if self.columns is None:
+            named.update(self.key)
+        return column.casefold() in {name.casefold() for name in named}
 
     def key_of(self, schema: TableSchema) -> tuple[str, ...]:
         """Return the key columns of the target, in the target's spelling.
@@ -149,7 +169,7 @@ class Mapping:
         if self.filter is not None:
             return None
         if self.columns is None:
-            return {column.name: column.name for column in schema.columns}
+            return self._same_names(schema)
         copies = self.copies(schema)
         return {name: copies[name].name for name in self.columns} if len(copies) == len(self.columns) else None
 
@@ -247,6 +267,7 @@ class Routes:
         self._lock = threading.RLock()
         self._left_out: dict[str, LeftOut] = {}
         self._loaded: set[str] = set()
+        self._column_maps: abc.Mapping[str, ColumnMap] = {}
         self._forget_tables()
 
     def _forget_tables(self) -> None:
@@ -272,7 +293,10 @@ class Routes:
         with self._lock:
             if name not in self._known:
                 found = self._named.get(name)
-                self._known[name] = found if found is not None else self._by_pattern(name)
+                found = found if found is not None else self._by_pattern(name)
+                if found is not None and found.source in self._column_maps:
+                    found = replace(found, column_map=self._column_maps[found.source])
+                self._known[name] = found
             return self._known[name]
 
     def _by_pattern(self, name: TableName) -> Mapping | None:
@@ -348,6 +372,17 @@ class Routes:
             self._forget_tables()
             for name in sorted(self._loaded):  # first, so that they keep their targets
                 self._match(TableName(*table_of(name)))
+
+    @property
+    def column_maps(self) -> abc.Mapping[str, ColumnMap]:
+        """Return where targets differ from their source tables, by source table."""
+        return self._column_maps
+
+    def use_column_maps(self, column_maps: abc.Mapping[str, ColumnMap]) -> None:
+        """Map columns by ``column_maps`` from now on, as saved with a checkpoint."""
+        with self._lock:
+            self._column_maps = dict(column_maps)
+            self._known = {}
 
     def note_joined(self, source: str) -> None:
         """Record that a table has a channel in this run, so that no later error leaves it out."""

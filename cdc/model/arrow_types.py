@@ -38,3 +38,15 @@ def arrow_type(column: Column) -> pa.DataType:
     if column.kind is Kind.BIT:
         return pa.int64() if column.length < 64 else pa.decimal128(20, 0)
     return _PLAIN.get(column.kind, pa.string())
+
+
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether every value of ``old`` is the same value in ``new``, which is another type."""
+    if pa.types.is_integer(old) and pa.types.is_integer(new):
+        return bool(old.bit_width < new.bit_width)
+    if pa.types.is_decimal(new) and (pa.types.is_integer(old) or pa.types.is_decimal(old)):
+        digits, scale = (
+            (old.precision, old.scale) if pa.types.is_decimal(old) else (len(str(1 << old.bit_width - 1)), 0)
+        )
+        return bool(new.scale >= scale and new.precision - new.scale >= digits - scale and old != new)
+    return bool(old == pa.float32() and new == pa.float64())

@@ -5,9 +5,11 @@ Source: docs/reference/schema-changes.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 
+from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
 
 
@@ -67,3 +69,110 @@ class TableChange:
     columns: tuple[ColumnChange, ...] = ()  # in the order in which they apply
     rows: ChangeKind | None = None  # a kind that removes or replaces rows without row events
     key_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A statement that changes mapped tables."""
+
+    statement: str
+    first: Position  # before the statement
+    last: Position  # after it: reading can continue there
+    tables: tuple[TableChange, ...]
+
+
+class ChangeAction(StrEnum):
+    """What the job does with a kind of change."""
+
+    APPLY = "apply"  # make the same change in the target
+    IGNORE = "ignore"  # leave the target as it is, continue, and report the difference
+    PAUSE = "pause"  # pause before the statement
+
+
+class ChangeMode(StrEnum):
+    """How a job follows changes of its source. The names are those of Flink CDC."""
+
+    EVOLVE = "evolve"  # do what the source does
+    LENIENT = "lenient"  # add, rename and widen columns; drop and empty nothing
+    IGNORE = "ignore"  # leave the target as it is, if the job can continue
+    PAUSE = "pause"  # pause at every change
+
+
+_APPLY, _IGNORE, _PAUSE = ChangeAction.APPLY, ChangeAction.IGNORE, ChangeAction.PAUSE
+_ACTIONS = {
+    ChangeKind.ADD_COLUMN: (_APPLY, _APPLY, _IGNORE),
+    ChangeKind.DROP_COLUMN: (_APPLY, _IGNORE, _IGNORE),
+    ChangeKind.RENAME_COLUMN: (_APPLY, _APPLY, _IGNORE),
+    ChangeKind.ALTER_TYPE: (_APPLY, _APPLY, _PAUSE),
+    ChangeKind.ALTER_KEY: (_PAUSE, _PAUSE, _PAUSE),
+    ChangeKind.CREATE_TABLE: (_APPLY, _APPLY, _APPLY),
+    ChangeKind.RENAME_TABLE: (_APPLY, _APPLY, _PAUSE),
+    ChangeKind.DROP_TABLE: (_IGNORE, _IGNORE, _IGNORE),
+    ChangeKind.DROP_DATABASE: (_IGNORE, _IGNORE, _IGNORE),
+    ChangeKind.TRUNCATE_TABLE: (_APPLY, _PAUSE, _IGNORE),
+    ChangeKind.DROP_PARTITION: (_APPLY, _PAUSE, _IGNORE),
+}
+_MODES = (ChangeMode.EVOLVE, ChangeMode.LENIENT, ChangeMode.IGNORE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePolicy:
+    """What a channel does with each kind of change. ``kinds`` override the mode; "drop" means every drop.*."""
+
+    mode: ChangeMode = ChangeMode.LENIENT
+    kinds: Mapping[str, ChangeAction] = field(default_factory=dict)
+
+    def action(self, kind: ChangeKind) -> ChangeAction:
+        """Return the action for ``kind``."""
+        group = kind.value.split(".")[0]
+        if (given := self.kinds.get(kind.value, self.kinds.get(group))) is not None:
+            return given
+        return _PAUSE if self.mode is ChangeMode.PAUSE else _ACTIONS[kind][_MODES.index(self.mode)]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMap:
+    """How the columns of a target differ from those of its source table, because changes were ignored."""
+
+    names: Mapping[str, str | None] = field(default_factory=dict)  # source column -> target column; None: it has none
+    kept: Mapping[str, Column] = field(default_factory=dict)  # target columns that the source dropped, as they were
+
+    def target_of(self, column: str) -> str | None:
+        """Return the target column of a source column; None if it has none."""
+        return self.names.get(column, column)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One change of one column of a target. Without ``old`` the column is added, without ``new`` it is dropped."""
+
+    action: str  # a value of ``channels.sinks.base.AlterAction``
+    old_name: str | None = None  # target column before the step
+    old: Column | None = None  # source column that it copies
+    new_name: str | None = None
+    new: Column | None = None
+    fill: str | None = None  # value of existing rows in an added column, as hexadecimal digits of ``Fill.text``
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """What a change does to the target of one source table."""
+
+    source: str
+    target: str
+    before: TableSchema
+    columns_before: ColumnMap = ColumnMap()
+    columns_after: ColumnMap = ColumnMap()
+    steps: tuple[PlannedStep, ...] = ()
+    is_reloaded: bool = False  # a snapshot loads the table again after the change
+    deletes_orphans: bool = False  # it also deletes rows from the target that the source no longer has
+    actions: tuple[tuple[ChangeKind, str, ChangeAction], ...] = ()  # kind, column, what the job does
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """A schema change with all its steps. It is saved before the first target is changed, and never made again."""
+
+    statement: str
+    tables: tuple[PlannedTable, ...]
+    done: int = 0  # steps that are done, over all tables; the next one may be done too

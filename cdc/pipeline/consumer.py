@@ -35,6 +35,7 @@ from cdc.pipeline.flow_control import BUSY_POLL_S, CommitLimits, FlowControl
 from cdc.pipeline.maintenance import MaintenanceSchedule
 from cdc.pipeline.progress import Progress, progress_of
 from cdc.pipeline.recovery import Recovery
+from cdc.pipeline.schema_changes import prepare_change
 from cdc.pipeline.table_intake import restore_tables
 from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
@@ -52,6 +53,7 @@ class Ended(Enum):
 
     STOPPED = "stopped"  # a stop was requested
     FINISHED = "finished"  # the source has an end, and everything up to it is committed
+    CHANGING = "changing"  # a schema change is PREPARED: the recovery of the next run makes it
 
 
 class Consumer:
@@ -170,6 +172,8 @@ class Consumer:
             except Exception as error:
                 if action_for(error) is not ErrorAction.ABORT_OPEN:
                     self._commit_whole_transactions(cycles, error)
+                    if isinstance(error, DdlStop) and prepare_change(self._context, cycles.committed, error):
+                        return Ended.CHANGING
                     raise
                 _log.warning("reading the open cycle again: %s", error)
                 cycles.abort_open()

@@ -138,6 +138,7 @@ class Cycles:
             targets=self.committed.targets,
             sink=self.committed.sink,
             left_out=self._context.routes.left_out,
+            column_maps=self.committed.column_maps,
         )
 
     def _snapshots(self, last: Position) -> Mapping[str, TableSnapshot]:

@@ -21,6 +21,7 @@ from cdc.errors import ErrorAction, SinkError, SinkOwnershipError, action_for
 from cdc.model.batch import FENCE_STEP, TargetState
 from cdc.model.position import Position
 from cdc.model.timing import utc_now
+from cdc.pipeline import schema_changes
 from cdc.pipeline.committer import Committer, is_snapshot_step, last_of
 from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.replay import Replay, commit_after_replay
@@ -117,6 +118,7 @@ def _with_state_of(own: Checkpoint, start: Checkpoint) -> Checkpoint:
         left_out=own.left_out,
         targets=targets,
         sink=own.sink,
+        column_maps=own.column_maps,
     )
 
 
@@ -157,6 +159,7 @@ class Recovery:
             before = replace(start, sink=self._context.sink.identity(create=True))
             store.save(before)
         else:
+            self._context.routes.use_column_maps(before.column_maps)
             before = verify_targets(self._context, before)
         self._acquire_sink(before)
         unfinished = store.unfinished()
@@ -181,6 +184,8 @@ class Recovery:
 
     def _roll_forward(self, checkpoint: Checkpoint, before: Checkpoint) -> Checkpoint:
         _log.info("checkpoint %d is PREPARED: rolling forward", checkpoint.id)
+        if checkpoint.change is not None:
+            return schema_changes.roll_forward(self._context, checkpoint)
         was_replayed = False
         try:
             committed = self._committer.roll_forward(checkpoint)
@@ -230,6 +235,7 @@ class Recovery:
                 targets=before.targets,
                 sink=before.sink,
                 left_out=self._context.routes.left_out,
+                column_maps=before.column_maps,
                 committed_at=utc_now(),
             )
             store.save(committed)

@@ -14,6 +14,7 @@ from cdc.model.batch import PreparedLoad, TargetState
 from cdc.model.left_out import LeftOut
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
+from cdc.model.schema_change import ChangePlan, ColumnMap
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.state.identity import JobIdentity
 
@@ -36,6 +37,7 @@ class CloseReason(StrEnum):
     WINDOW = "window"  # the read-ahead window is full
     PAUSE = "pause"  # the run ends
     DDL = "ddl"  # a DDL statement of a mapped table follows
+    SCHEMA_CHANGE = "schema_change"  # it has no rows: it changes the columns of targets
     END = "end"  # the source has ended
     START = "start"  # the first checkpoint of a job, or of an adopted one
     SNAPSHOT = "snapshot"  # a snapshot step follows or ends
@@ -103,6 +105,9 @@ class Checkpoint:
     targets: Mapping[str, TargetState] = field(default_factory=dict)
     sink: str | None = None  # identity of the sink's root; None: not known yet
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by source table: the tables that the job omits
+    # by source table: where the columns of its target differ, because changes were ignored
+    column_maps: Mapping[str, ColumnMap] = field(default_factory=dict)
+    change: ChangePlan | None = None  # of a checkpoint that changes targets; it has no loads
 
     @property
     def loaded(self) -> frozenset[str]:

@@ -1,0 +1,151 @@
+"""Schema changes of targets, each as a checkpoint of its own.
+
+::
+
+    DdlStop            the receiver stops before the statement; the cycle before it is COMMITTED
+    prepare_change     plans the change and saves it as PREPARED, before the first target is touched
+    the run ends       and the next one begins with the recovery, as after a crash
+    roll_forward       takes the steps, saves COMMITTED; the receiver opens after the statement
+
+So a change that a crash interrupts takes the same way as any other. A step is repeated until it is done: the sink
+compares the target's columns with those before and after the step. The saved cursor says which step is next; without
+it, a repeated exchange of two names could not be told from one that has not begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cdc.errors import DdlStop
+from cdc.model.schema import TableSchema
+from cdc.model.schema_change import ChangeAction, ChangePlan, PlannedStep, PlannedTable, SchemaChange
+from cdc.model.snapshot import TableSnapshot
+from cdc.model.timing import utc_now
+from cdc.pipeline.change_plan import alter_steps, plan_change, target_after, target_before
+from cdc.pipeline.committer import last_of
+from cdc.run_context import RunContext
+from cdc.state.base import Checkpoint, CheckpointState, CloseReason
+from channels.sinks.base import SinkCheckpoint, TableAlterer, can_alter
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) -> bool:
+    """Save the change at which the source stopped as a PREPARED checkpoint. Return False if it was not read.
+
+    ``committed``: the last checkpoint. Raises: DdlStop - the change cannot be followed; SinkUnavailable.
+    """
+    change = stop.change
+    if change is None or last_of(committed) != change.first:
+        return False  # an open XA transaction keeps the position before the statement
+    number = context.store.next_id()
+    plan = plan_change(context, change, number, stop)
+    prepared = Checkpoint(
+        number,
+        context.run.fence,
+        CheckpointState.PREPARED,
+        first=change.first,
+        last=change.last,
+        schemas=_schemas_after(committed.schemas, change),
+        sequence=committed.sequence,
+        closed_by=CloseReason.SCHEMA_CHANGE,
+        counts=committed.counts,
+        snapshots={**committed.snapshots, **_loads(plan)},
+        targets=committed.targets,
+        sink=committed.sink,
+        left_out=context.routes.left_out,
+        column_maps={
+            **committed.column_maps,
+            **{table.source: table.columns_after for table in plan.tables},
+        },
+        change=plan,
+    )
+    context.store.save(prepared)
+    return True
+
+
+def _schemas_after(schemas: tuple[TableSchema, ...], change: SchemaChange) -> tuple[TableSchema, ...]:
+    found = {schema.name: schema for schema in schemas}
+    found |= {table.after.name: table.after for table in change.tables}
+    return tuple(found.values())
+
+
+def _loads(plan: ChangePlan) -> dict[str, TableSnapshot]:
+    loaded = [table for table in plan.tables if table.is_reloaded]
+    return {table.source: TableSnapshot(deletes_orphans=table.deletes_orphans) for table in loaded}
+
+
+def roll_forward(context: RunContext, prepared: Checkpoint) -> Checkpoint:
+    """Take the remaining steps of a PREPARED change, save it as COMMITTED and return it. It may be repeated.
+
+    Raises: TargetMismatch - a target is neither as before nor as after a step; SinkError; LeaseLost.
+    """
+    assert prepared.change is not None
+    began, plan = time.monotonic(), prepared.change
+    context.routes.use_column_maps(prepared.column_maps)
+    number = 0
+    for table, before, steps in _parts(context, plan):
+        if number + len(steps) > plan.done:
+            prepared = _take(context, prepared, table, before, steps, number)
+        number += len(steps)
+    committed = replace(
+        prepared, state=CheckpointState.COMMITTED, committed_at=utc_now(), seconds={"commit": time.monotonic() - began}
+    )
+    context.store.save(committed)
+    for table in plan.tables:
+        _log.warning("%s: %s", table.source, _summary(table), extra={"statement": plan.statement[:200]})
+    return committed
+
+
+def _parts(context: RunContext, plan: ChangePlan) -> Iterator[tuple[PlannedTable, int, tuple[PlannedStep, ...]]]:
+    """Yield the steps that become visible together: table, number of its earlier steps, steps."""
+    sink = context.sink
+    for table in plan.tables:
+        if not table.steps:
+            continue
+        size = len(table.steps) if can_alter(sink) and sink.alters_in_one_commit else 1
+        for start in range(0, len(table.steps), size):
+            yield table, start, table.steps[start : start + size]
+
+
+def _take(
+    context: RunContext,
+    prepared: Checkpoint,
+    table: PlannedTable,
+    before: int,
+    steps: tuple[PlannedStep, ...],
+    number: int,
+) -> Checkpoint:
+    sink: TableAlterer = _alterer(context)
+    assert prepared.change is not None
+    if prepared.change.done != number:
+        prepared = replace(prepared, change=replace(prepared.change, done=number))
+        context.store.save(prepared)
+    else:
+        context.store.check_fence()
+    run = context.run
+    mark = SinkCheckpoint(
+        run.job, run.incarnation, run.fence, prepared.id, prepared.first, last_of(prepared), prepared.sequence
+    )
+    target = target_after(target_before(context, table), alter_steps(table.steps[:before], table))
+    sink.alter(target, alter_steps(steps, table), mark)
+    return prepared
+
+
+def _alterer(context: RunContext) -> TableAlterer:
+    sink = context.sink
+    if not can_alter(sink):
+        raise RuntimeError("the plan has steps for a sink that cannot alter tables")
+    return sink
+
+
+def _summary(table: PlannedTable) -> str:
+    done = [f"{kind.value} {column}".strip() for kind, column, action in table.actions if action is ChangeAction.APPLY]
+    left = [f"{kind.value} {column}".strip() for kind, column, action in table.actions if action is ChangeAction.IGNORE]
+    parts = [f"applied {', '.join(done)} to {table.target}"] * bool(done)
+    parts += [f"{table.target} is left as it is: {', '.join(left)}"] * bool(left)
+    parts += ["a snapshot loads the table again"] * table.is_reloaded
+    return "; ".join(parts) or "nothing to change"
