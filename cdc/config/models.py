@@ -15,13 +15,21 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
-from cdc.config.sink_models import ChannelTable, DeltaSinkConfig, DorisSinkConfig, StarrocksSinkConfig
+from cdc.config.sink_models import (
+    ChannelTable,
+    ClusterSinkConfig,
+    DeltaSinkConfig,
+    DorisSinkConfig,
+    StarrocksSinkConfig,
+)
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
 from cdc.config.validation import validate
 from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_SETTING, basic_token
+from cdc.model.schema_change import ChangeMode
 from cdc.model.table_names import parse_excluded, parse_table
 
 INTERVAL_S = 5.0  # a merge has a fixed cost: a few seconds of lag make merges large enough for it
@@ -71,6 +79,9 @@ class ChannelConfig(Model):
     exclude: Annotated[tuple[Text, ...] | None, BeforeValidator(filled)] = Field(
         default=None,
         description="Tables that the wildcard in `source` does not match: names, in which `*` stands for any text.",
+    )
+    schema_changes: SchemaChangesOrMode | None = Field(
+        default=None, description="What the job does when these tables change. Default: as for the job."
     )
 
     @field_validator("source")
@@ -252,6 +263,13 @@ class Config(Model):
     tasks: Tasks = Field(default=Tasks(), description="How much is loaded at the same time.")
     memory: Memory = Field(default=Memory(), description="Limits of memory.")
     snapshot: Snapshot = Field(default=Snapshot(), description="How rows that exist already are read.")
+    schema_changes: SchemaChangesOrMode = Field(
+        default_factory=lambda known: _default_changes(known.get("sink")),
+        description=(
+            "What the job does when a source table changes. Default: `lenient`, or `pause` with "
+            "`sink.create_tables: false`."
+        ),
+    )
     spark: Spark = Field(default=Spark(), description="The Spark that runs the Tasks.")
     status: StatusAddress = Field(default=StatusAddress(), description="The status endpoint.")
 
@@ -303,6 +321,12 @@ def load_config(path: Path) -> Config:
             hint=f"Nothing was started. Correct the file, then run `cdc check {path}`.",
         )
     return config
+
+
+def _default_changes(sink: DeltaSinkConfig | ClusterSinkConfig | None) -> SchemaChanges:
+    """Return the default mode: a job that may not create tables does not change them either."""
+    may_create = sink is None or sink.create_tables
+    return SchemaChanges(mode=ChangeMode.LENIENT if may_create else ChangeMode.PAUSE)
 
 
 def _parameters(remote: str) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,7 @@ def build(config: Config, *, limit: TimeLimit | None = None) -> Components:
 
     ``limit``: the time limit of ``cdc check``. Raises: ConfigError.
     """
-    routes = Routes([_mapping(channel) for channel in config.channels])
+    routes = Routes([_mapping(channel, config) for channel in config.channels])
     sessions = SessionHolder(
         f"cdc {config.name}", config.spark.master or "local[*]", config.spark.conf, config.spark.remote
     )
@@ -111,11 +111,12 @@ def _stall_s(config: Config) -> float:
     return STALL_S if isinstance(config.sink, DeltaSinkConfig) else max(STALL_S, 2 * config.sink.timeouts.load)
 
 
-def _mapping(channel: ChannelConfig) -> Mapping:
+def _mapping(channel: ChannelConfig, config: Config) -> Mapping:
     options = channel.tables.model_dump(exclude_none=True) if channel.tables else {}
     target = parse_table(channel.target).plain
     key, exclude = channel.key or (), channel.exclude or ()
-    return Mapping(channel.source, target, key, channel.columns, channel.filter, options, exclude)
+    changes = (channel.schema_changes or config.schema_changes).policy
+    return Mapping(channel.source, target, key, channel.columns, channel.filter, options, exclude, changes)
 
 
 def _sink(config: Config, limit: TimeLimit | None) -> Sink:
