@@ -6,19 +6,17 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from cdc.model.schema import Column, Kind
+from cdc.model.schema import Column
 
 
 def fill_scalar(column: Column, value: bytes) -> pa.Scalar:
-    """Return ``value``, the text that SELECT returns, in the type of ``column``.
+    """Return ``value``, as ``Fill.text`` has it, in the type of ``column``.
 
     Raises: ValueError - the text is no value of the column.
     """
     arrow = column.arrow
     if pa.types.is_binary(arrow):
         return pa.scalar(value, arrow)
-    if column.kind is Kind.BIT:
-        return pa.scalar(int.from_bytes(value, "big"), pa.int64()).cast(arrow)
     text = value.decode()
     if pa.types.is_string(arrow):
         return pa.scalar(text, arrow)

@@ -127,6 +127,8 @@ class _TablePlanner:
         self._change = change
         self._checkpoint_id = checkpoint_id
         self._keys = {name.casefold() for name in change.before.key}
+        self._pending = set(change.columns)
+        self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
 
     def plan(self) -> None:
         """Find all steps. Raises: PlanRefused."""
@@ -143,6 +145,9 @@ class _TablePlanner:
         }
         for column_change in change.columns:
             handlers[column_change.kind](column_change)
+            self._pending.discard(column_change)
+            if not any(one.kind is ChangeKind.RENAME_COLUMN for one in self._pending):
+                self._end_exchange()
 
     def _action(self, kind: ChangeKind, column: str) -> ChangeAction:
         action = self._mapping.changes.action(kind)
@@ -202,8 +207,17 @@ class _TablePlanner:
             self._map(new.name, None)
         elif action is ChangeAction.IGNORE or target != old.name:
             self._map(new.name, target)
+        elif any(_frees(one, new.name) for one in self._pending - {change}):
+            # names are exchanged: this one is free only after a later rename
+            parked = f"{new.name}__{self._checkpoint_id}"
+            self._step(AlterAction.RENAME, old=(target, old), new=(parked, new))
+            self._parked.append(PlannedStep(AlterAction.RENAME.value, parked, new, new.name, new))
         else:
             self._step(AlterAction.RENAME, old=(target, old), new=(new.name, new))
+
+    def _end_exchange(self) -> None:
+        self.steps += self._parked
+        self._parked = []
 
     def _plan_type(self, change: ColumnChange) -> None:
         old, new = _known(change.old), _known(change.new)
@@ -279,6 +293,12 @@ class _TablePlanner:
 
 
 _LOAD_ANEW = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
+
+
+def _frees(change: ColumnChange, name: str) -> bool:
+    """Return whether ``change`` renames the column ``name``."""
+    is_rename = change.kind is ChangeKind.RENAME_COLUMN and change.old is not None
+    return is_rename and _known(change.old).name.casefold() == name.casefold()
 
 
 def _has(schema: TableSchema, column: Column) -> bool:
