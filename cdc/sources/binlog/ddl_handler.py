@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
+from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, DdlStop, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
@@ -17,6 +17,7 @@ from cdc.model.table_names import table_of
 from cdc.mysql.catalog import table_schemas, writes_beyond
 from cdc.mysql.ddl import Effect, EffectKind
 from cdc.mysql.server import Server
+from cdc.sources.binlog.change_reader import ChangeReader
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.schema_history import Name, ResumeOptions, is_same_position
@@ -34,6 +35,7 @@ class DdlHandler:
         self._files = tables.files
         self._resume_options = resume_options
         self._start: BinlogPosition | None = None
+        self._changes = ChangeReader(tables.history, tables.search)
         self._plain_writes: set[Name] = set()  # tables without triggers or foreign keys to other mapped tables
         self._handlers = {
             EffectKind.WRITES: self._handle_writes,
@@ -83,11 +85,26 @@ class DdlHandler:
     def _handle_change(self, statement: Statement, effect: Effect) -> None:
         at_start = self._start is not None and is_same_position(self._start, statement.before)
         accepted = self._resume_options.of(statement.before, at_start=at_start)
-        (accepted or self._resume_options).check(
-            effect, statement.sql, statement.before, at_start=at_start or bool(accepted)
-        )
+        try:
+            (accepted or self._resume_options).check(
+                effect, statement.sql, statement.before, at_start=at_start or bool(accepted)
+            )
+        except DdlStop as stop:
+            self._describe(stop, statement, effect)
+            raise
         self._renew(statement, effect)
         log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
+
+    def _describe(self, stop: DdlStop, statement: Statement, effect: Effect) -> None:
+        """Add to ``stop`` what the statement changes, or why that is not certain."""
+        try:
+            found = self._changes.read(statement, effect)
+        except SchemaMismatch as error:
+            found = f"{error.message.removesuffix('.')} ({error.location})"
+        if isinstance(found, str):
+            stop.message = f"{stop.message.removesuffix('.')}, and the job cannot follow it: {found}."
+        else:
+            stop.change = found
 
     def _check_key(self, statement: Statement, effect: Effect) -> None:
         name = table_of(effect.tables[0])
