@@ -68,7 +68,8 @@ class TableChange:
     after: TableSchema
     columns: tuple[ColumnChange, ...] = ()  # in the order in which they apply
     rows: ChangeKind | None = None  # a kind that removes or replaces rows without row events
-    key_changed: bool = False
+    key_changed: bool = False  # another key; a key whose columns were only renamed is the same
+    key_is_certain: bool = True  # False: the key of ``after`` depends on indexes that a TableSchema does not have
 
 
 @dataclass(frozen=True, slots=True)
