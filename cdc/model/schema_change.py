@@ -38,7 +38,11 @@ class FillKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The value of existing rows in an added column. ``text``: of LITERAL, as SELECT returns it, in UTF-8."""
+    """The value of existing rows in an added column.
+
+    ``text``: of LITERAL, as SELECT returns it in a session in UTC: text in UTF-8, binaries as they are, BIT as a decimal
+    number, ZEROFILL without its zeros.
+    """
 
     kind: FillKind = FillKind.NULL
     text: bytes | None = None
@@ -60,10 +64,16 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one statement does to one table."""
+    """What one statement does to one table.
+
+    ``after``: without ``since``. A text column whose charset the statement does not name has the charset "" if the
+    table's default is not known; ``confirmed`` takes it from the catalog. A table that is not known has no columns: the
+    old one of RENAME TABLE, and the one before CREATE TABLE.
+    """
 
     before: TableSchema
     after: TableSchema
     columns: tuple[ColumnChange, ...] = ()  # in the order in which they apply
     rows: ChangeKind | None = None  # a kind that removes or replaces rows without row events
-    key_changed: bool = False
+    key_changed: bool = False  # another key; a key whose columns were only renamed is the same
+    key_is_certain: bool = True  # False: the key of ``after`` depends on indexes that a TableSchema does not have
