@@ -35,7 +35,6 @@ from cdc.pipeline.targets import mapped_targets
 from cdc.retry import Backoff
 from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
-from channels.sinks.base import Sink
 from channels.task import RunIdentity
 
 HEALTHY_S = 60.0  # after a run of this length the back-off begins again
