@@ -160,8 +160,9 @@ class DeltaAlterer:
 
 
 def _plan(found: DeltaTable, table: str, steps: Sequence[AlterStep]) -> AlterPlan:
-    arrow = delta_tables.arrow_schema(found)
-    columns = [TargetColumn(field.name, field.type, field.nullable) for field in arrow]
+    types = delta_tables.arrow_schema(found).types
+    fields = found.schema().fields
+    columns = [TargetColumn(one.name, kind, one.nullable) for one, kind in zip(fields, types, strict=True)]
     return alter_plan(table, columns, _key(found), steps)
 
 
