@@ -48,7 +48,7 @@ class ClauseReader:
             self.alteration.rows = ChangeKind.DROP_PARTITION
 
     def read_tables(self, tokens: Sequence[Token]) -> None:
-        """Read only RENAME TO and the tables of partition work, of a table without known columns. Raises: Unreadable."""
+        """Read only RENAME TO and the tables of partition work, for a table that is not known. Raises: Unreadable."""
         for part in specifications(tokens):
             if part.word() in ROW_CHANGING_PARTITION_WORK and part.word(1) in ("PARTITION", "TABLE"):
                 self._partition(part)

@@ -1,6 +1,6 @@
 """Read the definition of one column from the tokens of CREATE TABLE and ALTER TABLE.
 
-The column equals the one of ``cdc.mysql.catalog`` from information_schema, except for display widths in ``Column.type``.
+The column equals the one of ``cdc.mysql.catalog``, except for display widths in ``Column.type``.
 
 Source: MySQL manual, "Data Types" and "CREATE TABLE Statement"; MariaDB knowledge base, "CREATE TABLE".
 """

@@ -30,10 +30,11 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     selected = [case for case in cases() if case.only in ("", kind)]
     tables = [f"t{number}" for number in range(len(selected))]
-    connection = server.connect(database, use_unicode=False, conv={})
+    connection = server.connect(database)
+    utc = server.connect(database, use_unicode=False, conv={}, init_command="SET time_zone = '+00:00', sql_mode = ''")
     counts, problems = Counter(), []
     started = time.monotonic()
-    with connection, connection.cursor() as cursor, Server(_endpoint(server)) as asked:
+    with connection, connection.cursor() as cursor, utc, utc.cursor() as reading, Server(_endpoint(server)) as asked:
         cursor.execute("SET time_zone = '+05:00', sql_mode = ''")
         for table, case in zip(tables, selected, strict=True):
             cursor.execute(f"CREATE TABLE {table} {case.table}")
@@ -46,7 +47,7 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
             cursor.execute(
                 f"SET sql_mode = '{'' if case.loose else 'STRICT_ALL_TABLES'}', timestamp = {STATEMENT_TIME.timestamp()}"
             )
-            values = [_rows(cursor, table, column, schema.key) for column in schema.columns]
+            values = [_rows(reading, table, column, schema.key) for column in schema.columns]
             try:
                 cursor.execute(statement)
             except pymysql.err.MySQLError as error:
@@ -69,7 +70,7 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
         for table, (statement, values, changes) in done.items():
             counts["statements"] += 1
             try:
-                _compare(cursor, table, before[database, table], after[database, table], values, changes, counts)
+                _compare(reading, table, before[database, table], after[database, table], values, changes, counts)
             except Exception as error:  # all differences of a run in one report
                 problems.append(f"{statement}: {type(error).__name__} {error}")
     print(kind, dict(counts), f"{time.monotonic() - started:.1f} s")
@@ -149,13 +150,10 @@ def _rows(cursor, table, column, order):
     expression = (
         f"CAST({name} AS UNSIGNED)" if column.kind is Kind.BIT else f"{name} + 0" if "zerofill" in column.type else name
     )
-    cursor.execute("SET @zone = @@time_zone, time_zone = '+00:00'")
     cursor.execute(
         f"SELECT {expression} FROM {quoted_column(table)}" + (f" ORDER BY {quoted_column(order[0])}" if order else "")
     )
-    found = [None if row[0] is not None and _is_zero_date(column, row[0]) else row[0] for row in cursor.fetchall()]
-    cursor.execute("SET time_zone = @zone")
-    return found
+    return [None if row[0] is not None and _is_zero_date(column, row[0]) else row[0] for row in cursor.fetchall()]
 
 
 def _is_zero_date(column, value):
