@@ -46,7 +46,6 @@ class Dialect:
     real_is_float: bool | None = None  # sql_mode has REAL_AS_FLOAT
     explicit_timestamps: bool | None = None  # explicit_defaults_for_timestamp
     time_zone: str = ""  # of the session: an offset such as "+02:00"; other values count as unknown
-    rounds_fractions: bool | None = None  # of seconds: MySQL without TIME_TRUNCATE_FRACTIONAL
 
 
 @dataclass(slots=True)

@@ -197,6 +197,7 @@ def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:
         ("CREATE TABLE n AS SELECT 1", "brackets"),
         ("CREATE TABLE n LIKE nope", "not known"),
         ("ALTER TABLE 'x", "not valid SQL"),
+        ("ALTER IGNORE TABLE orders ADD UNIQUE (a), RENAME x", "renames the table and removes rows"),
         ("FROB TABLE orders", "FROB is not known"),
         ("/**/ SET STATEMENT a=1 FOR DROP TABLE orders", "another statement"),
         ("SET STATEMENT sql_mode='' FOR ALTER TABLE orders DROP a", "settings"),
