@@ -1,7 +1,7 @@
 """Apply the clauses of ALTER TABLE to the columns and the key of a table.
 
-All clauses name the old columns, except AFTER, which names new ones. The server first drops and changes columns in their
-old order, and then places added and moved columns in the order of the clauses.
+All clauses name the old columns, except AFTER, which names new ones. The server first drops and changes columns in
+their old order, and then places added and moved columns in the order of the clauses.
 
 Source: MySQL manual, "ALTER TABLE Statement"; MariaDB knowledge base, "ALTER TABLE"; observed with both servers.
 """
