@@ -170,17 +170,17 @@ def step_findings(
     for step in steps:
         try:
             image = image_of(table, step, columns, rules)
+            if image is Image.OTHER:
+                yield Finding(mismatch(table, step, columns, rules), "Change the column by hand to one of the two.")
+                return
+            if image is Image.BEFORE:
+                for problem, hint in _problems(table, step, columns, statement, rules, renamed):
+                    yield Finding(f"{table.name}: {problem}", hint)
+                yield from _name_findings(table, step, rules, new_names)
+                columns = _applied(table, step, columns, rules)
         except TypeError as error:
             yield Finding(f"{table.name}: {error}", "Map the column to another type under columns: of the channel.")
             return
-        if image is Image.OTHER:
-            yield Finding(mismatch(table, step, columns, rules), "Change the column by hand to one of the two.")
-            return
-        if image is Image.BEFORE:
-            for problem, hint in _problems(table, step, columns, statement, rules, renamed):
-                yield Finding(f"{table.name}: {problem}", hint)
-            yield from _name_findings(table, step, rules, new_names)
-            columns = _applied(table, step, columns, rules)
         if step.action is AlterAction.RENAME and step.before is not None:
             renamed.add(step.before.name.casefold())
 

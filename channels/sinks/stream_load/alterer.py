@@ -37,6 +37,7 @@ from channels.sinks.stream_load.target_tables import TableHooks, TargetTables
 logger = logging.getLogger(__name__)
 
 ALTER_TIMEOUT_S = 1800.0
+_CREATE = "Create it: `cdc ddl JOB.yaml` prints the statement."
 _TRIES = 5  # of a statement that the cluster refuses, or whose job it cancels
 _POLL_S, _LONGEST_POLL_S = 0.05, 2.0
 _RECENT_JOBS = 20  # a job has a row for each index of the table, and jobs of one second are in any order
@@ -73,16 +74,21 @@ class ColumnAlterer:
 
     # ---- checks
 
-    def findings(self, table: TargetTable, steps: Sequence[AlterStep]) -> Iterator[Finding]:
+    def findings(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
         """See ``TableAlterer.check_steps``."""
         described = self._tables.describe(table.name)
         if described is None:
-            yield Finding(f"There is no table {table.name} in {self._sql.messages.name}.", "Create it: `cdc ddl`.")
-            return
+            return (Finding(self._missing(table), _CREATE),)
         columns, statement = by_name(described[0]), described[1]
-        yield from step_findings(table, steps, columns, statement, self._rules, self._hooks.new_names)
+        found = [*step_findings(table, steps, columns, statement, self._rules, self._hooks.new_names)]
         if any(step.action is AlterAction.RENAME for step in steps):
-            yield from self._hooks.rename_findings(table, statement)
+            found += self._hooks.rename_findings(table, statement)
+        return tuple(found) or tuple(self._costs(table, steps, columns))
+
+    def _missing(self, table: TargetTable) -> str:
+        return f"There is no table {table.name} in {self._sql.messages.name}."
+
+    def _costs(self, table: TargetTable, steps: Sequence[AlterStep], columns: Columns) -> Iterator[Finding]:
         if rewritten := [step for step in steps if self._rewrites(table, step, columns)]:
             names = ", ".join(step.after.name for step in rewritten if step.after)
             yield Finding(
@@ -93,12 +99,8 @@ class ColumnAlterer:
 
     def _rewrites(self, table: TargetTable, step: AlterStep, columns: Columns) -> bool:
         """Return True for a MODIFY COLUMN that is not done yet."""
-        if step.action not in (AlterAction.WIDEN, AlterAction.MAKE_NULLABLE):
-            return False
-        try:
-            return image_of(table, step, columns, self._rules) is not Image.AFTER
-        except TypeError:
-            return False  # a Finding of its own
+        is_modify = step.action in (AlterAction.WIDEN, AlterAction.MAKE_NULLABLE)
+        return is_modify and image_of(table, step, columns, self._rules) is not Image.AFTER
 
     def _size(self, table: TargetTable) -> str:
         """Return rows and bytes of ``table`` as the catalog estimates them; "" if it does not know them."""
@@ -186,6 +188,8 @@ class ColumnAlterer:
         try:
             return by_name(self._sql.rows(f"DESC {quoted_table(table.name)}"))
         except SqlError as error:
+            if not self._sql.has_table(table.name):
+                raise TargetMismatch(self._missing(table), hint=_CREATE, table=table.name) from error
             self._sql.raise_refused(error, table.name)
             raise self._sql.messages.refused(error, table=table.name) from error
 
@@ -243,7 +247,7 @@ class AlteringSink:
 
     def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
         """See ``TableAlterer``."""
-        return tuple(self._alterer.findings(table, steps))
+        return self._alterer.findings(table, steps)
 
     def stop_altering(self) -> None:
         """See ``TableAlterer``."""
