@@ -131,7 +131,7 @@ def check_add(table: StoredTable, column: StoredColumn) -> None:
     ids = {table.ids.get(old.name, old.name).lower() for old in table.columns}
     if table.model == "PRIMARY" and column.name.lower() in ids:
         raise AlterRefused(f"Can not add column which already exists in column id: {column.name}, you can remove it")
-    if column.default is None and not column.nullable:
+    if table.model != "PRIMARY" and column.default is None and not column.nullable:
         raise AlterRefused(f"Field '{column.name}' doesn't have a default value")
     if column.default is not None and column.base in _WITHOUT_DEFAULT:
         raise AlterRefused(f"{column.base} type column default value just support null")

@@ -191,42 +191,47 @@ def _problems(
     if step.before is not None and step.before.name.casefold() in fixed_columns(table, columns, statement):
         where = "part of the key, the partitions, the buckets or the sort order"
         yield f"column {step.before.name} is {where}: {rules.names.product} does not change such columns", RECREATE
+    if why := default_problem_of(table, step, columns, rules):
+        yield why
     match step.action:
         case AlterAction.ADD:
-            yield from _add_problems(table, step, rules, renamed)
+            assert step.after is not None
+            if rules.alters.keeps_ids and step.after.name.casefold() in renamed:
+                product = rules.names.product
+                yield f"{product} adds no column with the name {step.after.name}, which a renamed column had", RECREATE
         case AlterAction.RENAME:
             assert step.before is not None and step.after is not None
             if step.before.name.casefold() == step.after.name.casefold():
                 yield f"{rules.names.product} does not change only the case of the name {step.before.name}", RECREATE
         case AlterAction.WIDEN | AlterAction.MAKE_NULLABLE:
-            yield from _modify_problems(table, step, columns, rules)
+            assert step.after is not None
+            old, new = parsed(str(columns[step.after.name]["Type"])), rules.type_of(table, step.after)
+            if not old.holds(new) and not _can_become(old, new):
+                yield f"column {step.after.name} cannot be changed from {old} to {new}", RECREATE
 
 
-def _add_problems(
-    table: TargetTable, step: AlterStep, rules: TableRules, renamed: set[str]
-) -> Iterator[tuple[str, str]]:
-    assert step.after is not None
-    kind, text = rules.type_of(table, step.after), default_text(step.fill)
-    if why := default_problem(kind, text, reads_escapes=rules.alters.reads_escapes):
-        yield f"existing rows of column {step.after.name} cannot get their value: {why}", _RELOAD
-    if rules.alters.keeps_ids and step.after.name.casefold() in renamed:
-        product = rules.names.product
-        yield f"{product} adds no column with the name {step.after.name}, which a renamed column had", RECREATE
-
-
-def _modify_problems(
+def default_problem_of(
     table: TargetTable, step: AlterStep, columns: Columns, rules: TableRules
-) -> Iterator[tuple[str, str]]:
-    assert step.after is not None
-    row, new = columns[step.after.name], rules.type_of(table, step.after)
-    old = parsed(str(row["Type"]))
-    if not old.holds(new) and not _can_become(old, new):
-        yield f"column {step.after.name} cannot be changed from {old} to {new}", RECREATE
-    text = None if row["Default"] is None else str(row["Default"])
-    if text is None or text.upper().startswith("CURRENT_"):
-        return
-    if why := default_problem(ColumnType("STRING"), text, reads_escapes=rules.alters.reads_escapes):
-        yield f"column {step.after.name} cannot keep its default: {why}", RECREATE
+) -> tuple[str, str] | None:
+    """Return why the default in the statement of ``step`` would have another value, and the hint; else None."""
+    escapes = rules.alters.reads_escapes
+    match step.action:
+        case AlterAction.ADD:
+            assert step.after is not None
+            kind, text = rules.type_of(table, step.after), default_text(step.fill)
+            why = default_problem(kind, text, reads_escapes=escapes)
+            return (
+                (f"existing rows of column {step.after.name} cannot get their value: {why}", _RELOAD) if why else None
+            )
+        case AlterAction.WIDEN | AlterAction.MAKE_NULLABLE:
+            assert step.after is not None
+            default = columns[step.after.name]["Default"]
+            if default is None or str(default).upper().startswith("CURRENT_"):
+                return None
+            why = default_problem(ColumnType("STRING"), str(default), reads_escapes=escapes)
+            return (f"column {step.after.name} cannot keep its default: {why}", RECREATE) if why else None
+        case _:
+            return None
 
 
 def _can_become(old: ColumnType, new: ColumnType) -> bool:

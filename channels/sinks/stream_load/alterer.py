@@ -23,6 +23,7 @@ from channels.sinks.stream_load.alter_steps import (
     Columns,
     Image,
     by_name,
+    default_problem_of,
     image_of,
     mismatch,
     statement_of,
@@ -31,7 +32,7 @@ from channels.sinks.stream_load.alter_steps import (
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.statements import TableRules, quoted, quoted_table, string_literal
-from channels.sinks.stream_load.table import RECREATE
+from channels.sinks.stream_load.table import RECREATE, model_of
 from channels.sinks.stream_load.target_tables import TableHooks, TargetTables
 
 logger = logging.getLogger(__name__)
@@ -148,6 +149,8 @@ class ColumnAlterer:
                 logger.warning("%s is tried again for %s: %s", step.action.value, table.name, reason)
                 self._pause(table, next(pauses), deadline, "the statement is tried again")
             begun = job
+            if problem := default_problem_of(table, step, columns, self._rules):
+                raise TargetMismatch(f"{table.name}: {problem[0]}.", hint=problem[1], table=table.name)
             statement = statement_of(table, step, columns, self._comment(table, step), self._rules)
             reason = self._run(table, statement)
         raise TargetMismatch(
@@ -260,7 +263,7 @@ def _job_of(row: dict[str, Any]) -> AlterJob:
 
 def light_findings(table: TargetTable, statement: str, rules: TableRules) -> Iterator[Finding]:
     """Find a table whose rows are rewritten when a column is added or dropped. ``statement``: SHOW CREATE TABLE."""
-    if f'"{rules.alters.light_property}" = "true"' in statement:
+    if model_of(statement)[0] != rules.model or f'"{rules.alters.light_property}" = "true"' in statement:
         return
     yield Finding(
         f"{table.name}: {rules.alters.light_property} is off, so ADD and DROP COLUMN rewrite all rows",
