@@ -331,9 +331,6 @@ def test_loads_of_killed_run_are_discarded_before_the_job(kind: str, cluster: An
     batch = pa.record_batch({"id": [9], "name": ["x"], "n": pa.array([1], pa.int32()), DELETED: [False], SEQUENCE: [9]})
     load = killed.part_writer(WITH_N)(name_of(2), iter([batch]))
     killed.close()
-    multi = kind == "starrocks-multi"  # a shared transaction is not listed before its commit
-    if multi:
-        with_n.abort("shop", "0a1b2c3d", 1, 2)
     with_n.alter(WITH_N, [WIDEN], mark_of(3))
     assert with_n.state(load) is not LoadState.PREPARED
     assert alters(cluster)[-1] == "FINISHED"

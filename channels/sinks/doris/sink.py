@@ -20,7 +20,7 @@ from channels.sinks.doris.loader import DorisPartWriter
 from channels.sinks.doris.names import DORIS_NAMES, DORIS_UNICODE_NAMES, in_lower_case
 from channels.sinks.doris.orphans import DorisTransactions
 from channels.sinks.doris.table import DORIS_TABLES, rename_findings
-from channels.sinks.labels import label_prefix
+from channels.sinks.labels import job_prefix, label_prefix
 from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
@@ -184,10 +184,10 @@ class DorisSink(ClusterSink):
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
-        self._discard_unfinished(label_prefix(job, incarnation, fence, checkpoint))
+        self._abort_others(label_prefix(job, incarnation, fence, checkpoint), ())
 
     def _abort_others(self, prefix: str, kept: Collection[str]) -> None:
         self._transactions.abort(prefix, kept, self._checkpoints.owned)
 
-    def _discard_unfinished(self, prefix: str) -> None:
-        self._abort_others(prefix, ())
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        self._abort_others(job_prefix(mark.job, mark.incarnation), ())

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from cdc.errors import CdcError, TargetMismatch
 from cdc.model.batch import PreparedLoad
 from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
-from channels.sinks.labels import label_for, label_prefix
+from channels.sinks.labels import job_prefix, label_for, label_prefix
 from channels.sinks.starrocks.client import StarrocksHttp, StarrocksReply, Transaction
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.loader import StarrocksPartWriter, roll_back, shared_label
@@ -236,9 +236,13 @@ class StarrocksSink(ClusterSink):
             for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
                 self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
-        self._discard_unfinished(prefix)
+        self._orphans.roll_back(lambda label: label.startswith(prefix))
 
-    def _discard_unfinished(self, prefix: str) -> None:
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        # a shared transaction is not listed before its commit; a committed one stays
+        for checkpoint in (mark.checkpoint - 1, mark.checkpoint):
+            self.abort(mark.job, mark.incarnation, mark.fence, checkpoint)
+        prefix = job_prefix(mark.job, mark.incarnation)
         self._orphans.roll_back(lambda label: label.startswith(prefix))
 
     def _abort_others(self, prefix: str, kept: Collection[str]) -> None:

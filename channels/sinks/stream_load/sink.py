@@ -102,8 +102,8 @@ class ClusterSink(AlteringSink, ABC):
         """
 
     @abstractmethod
-    def _discard_unfinished(self, prefix: str) -> None:
-        """Abort all loads whose label begins with ``prefix``, also shared ones. Raises: see ``_abort_others``."""
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        """Abort all loads of the job that are not committed, also shared ones. Raises: see ``_abort_others``."""
 
     # ---- tables
 
@@ -146,7 +146,7 @@ class ClusterSink(AlteringSink, ABC):
     def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
         """See ``TableAlterer``. Loads of a killed run are discarded first: the cluster's job would wait for them."""
         self._checkpoints.check_commit(mark)
-        self._discard_unfinished(f"cdc-{mark.job}-{mark.incarnation}-")
+        self._discard_unfinished(mark)
         self._alterer.alter(table, steps)
 
     # ---- ownership and checkpoints
