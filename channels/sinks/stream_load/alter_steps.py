@@ -35,7 +35,7 @@ class Image(Enum):
 
     BEFORE = "before"
     AFTER = "after"
-    OTHER = "other"  # somebody has changed the column to something else
+    OTHER = "other"  # the column was changed to something else
 
 
 def by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
