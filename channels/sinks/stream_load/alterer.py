@@ -126,7 +126,6 @@ class ColumnAlterer:
             for step in steps:
                 self._do(table, step, deadline)
         finally:
-            self._stopped.clear()
             self._tables.forget(table.name)
 
     def stop(self) -> None:
@@ -238,6 +237,7 @@ class ColumnAlterer:
                 table=table.name,
             )
         if self._stopped.wait(pause_s):
+            self._stopped.clear()
             hint = f"{product} continues its job; the next start waits for it again."
             raise SinkUnavailable(f"The wait was stopped. {waited}.", hint=hint, table=table.name)
 
