@@ -1,4 +1,4 @@
-"""Commands that change nothing: check, status, list, logs, ddl."""
+"""Commands that change nothing: check, status, list, changes, logs, ddl."""
 
 from __future__ import annotations
 
@@ -93,6 +93,31 @@ def list_jobs(output: str) -> None:
         console().print(list_view(statuses))
     else:
         print_result("There are no jobs. Start one with `cdc start JOB.yaml`.")
+
+
+@click.command()
+@name_argument
+@output_option
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Number of changes, from the newest one."
+)
+def changes(name: str, output: str, limit: int) -> None:
+    """Show the schema changes that a job has followed, newest first."""
+    from cdc.job.registry import get_job, open_store
+
+    with open_store() as store:
+        get_job(store, name)
+        records = store.changes(name, limit)
+    if output == "json":
+        from cdc.state.codec import to_json
+
+        click.echo(json.dumps([json.loads(to_json(one)) for one in records], indent=2))
+    elif records:
+        from cdc.cli.views import changes_view
+
+        console().print(changes_view(records))
+    else:
+        print_result(f"The job {name} has followed no schema change.")
 
 
 @click.command()
