@@ -1,4 +1,4 @@
-"""Change data capture from MySQL into analytic Unique-key tables, on Spark.
+"""Change data capture from MySQL and MariaDB into Delta, Apache Doris or StarRocks tables, on Spark.
 
 The public API: ``load_config`` reads a job file, ``run_job`` runs it in this process, ``Job`` is the running job. Each
 name is imported at its first use, so that ``import cdc`` is fast.

@@ -12,8 +12,8 @@ from cdc.errors import SourceUnavailable
 from cdc.model.schema import Kind, TableSchema
 from cdc.mysql.server import Server
 from cdc.sources.canal.client import CanalClient
-from cdc.sources.canal.entries import NOT_ASCII
 from cdc.sources.canal.fetcher import HALF, Ring
+from cdc.sources.canal.value_parsers import NOT_ASCII
 from channels.sinks.base import Finding
 
 _UTF8 = ("utf8mb4", "utf8mb3", "ascii", "")

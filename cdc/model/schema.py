@@ -89,6 +89,7 @@ class TableSchema:
     key: tuple[str, ...]  # primary key in key order, or a NOT NULL unique key; () if the table has none
     comment: str = ""
     since: Position | None = None  # None: already before the first position of the job
+    charset: str = ""  # the default of new text columns, MySQL's name; "" if it is not known
 
     @property
     def name(self) -> str:
@@ -103,5 +104,5 @@ class TableSchema:
         raise KeyError(name)
 
     def same_shape(self, other: TableSchema) -> bool:
-        """Return whether both are equal except for ``since``."""
-        return replace(self, since=None) == replace(other, since=None)
+        """Return whether both are equal except for ``since`` and for the default of new columns."""
+        return replace(self, since=None, charset="") == replace(other, since=None, charset="")

@@ -40,7 +40,11 @@ class FillKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The value of existing rows in an added column. ``text``: of LITERAL, as SELECT returns it, in UTF-8."""
+    """The value of existing rows in an added column.
+
+    ``text``: of LITERAL, as SELECT returns it in a session in UTC: text in UTF-8, binaries as they are, BIT as a decimal
+    number, ZEROFILL without its zeros.
+    """
 
     kind: FillKind = FillKind.NULL
     text: bytes | None = None
@@ -62,7 +66,12 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one statement does to one table."""
+    """What one statement does to one table.
+
+    ``after``: without ``since``. A text column whose charset the statement does not name has the charset "" if the
+    table's default is not known; ``confirmed`` takes it from the catalog. A table that is not known has no columns: the
+    old one of RENAME TABLE, and the one before CREATE TABLE.
+    """
 
     before: TableSchema
     after: TableSchema

@@ -99,8 +99,8 @@ def _schemas(
     where = f"(TABLE_SCHEMA, TABLE_NAME) IN ({', '.join(['(%s, %s)'] * len(names))})"
     arguments = tuple(part for name in names for part in name)
     tables = server.ask(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS kind, TABLE_COMMENT AS remark "
-        f"FROM information_schema.TABLES WHERE {where}",
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, TABLE_TYPE AS kind, TABLE_COMMENT AS remark, "
+        f"TABLE_COLLATION AS sorting FROM information_schema.TABLES WHERE {where}",
         arguments,
     )
     described = server.ask(
@@ -134,7 +134,8 @@ def _schemas(
         key = keys.get(name)
         if key is None:
             key = _unique_key(server, name, columns[name])
-        schemas[name] = TableSchema(*name, tuple(columns[name]), key, _text(row["remark"]))
+        charset = _charset(_text(row["sorting"]).partition("_")[0])
+        schemas[name] = TableSchema(*name, tuple(columns[name]), key, _text(row["remark"]), charset=charset)
     return schemas
 
 
@@ -210,7 +211,7 @@ def _column(row: dict[str, Any]) -> Column:
 
 
 def _charset(name: str | None) -> str:
-    return "utf8mb3" if name == "utf8" else (name or "")
+    return {"utf8": "utf8mb3", "uca1400": ""}.get(name or "", name or "")  # a collation without its charset: unknown
 
 
 def labels_of(type_text: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from sqlglot.dialects.mysql import MySQL
 
@@ -16,6 +16,8 @@ from sqlglot.dialects.mysql import MySQL
 _QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|--\s[^\n]*|\#[^\n]*"""
 _EXECUTED = re.compile(rf"{_QUOTED}|/\*!\d*(.*?)\*/|/\*.*?\*/", re.DOTALL)
 _EXECUTED_BY_MARIADB = re.compile(rf"{_QUOTED}|/\*M?!\d*(.*?)\*/|/\*.*?\*/", re.DOTALL)
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
 class _Tokenizer(MySQL.Tokenizer):
@@ -35,6 +37,7 @@ class Token:
     word: str  # upper case, of an unquoted word or a sign; "" for quoted names and values
     name: bool  # whether it can be an identifier
     literal: str | None = None  # of a plain string literal: its text with the quotes
+    digits: str = ""  # of X'41' and 0x41 "hex", of B'101' and 0b101 "bit"; ``text`` has the digits
 
 
 class Unreadable(Exception):
@@ -107,7 +110,8 @@ def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
             found.append(Token(token.text, "", True))
         elif kind.endswith("STRING"):
             literal = code[token.start : token.end + 1] if kind == "STRING" else None
-            found.append(Token(token.text, "", False, literal))
+            digits = {"HEX_STRING": "hex", "BIT_STRING": "bit"}.get(kind, "")
+            found.append(Token(token.text, "", False, literal, digits))
         elif (
             found
             and token.start == end + 1
@@ -133,3 +137,43 @@ def specifications(tokens: Sequence[Token]) -> Iterator[TokenCursor]:
             yield TokenCursor(tokens[start:index])
             start = index + 1
     yield TokenCursor(tokens[start:])
+
+
+def literal_of(part: TokenCursor) -> str:
+    """Consume a string literal and return its value. Raises: Unreadable."""
+    literal = part.tokens[part.at].literal if not part.done else None
+    if literal is None:
+        refuse("a text is expected, but something else follows")
+    part.at += 1
+    if part.at < len(part.tokens) and part.tokens[part.at].literal is not None:
+        refuse("two texts follow each other, which is not supported")
+    return text_of(literal)
+
+
+def text_of(literal: str) -> str:
+    """Return the value of a string literal that has its quotes."""
+    quote = literal[0]
+    return re.sub(rf"{quote}{quote}|\\(.)", lambda match: _unescaped(match, quote), literal[1:-1], flags=re.S)
+
+
+def _unescaped(match: re.Match[str], quote: str) -> str:
+    return quote if match[1] is None else _ESCAPES.get(match[1], match[1])
+
+
+def bracketed(cursor: TokenCursor) -> Sequence[Token]:
+    """Consume an expression in brackets, and return the tokens inside. Raises: Unreadable."""
+    if cursor.word() != "(":
+        refuse("brackets are expected, but something else follows")
+    depth = 0
+    for index in range(cursor.at, len(cursor.tokens)):
+        depth += (cursor.tokens[index].word == "(") - (cursor.tokens[index].word == ")")
+        if depth == 0:
+            inside = cursor.tokens[cursor.at + 1 : index]
+            cursor.at = index + 1
+            return inside
+    refuse("a bracket is not closed")
+
+
+def refuse(why: str) -> NoReturn:
+    """Raise Unreadable with a reason."""
+    raise Unreadable(why)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.errors import SchemaMismatch
-from cdc.model.batch import LoadName
 from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
 from cdc.model.snapshot import SnapshotState, TableSnapshot
@@ -25,18 +24,16 @@ from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
-from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, delete_task, find_orphan_rows, key_columns
+from cdc.snapshot.orphan_rows import OrphanSearch
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
 from cdc.snapshot.row_count import LIMIT_S, check_rows_read, count_rows
-from cdc.snapshot.step_plan import SnapshotStep, table_read, with_outcomes
+from cdc.snapshot.step_plan import SnapshotStep, orphan_step, table_read, with_outcomes
 from cdc.snapshot.visibility import is_visible
 from channels.channel import Channel
 from channels.chunk_reader import ChunkRead, SnapshotResult, TableRead
 from channels.chunk_task import ChunkReadRequest
 from channels.partition_read import ReadBudget
-from channels.sinks.base import can_list_keys
-from channels.task import Task
 
 STEP_ROWS = 3_000_000  # of all readers together: a size that the sink merges in one commit
 STEP_BYTES = 1 << 30
@@ -138,7 +135,9 @@ class SnapshotCoordinator:
             if snapshot.state is SnapshotState.DELETING_ORPHANS:
                 if reads:
                     continue  # this step reads chunks; a later one deletes the orphan rows
-                return self._plan_orphan_deletes(name, server, schema, channel, sequence, checkpoint)
+                return orphan_step(
+                    self._context, self._settings, name, snapshot, server, schema, channel, sequence, checkpoint
+                )
             plain = channel.mapping.copied(schema) is not None
             if reads and not (plain and reads[0].expressions is None):
                 continue  # a table with expressions is read in a step of its own
@@ -192,14 +191,11 @@ class SnapshotCoordinator:
         if channel is None:
             self._forget(name)
             return None
-        order = key_order_of(server, today, self._key_columns(channel, today))
+        order = key_order_of(server, today, _key_columns(channel, today))
         snapshot = self.tables[name]
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
         return today, channel, order, snapshot
-
-    def _key_columns(self, channel: Channel, schema: TableSchema) -> tuple[str, ...]:
-        return schema.key or tuple(channel.mapping.reads(schema).key)
 
     def _plan_chunks(
         self, server: Server, name: str, schema: TableSchema, order: KeyOrder, position: Position
@@ -229,32 +225,6 @@ class SnapshotCoordinator:
         snapshot = replace(snapshot, counted_rows=self._count_in_time(server, order, snapshot))
         self.tables = {**self.tables, name: snapshot}
         return snapshot
-
-    def _plan_orphan_deletes(
-        self, name: str, server: Server, schema: TableSchema, channel: Channel, sequence: int, checkpoint: int
-    ) -> SnapshotStep:
-        run, sink, target, endpoint = self._context.run, self._context.sink, channel.target, self._settings.endpoint
-        columns = key_columns(channel, schema)
-        load = LoadName(run.job, run.incarnation, run.fence, checkpoint, target.name, task=0)
-        search = OrphanSearch(self.tables[name].compared_key)
-        order = key_order_of(server, schema, [column.name for column in columns or ()])
-
-        def delete_orphans() -> Task | None:
-            if columns is None or not can_list_keys(sink):
-                _log.warning(
-                    "orphan rows of %s remain: the sink cannot list its keys, or a key column is not a copy", name
-                )
-                search.is_done = True
-                return None
-            orphans = search.run(
-                lambda after: sink.keys(target, after, PAGE_KEYS),
-                lambda page: find_orphan_rows(endpoint, order, columns, page),
-                self._settings.step_s,
-            )
-            _log.info("snapshot of %s: %d orphan rows found in the target", name, orphans.num_rows)
-            return delete_task(load, name, target, schema, orphans, sequence) if orphans.num_rows else None
-
-        return SnapshotStep((name,), (schema,), None, delete_orphans, search)
 
     def _forget(self, name: str) -> None:
         self.requests.drop_table(name)
@@ -331,6 +301,10 @@ def _schema_not_reached(name: str) -> SchemaMismatch:
         hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
         table=name,
     )
+
+
+def _key_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
+    return schema.key or tuple(channel.mapping.reads(schema).key)
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,13 +11,17 @@ import pyarrow as pa
 from cdc.model.batch import LoadName
 from cdc.model.schema import TableSchema
 from cdc.model.snapshot import Chunk, TableSnapshot
-from cdc.mysql.key_order import KeyOrder
-from cdc.run_context import RunContext
-from cdc.snapshot.orphan_rows import OrphanSearch
+from cdc.mysql.key_order import KeyOrder, key_order_of
+from cdc.mysql.server import Server
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, delete_task, find_orphan_rows, key_columns
 from channels.channel import Channel
 from channels.chunk_reader import ChunkOutcome, TableRead
 from channels.chunk_task import ChunkReadRequest
+from channels.sinks.base import can_list_keys
 from channels.task import Task
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,40 @@ def table_read(
         kept=frozenset(column.name for column in target.columns if not column.nullable).union(target.key),
         row_filter=mapping.filter,
     )
+
+
+def orphan_step(
+    context: RunContext,
+    settings: SnapshotSettings,
+    name: str,
+    snapshot: TableSnapshot,
+    server: Server,
+    schema: TableSchema,
+    channel: Channel,
+    sequence: int,
+    checkpoint: int,
+) -> SnapshotStep:
+    """Return the step that finds and deletes orphan rows of the table ``name``. They are searched when it runs."""
+    run, sink, target, endpoint = context.run, context.sink, channel.target, settings.endpoint
+    columns = key_columns(channel, schema)
+    load = LoadName(run.job, run.incarnation, run.fence, checkpoint, target.name, task=0)
+    search = OrphanSearch(snapshot.compared_key)
+    order = key_order_of(server, schema, [column.name for column in columns or ()])
+
+    def delete_orphans() -> Task | None:
+        if columns is None or not can_list_keys(sink):
+            _log.warning("orphan rows of %s remain: the sink cannot list its keys, or a key column is not a copy", name)
+            search.is_done = True
+            return None
+        orphans = search.run(
+            lambda after: sink.keys(target, after, PAGE_KEYS),
+            lambda page: find_orphan_rows(endpoint, order, columns, page),
+            settings.step_s,
+        )
+        _log.info("snapshot of %s: %d orphan rows found in the target", name, orphans.num_rows)
+        return delete_task(load, name, target, schema, orphans, sequence) if orphans.num_rows else None
+
+    return SnapshotStep((name,), (schema,), None, delete_orphans, search)
 
 
 def with_outcomes(snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], seconds: float) -> TableSnapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -13,7 +13,8 @@ from cdc.errors import PreparedLoadLost, TargetMismatch
 from cdc.model.batch import LoadName, PreparedLoad, TargetState
 from cdc.model.row_keys import newest_rows
 from cdc.model.schema import DELETED, SEQUENCE
-from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable, ownership_error
+from channels.sinks.alter_plan import alter_plan
+from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable, ownership_error
 from channels.sinks.key_pages import key_page
 from channels.sinks.labels import label_for
 from channels.sinks.null_checks import check_nulls
@@ -146,6 +147,42 @@ class MemorySink:
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister``."""
         return key_page(self.rows(table.name).select(list(table.key)), after, limit)
+
+    @property
+    def alters_in_one_commit(self) -> bool:
+        """See ``TableAlterer``."""
+        return True
+
+    def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """See ``TableAlterer``."""
+        known = self._tables.get(table.name)
+        try:
+            if known is not None:
+                alter_plan(table.name, known.target.columns, known.target.key, steps)
+        except TargetMismatch as error:
+            return (Finding(error.message, error.hint),)
+        return ()
+
+    def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
+        """See ``TableAlterer``."""
+        with self._lock:
+            acquired, known = self._owners.get(mark.job), self._tables.get(table.name)
+            if acquired is not None and acquired.incarnation != mark.incarnation:
+                raise ownership_error(acquired)
+            if known is None or known.checkpoints.get((mark.job, mark.incarnation)) == mark.checkpoint:
+                return
+            plan = alter_plan(table.name, known.target.columns, known.target.key, steps)
+            plan.check_filled(table.name, known.rows)
+            columns = tuple(one.column for one in plan.columns)
+            schema = pa.schema([pa.field(column.name, column.arrow) for column in columns])
+            parts = list(plan.rows(known.rows, schema))
+            known.rows = pa.concat_tables([schema.empty_table(), *parts])
+            known.target = replace(known.target, columns=columns)
+            known.checkpoints[mark.job, mark.incarnation] = mark.checkpoint
+            self._marks[mark.job] = mark
+
+    def stop_altering(self) -> None:
+        """See ``TableAlterer``. No call waits."""
 
     def close(self) -> None:
         """See ``Sink``. There are no connections."""

@@ -6,6 +6,7 @@ import pytest
 
 from cdc.errors import SourceUnavailable
 from cdc.sources.canal import client as canal_client
+from cdc.sources.canal import connection as canal_connection
 from cdc.sources.canal.client import CanalClient
 from cdc.sources.canal.protocol_pb2 import Ack, Messages, Packet
 from tests.emulators.canal_frames import FramePlayer, framed, recorded
@@ -98,7 +99,7 @@ def test_canal_client_invalid_reply_closes_the_connection(answer: bytes, words: 
 
 
 def test_canal_client_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canal_client, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(canal_connection, "READ_TIMEOUT_S", 0.2)
     with FramePlayer([[*LOGIN, None]], hold=True) as server:
         client = CanalClient([server.address], destination="shop")
         with pytest.raises(SourceUnavailable, match="timed out"):

@@ -496,7 +496,7 @@ CANAL: dict[str, Callable[[Peer], None]] = {
 @pytest.mark.parametrize("name", CANAL)
 def test_canal_broken_login_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("CONNECT_TIMEOUT_S", "ANSWER_TIMEOUT_S", "READ_TIMEOUT_S"):
-        monkeypatch.setattr(f"cdc.sources.canal.client.{limit}", 0.5)
+        monkeypatch.setattr(f"cdc.sources.canal.connection.{limit}", 0.5)
     tracemalloc.start()
     try:
         with hostile(CANAL[name]) as server:
@@ -525,7 +525,7 @@ BATCHES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_canal_broken_batch_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.sources.canal.client.READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("cdc.sources.canal.connection.READ_TIMEOUT_S", 0.5)
     good = frame(Packet.ACK, Ack().SerializeToString())
     tracemalloc.start()
     try:

@@ -16,7 +16,7 @@ from cdc.demo.process import JobProcess
 from cdc.errors import PositionLost, SourceUnavailable
 from cdc.model.position import position_from_json
 from cdc.mysql.server import Server
-from cdc.sources.binlog import start_position, transport
+from cdc.sources.binlog import event_scan, start_position, transport
 from cdc.sources.binlog.start_position import created_at, resolve_start
 from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of, until
 
@@ -189,12 +189,12 @@ def test_scan_after_a_file_head_reads_few_bytes(server, rows, monkeypatch):
     values = ",".join(f"({number})" for number in range(rows))
     server.execute(f"INSERT INTO shop.orders VALUES {values}")
     reads = []
-    receive = start_position.BinlogStream.receive
+    receive = event_scan.BinlogStream.receive
     monkeypatch.setattr(
-        start_position.BinlogStream, "receive", lambda *args: reads.append(count := receive(*args)) or count
+        event_scan.BinlogStream, "receive", lambda *args: reads.append(count := receive(*args)) or count
     )
     with Server(endpoint(server)) as asked:
-        found = start_position.scan(asked, replace(here, offset=4), here, identity())
+        found = event_scan.scan(asked, replace(here, offset=4), here, identity())
     assert (found.file, found.offset) == (here.file, here.offset)
     assert len(reads) < 200
     assert sum(reads) < 4096

@@ -133,20 +133,26 @@ def now(server):
     return position_at(len(server.endpoint.tables.source.transactions))
 
 
+def _key_order_of(_, schema, __):
+    return _Order(schema.name)
+
+
 @contextmanager
 def served():
-    """Let ``cdc.snapshot.coordinator`` query these tables."""
+    """Let ``cdc.snapshot`` query these tables."""
     answers = {
         "Server": _Server,
         "mapped_tables": lambda server, _: [tuple(name.split(".")) for name in server.endpoint.tables.names()],
         "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},
         "is_visible": lambda server, position: server.endpoint.tables.is_visible(position),
         "configure_session": lambda _: None,
-        "key_order_of": lambda _, schema, __: _Order(schema.name),
+        "key_order_of": _key_order_of,
         "Chunker": _Chunker,
-        "find_orphan_rows": _find_orphan_rows,
-        "PAGE_KEYS": 2,
         "count_rows": _count_rows,
     }
-    with mock.patch.multiple("cdc.snapshot.coordinator", **answers):
+    orphans = {"key_order_of": _key_order_of, "find_orphan_rows": _find_orphan_rows, "PAGE_KEYS": 2}
+    with (
+        mock.patch.multiple("cdc.snapshot.coordinator", **answers),
+        mock.patch.multiple("cdc.snapshot.step_plan", **orphans),
+    ):
         yield SimpleNamespace()

@@ -20,8 +20,9 @@ from cdc.errors import SchemaMismatch, SourceActionRequired
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Kind, TableSchema
 from cdc.mysql.catalog import table_schemas
+from cdc.mysql.column_definition import Dialect, charset_name, charset_of_collation
 from cdc.mysql.connection import Endpoint
-from cdc.mysql.create_table import Definition, charset_name, charset_of_collation, read_create_table
+from cdc.mysql.create_table import Definition, read_create_table
 from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, tokens_of
 from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder.events import Statement
@@ -144,7 +145,9 @@ class StatementDescriptions:
 
     def _definition(self, name: Name, statement: str, charsets: dict[str, str]) -> Definition | str:
         try:
-            found = read_create_table(statement, database=name[0], charset=charsets.get(name[0], ""), mariadb=False)
+            found = read_create_table(
+                statement, database=name[0], charset=charsets.get(name[0], ""), dialect=Dialect(mariadb=None)
+            )
         except Unreadable as error:
             return str(error) or "it does not follow the known grammar"
         before = self._tables.get(name)

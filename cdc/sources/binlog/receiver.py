@@ -27,11 +27,11 @@ from cdc.sources.base import ReceiverStatus
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.ddl_handler import DdlHandler
 from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.event_scan import scan
 from cdc.sources.binlog.file_tables import Descriptions, FileTables
 from cdc.sources.binlog.omission_rules import OmissionRules
 from cdc.sources.binlog.reader import BinlogReader, ReaderSource
 from cdc.sources.binlog.replication_stream import ReaderIdentity
-from cdc.sources.binlog.start_position import scan
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.binlog.transport import ByteSource, FileByteSource, ServerByteSource, scan_files
 from cdc.sources.binlog.xa_watch import XaWatch

@@ -1,6 +1,6 @@
 """A replication connection: the server sends its binlog as it does to a replica.
 
-``transport.ServerByteSource`` reads the stream of a job with it, ``start_position`` reads single events and control
+``transport.ServerByteSource`` reads the stream of a job with it, ``event_scan`` reads single events and control
 events.
 """
 

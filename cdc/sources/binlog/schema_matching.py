@@ -140,5 +140,5 @@ def merge_metadata(table_map: TableMap, known: TableSchema | None) -> TableSchem
         except Malformed:
             return None
     key = tuple(columns[index].name for index in table_map.key or ())
-    comment = known.comment if known is not None else ""
-    return TableSchema(table_map.database, table_map.table, tuple(columns), key, comment)
+    comment, charset = (known.comment, known.charset) if known is not None else ("", "")
+    return TableSchema(table_map.database, table_map.table, tuple(columns), key, comment, charset=charset)

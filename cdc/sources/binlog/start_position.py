@@ -9,28 +9,21 @@ Source: MySQL manual, "Replication with GTID Auto-Positioning"; MariaDB knowledg
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cdc.errors import GAP_OLDEST_HINT, CdcError, ConfigError, PositionLost, ServerMismatch, SourceUnavailable
-from cdc.model.batch import RequiredColumns
+from cdc.errors import GAP_OLDEST_HINT, ConfigError, PositionLost, ServerMismatch, SourceUnavailable
 from cdc.model.gtid import AnyGtidSet, GtidSet, parse_gtid_set
 from cdc.model.position import BinlogPosition, file_number
-from cdc.model.schema import TableSchema
-from cdc.mysql.connection import Endpoint, ServerError, translated
 from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder import events
-from cdc.sources.binlog.decoder.decoder import BinlogDecoder
-from cdc.sources.binlog.decoder.events import Statement
-from cdc.sources.binlog.replication_stream import BEYOND_DUMP, BinlogStream, ReaderIdentity
+from cdc.sources.binlog.event_scan import first_event, scan
+from cdc.sources.binlog.replication_stream import BEYOND_DUMP, ReaderIdentity
 
 log = logging.getLogger(__name__)
 
 FIRST_EVENT = 4  # offset of the first event, after the magic number of a binlog file
-_FIRST_OF_TRANSACTION_WAIT_S = 10.0
 _HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
-_PACKET_HEAD = 5  # bytes of length, number and status before each event in the stream
 _RETENTION = f"{GAP_OLDEST_HINT} Set binlog_expire_logs_seconds to more than the longest expected stop of the job."
 _INSIDE = frozenset(
     {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
@@ -252,7 +245,7 @@ def created_at(server: Server, file: str) -> int:
     Raises: SourceUnavailable; PositionLost - the file does not exist.
     """
     head = BinlogPosition(file, FIRST_EVENT, server.identity)
-    sent = _first_event(server, head, ReaderIdentity(0, "", ""), lambda kind: kind == events.FORMAT_DESCRIPTION)
+    sent = first_event(server, head, ReaderIdentity(0, "", ""), lambda kind: kind == events.FORMAT_DESCRIPTION)
     if sent is None:
         raise SourceUnavailable(
             f"The server sends no format description event for binlog file {file}.",
@@ -303,70 +296,6 @@ def _check_purged(server: Server, position: BinlogPosition) -> None:
         )
 
 
-# --- reading control events only ---
-
-
-class NoTables:
-    """A selection that maps no table, so that a decoder returns control events only."""
-
-    def maps(self, database: str, table: str) -> bool:
-        """See ``TableFilter``."""
-        return False
-
-    def reads(self, schema: TableSchema) -> RequiredColumns:
-        """See ``TableFilter``."""
-        raise AssertionError("no table is mapped")
-
-    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
-        """See ``TableFilter``."""
-        raise AssertionError("no table is mapped")
-
-    def schema(self, table_map: object) -> TableSchema:
-        """See ``TableSource``."""
-        raise AssertionError("no table is mapped")
-
-
-def scan(
-    server: Server,
-    start: BinlogPosition,
-    end: BinlogPosition,
-    identity: ReaderIdentity,
-    on_statement: Callable[[Statement], None] = lambda _: None,
-) -> BinlogPosition:
-    """Read the control events from ``start`` to ``end``. Return the Position reached, with its GTID set.
-
-    Within one file it is exactly ``end``; over several files it may be slightly after it. Rows are skipped without
-    decoding. Other readers are not disturbed. Raises: SourceUnavailable, PositionLost.
-    """
-    nothing = NoTables()
-    decoder = BinlogDecoder(
-        table_filter=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=True
-    )
-    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
-    try:
-        stream.dump(start, by_gtid=not start.file, until_end=True)
-        fed = 0
-        in_one_file = bool(start.file) and start.file == end.file
-        while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
-            if in_one_file and decoder.read_to.offset >= end.offset:
-                return decoder.read_to  # `end` is in the head of a file, before its first transaction
-            free = decoder.free_space()
-            if in_one_file:
-                # The decoder reads everything that it is fed: feed it bytes up to the end only, finally one by one.
-                left = end.offset - start.offset + _PACKET_HEAD * decoder.seen_events - fed
-                free = free[: max(left, 1)]
-            count = stream.receive(free, 1.0)
-            fed += count
-            decoder.feed(count)
-            while decoder.next() is not None:
-                pass
-    except ServerError as error:
-        raise translated(error, server.endpoint, decoder.position) from error
-    finally:
-        stream.close()
-    return decoder.position
-
-
 def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
     """Return ``position`` with the GTID set executed there: the set of the file's head and the GTIDs after it."""
     if not server.gtids:
@@ -377,55 +306,9 @@ def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdenti
 
 def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:
     """Raise ConfigError if ``position`` is inside a transaction: the server sends the event that follows it."""
-    first = _first_event(server, position, identity, lambda kind: kind not in _HEADS)
+    first = first_event(server, position, identity, lambda kind: kind not in _HEADS)
     if first is not None and first[1] in _INSIDE:
         raise ConfigError(
             f"Position {position} is inside a transaction: the next event is {events.name_of(first[1])}.",
             hint="Set `source.start` to the end of a transaction; SHOW BINLOG EVENTS lists the positions.",
         )
-
-
-def _first_event(
-    server: Server, position: BinlogPosition, identity: ReaderIdentity, is_asked_for: Callable[[int], bool]
-) -> tuple[int, int] | None:
-    """Return timestamp and type of the first requested event that a dump from ``position`` sends, or None."""
-    stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
-    data = bytearray()
-    free = bytearray(1 << 16)
-    deadline = time.monotonic() + _FIRST_OF_TRANSACTION_WAIT_S
-    found = None
-    try:
-        stream.dump(position, by_gtid=False, until_end=True)
-        while found is None and time.monotonic() < deadline:
-            data += free[: stream.receive(memoryview(free), 1.0)]
-            found = _find_event(data, server.endpoint, position, is_asked_for)
-    finally:
-        stream.close()
-    return found if found and found[1] else None
-
-
-def _find_event(
-    data: bytearray, endpoint: Endpoint, position: BinlogPosition, is_asked_for: Callable[[int], bool]
-) -> tuple[int, int] | None:
-    """Return the event's timestamp and type; type 0: the binlog ended; None: the event has not arrived yet."""
-    at = 0
-    while at + 4 + 1 <= len(data):
-        length = int.from_bytes(data[at : at + 3], "little")
-        status = data[at + 4]
-        if status == 0xFF and at + 4 + length <= len(data):
-            packet = bytes(data[at + 5 : at + 4 + length])
-            error = ServerError(
-                int.from_bytes(packet[:2], "little"),
-                packet[3:8].decode("ascii", "replace"),
-                packet[8:].decode("utf-8", "replace"),
-            )
-            raise translated(error, endpoint, position)
-        if status == 0xFE:
-            return 0, 0
-        if at + 10 > len(data):
-            return None
-        kind = data[at + 9]  # after length, sequence number, status and timestamp
-        if status == 0 and is_asked_for(kind):
-            return int.from_bytes(data[at + 5 : at + 9], "little"), kind
-        at += 4 + length
-    return None

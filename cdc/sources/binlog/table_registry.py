@@ -243,4 +243,4 @@ def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
             columns.append(replace(column, type=other.type, comment=other.comment, generated=other.generated))
         else:
             columns.append(column)
-    return replace(received, columns=tuple(columns), comment=today.comment)
+    return replace(received, columns=tuple(columns), comment=today.comment, charset=today.charset)

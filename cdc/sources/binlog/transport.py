@@ -21,9 +21,10 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import RegisteredReplica, Server
 from cdc.sources.binlog.decoder.decoder import BinlogDecoder
 from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.event_scan import NoTables
 from cdc.sources.binlog.log_coverage import check_log_coverage
 from cdc.sources.binlog.replication_stream import HEARTBEAT_S, SILENT_HEARTBEATS, BinlogStream, ReaderIdentity
-from cdc.sources.binlog.start_position import FIRST_EVENT, NoTables, ResumePoint, resume_point
+from cdc.sources.binlog.start_position import FIRST_EVENT, ResumePoint, resume_point
 from cdc.sources.binlog.table_registry import TableRegistry
 
 

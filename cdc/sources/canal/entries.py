@@ -1,10 +1,7 @@
 """Canal's entries to Changes: rows from the protobuf bytes into Arrow columns, without Python objects per row.
 
-The Arrow types and values equal those of the binlog decoder. Canal sends every value as text, in its own forms: bytes
-as Latin-1, ENUM as a number, SET as a bit mask, decimals without trailing zeros, times in the server's time zone.
-``transactions`` calls ``EntryDecoder.changes``; ``kernels`` parses the bytes.
-
-Source: alibaba/canal 1.1.8, RowsLogBuffer and LogEventConvert.
+``transactions`` calls ``EntryDecoder.changes``. ``kernels`` finds the values in the bytes, and ``value_parsers``
+makes the arrays of their text.
 """
 
 from __future__ import annotations
@@ -17,37 +14,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from google.protobuf.message import DecodeError as ProtobufError
 
 from cdc.errors import GAP_HINT, CdcError, DecodeError, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
 from cdc.model.batch import Changes
-from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.schema import DELETED, SEQUENCE, Column, TableSchema
 from cdc.model.table_names import table_text
-from cdc.mysql.values import text
 from cdc.sources.canal import kernels
-from cdc.sources.canal.layout import Layout, LayoutColumn, layout_of
+from cdc.sources.canal.layout import Layout, layout_of
 from cdc.sources.canal.protocol_pb2 import RowData
+from cdc.sources.canal.value_parsers import RESYNC_HINT, Parser, value_parser
 
 if TYPE_CHECKING:
     from cdc.model.table_filter import TableFilter
 
 log = logging.getLogger(__name__)
-
-_RESYNC = f"{GAP_HINT} If the error repeats, use a binlog source."
-_BINLOG_HINT = "Remove the column from the mapping, or use a binlog source."
-_CHARSET_HINT = "Remove the column from the mapping, convert it to utf8mb4, or use a binlog source."
-_UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal reads their bytes as text, or stops
-NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII characters have other bytes
-_INTEGERS = {
-    Kind.TINYINT: 8,
-    Kind.SMALLINT: 16,
-    Kind.MEDIUMINT: 24,
-    Kind.INT: 32,
-    Kind.BIGINT: 64,
-}
-
-Values = tuple[np.ndarray, np.ndarray, np.ndarray]  # buffer, starts, lengths (-1: NULL)
 
 
 class CanalTableSource(Protocol):
@@ -95,7 +76,7 @@ class RowPlan:
 
     schema: TableSchema
     columns: tuple[Column, ...]  # the columns to read, in table order
-    parse: tuple[Callable[[Values], pa.Array], ...]  # a parser for each of them
+    parse: tuple[Parser, ...]  # a parser for each of them
     requested: np.ndarray  # their numbers in the layout
     keys: np.ndarray  # numbers of the key columns in the layout
     key_names: frozenset[str]
@@ -254,7 +235,7 @@ class EntryDecoder:
             schema,
             columns,
             tuple(
-                self._parser(column, layout[position], schema)
+                value_parser(column, layout[position], schema, self._zone_us)
                 for column, position in zip(columns, positions, strict=True)
             ),
             np.array(positions, np.int64),
@@ -267,8 +248,8 @@ class EntryDecoder:
     def _checked(self, plan: RowPlan, column: Column, parsed: pa.Array | tuple[pa.Array, int]) -> pa.Array:
         if not isinstance(parsed, tuple):
             return parsed
-        array, impossible = parsed
-        if impossible:
+        array, invalid = parsed
+        if invalid:
             if column.name.casefold() in plan.key_names:
                 raise DecodeError(
                     "A zero or invalid date in a key column has no value in the target.",
@@ -276,52 +257,8 @@ class EntryDecoder:
                 )
             if (plan.schema.name, column.name) not in self.invalid_dates:
                 log.warning("zero or invalid dates of %s.%s become NULL (logged once)", plan.schema.name, column.name)
-            self.invalid_dates[plan.schema.name, column.name] += impossible
+            self.invalid_dates[plan.schema.name, column.name] += invalid
         return array
-
-    def _parser(self, column: Column, received: LayoutColumn, schema: TableSchema) -> Callable[[Values], pa.Array]:
-        kind = column.kind
-        if kind in _UNREADABLE:
-            raise SchemaMismatch(
-                f"Canal cannot read {kind.value.upper()} columns.",
-                hint=_BINLOG_HINT,
-                table=schema.name,
-                column=column.name,
-            )
-        if kind in _INTEGERS or kind in (Kind.BIT, Kind.YEAR):
-            return _integer_parser(column)
-        if kind is Kind.DECIMAL:
-            if column.precision > 38:
-                return lambda values: _decimal_texts(values, column.scale)
-            return lambda values: _decimals(values, column.precision, column.scale)
-        if kind in (Kind.FLOAT, Kind.DOUBLE):
-            return lambda values: _floats(values, column.arrow)
-        if kind is Kind.DATE:
-            return _dates
-        if kind in (Kind.DATETIME, Kind.TIMESTAMP):
-            zone_us = self._zone_us if kind is Kind.TIMESTAMP else 0
-            return lambda values: _moments(values, zone_us, column.arrow)
-        if kind is Kind.ENUM:
-            return lambda values: text.enum_array(_whole(values, 0, 65535), values[2] >= 0, column.labels)
-        if kind is Kind.SET:
-            return lambda values: text.set_array(*_bit_masks(values), column.labels)
-        if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY):
-            width = column.length if kind is Kind.BINARY else None
-            return lambda values: text.binary_array(*_as_bytes(values), width)
-        if kind is Kind.JSON:
-            return _json
-        if kind is Kind.TEXT and received.as_bytes:
-            return lambda values: text.utf8_array(*_as_bytes(values))
-        if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and column.charset not in ("utf8mb4", "utf8mb3", "ascii"):
-            if column.charset in NOT_ASCII:
-                raise SchemaMismatch(
-                    f"Canal reads every text as UTF-8, but {column.charset} has other bytes even for ASCII characters.",
-                    hint=_CHARSET_HINT,
-                    table=schema.name,
-                    column=column.name,
-                )
-            return _undamaged
-        return lambda values: text.utf8_array(*values)
 
 
 def _without_position(fault: int, table: str, at: str) -> CdcError:
@@ -332,7 +269,7 @@ def _without_position(fault: int, table: str, at: str) -> CdcError:
             table=table,
             at=at,
         )
-    return DecodeError("A row from Canal is not a valid protobuf message.", hint=_RESYNC, table=table, at=at)
+    return DecodeError("A row from Canal is not a valid protobuf message.", hint=RESYNC_HINT, table=table, at=at)
 
 
 def _grouped(members: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
@@ -351,138 +288,3 @@ def _numbered(
     ends = np.cumsum(rows)
     sequence = np.arange(1, ends[-1] + 1, dtype=np.int64) + np.repeat(bases[members] - (ends - rows), rows)
     return Changes(plan.schema, pa.RecordBatch.from_arrays([*arrays, pa.array(sequence)], schema=plan.arrow))
-
-
-def _bad(values: Values, row: int, what: str) -> DecodeError:
-    data, starts, lengths = values
-    shown = data[starts[row] : starts[row] + min(lengths[row], 60)].tobytes().decode("utf-8", "replace")
-    return DecodeError(f"The text {shown!r} from Canal is not {what}.", hint=_RESYNC, row=row)
-
-
-def _whole(values: Values, low: int, high: int) -> np.ndarray:
-    out = np.empty(len(values[1]), np.int64)
-    row = kernels.integers(*values, low, high, out)
-    if row >= 0:
-        raise _bad(values, row, f"an integer from {low} to {high}")
-    return out
-
-
-def _integer_parser(column: Column) -> Callable[[Values], pa.Array]:
-    bits = column.length if column.kind is Kind.BIT else _INTEGERS.get(column.kind, 16)
-    unsigned = column.unsigned or column.kind in (Kind.BIT, Kind.YEAR)
-    if bits == 64 and unsigned:
-        return lambda values: _decimals(values, 20, 0)
-    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    kind = column.arrow
-    store = kind.to_pandas_dtype()
-
-    def parse(values: Values) -> pa.Array:
-        return pa.array(_whole(values, low, high).astype(store), kind, mask=_mask(values))
-
-    return parse
-
-
-def _mask(values: Values) -> np.ndarray | None:
-    null = values[2] < 0
-    return null if null.any() else None
-
-
-def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
-    count = len(values[1])
-    out = np.empty((count, 2), np.uint64)
-    row = kernels.decimals(*values, precision, scale, out)
-    if row >= 0:
-        raise _bad(values, row, f"a DECIMAL({precision},{scale})")
-    null = _mask(values)
-    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    return pa.Array.from_buffers(pa.decimal128(precision, scale), count, [validity, pa.py_buffer(out)])
-
-
-def _decimal_texts(values: Values, scale: int) -> pa.Array:
-    """Return DECIMALs of more than 38 digits as text. This is Python work per value, but such columns are rare."""
-    texts = text.utf8_array(*values).to_pylist()
-    return pa.array([each if each is None else _scaled(each, scale) for each in texts], pa.string())
-
-
-def _scaled(number: str, scale: int) -> str:
-    whole, _, after = number.partition(".")
-    return f"{whole}.{after[:scale]:0<{scale}}" if scale else whole
-
-
-def _floats(values: Values, kind: pa.DataType) -> pa.Array:
-    try:
-        return pc.cast(text.utf8_array(*values), kind)
-    except pa.ArrowInvalid as error:
-        raise DecodeError(f"A text from Canal is not a {kind}: {error}.", hint=_RESYNC, row=0) from error
-
-
-def _dates(values: Values) -> tuple[pa.Array, int]:
-    out = np.empty(len(values[1]), np.int32)
-    valid = np.empty(len(values[1]), np.bool_)
-    row, impossible = kernels.dates(*values, out, valid)
-    if row >= 0:
-        raise _bad(values, row, "a date")
-    return pa.array(out, pa.date32(), mask=None if valid.all() else ~valid), impossible
-
-
-def _moments(values: Values, minus_us: int, kind: pa.DataType) -> tuple[pa.Array, int]:
-    out = np.empty(len(values[1]), np.int64)
-    valid = np.empty(len(values[1]), np.bool_)
-    row, impossible = kernels.moments(*values, minus_us, out, valid)
-    if row >= 0:
-        raise _bad(values, row, "a date and time")
-    return pa.array(out, kind, mask=None if valid.all() else ~valid), impossible
-
-
-def _bit_masks(values: Values) -> tuple[np.ndarray, np.ndarray]:
-    """Return SET values as bit masks. 64 members need all bits of an unsigned word."""
-    out = np.empty((len(values[1]), 2), np.uint64)
-    row = kernels.decimals(*values, 20, 0, out)
-    if row >= 0:
-        raise _bad(values, row, "a bit mask")
-    return out[:, 0].copy(), values[2] >= 0
-
-
-def _as_bytes(values: Values) -> Values:
-    """Return the bytes that Canal sent as characters U+0000 to U+00FF."""
-    data, starts, lengths = values
-    out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
-    new_starts, new_lengths = np.empty_like(starts), np.empty_like(lengths)
-    row = kernels.latin1_bytes(data, starts, lengths, out, new_starts, new_lengths)
-    if row >= 0:
-        raise _bad(values, row, "bytes written as Latin-1")
-    return out, new_starts, new_lengths
-
-
-def _json(values: Values) -> pa.Array:
-    """Return JSON text. A document without bytes is the server's JSON null."""
-    array = text.utf8_array(*values)
-    # For a partial update, Canal sends an expression such as JSON_REPLACE(col, '$.a', 1) instead of the document.
-    row = _first(pc.starts_with(array, "JSON_"))
-    if row is not None:
-        raise UnsupportedRowFormat(
-            "A JSON value is logged as a change of the earlier value (PARTIAL_JSON).",
-            hint=f"Set binlog_row_value_options='' on the server. {GAP_HINT}",
-            row=row,
-        )
-    empty = values[2] == 0
-    return pc.if_else(pa.array(empty), "null", array) if empty.any() else array
-
-
-def _undamaged(values: Values) -> pa.Array:
-    """Return text of a charset that Canal reads as UTF-8. Only ASCII characters have the same bytes in both."""
-    array = text.utf8_array(*values)
-    row = _first(pc.invert(pc.string_is_ascii(array)))
-    if row is not None:
-        raise DecodeError(
-            "Canal has damaged a text that is not ASCII, because it reads every charset as UTF-8.",
-            hint=_CHARSET_HINT,
-            row=row,
-        )
-    return array
-
-
-def _first(mask: pa.Array) -> int | None:
-    """Return the first row that is true, or None."""
-    row = pc.index(mask, True).as_py()
-    return None if row < 0 else int(row)

@@ -4,7 +4,7 @@
 
     client --Message--> fetcher (thread) --Entries--> repeats, xa --> transactions --Batch--> CanalReceiver.get
                ^                |                                           |
-               +----- acks -----+                 entries, kernels: rows; table_registry: schemas, statements
+               +----- acks -----+                 entries, value_parsers: rows; table_registry: schemas, statements
 
 The cursor of the Canal server decides where the stream continues, not the job. The job's position is used only to drop
 entries that arrive again, and to detect missing ones. Everything except the fetcher runs on the Consumer's thread.

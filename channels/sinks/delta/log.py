@@ -13,7 +13,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,18 +51,38 @@ class DurableLogs:
 
         Raises: CommitFailedError - another writer has committed meanwhile; OSError.
         """
-        self.sync(folder, found.version())
+
+        def write(properties: CommitProperties) -> None:
+            found.create_write_transaction(
+                actions, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
+            )
+
+        self.commit(found, folder, write, len(actions), mark, transactions)
+
+    def commit(
+        self,
+        found: DeltaTable,
+        folder: Path,
+        write: Callable[[CommitProperties], None],
+        count: int,
+        mark: str | None,
+        transactions: Sequence[Transaction] = (),
+    ) -> None:
+        """Commit durably by ``write``, as the next version after ``found``. ``count``: files added and removed.
+
+        Raises: CommitFailedError - another writer has committed meanwhile; OSError.
+        """
+        version = found.version()
+        self.sync(folder, version)
         sync_path(folder)  # data files must be durable before the log refers to them
-        metadata = {_COUNT: str(len(actions)), **({MARK: mark} if mark else {})}
+        metadata = {_COUNT: str(count), **({MARK: mark} if mark else {})}
         properties = CommitProperties(
             custom_metadata=metadata,
             max_commit_retries=0,  # the actions are valid only for the version from which they were computed
             app_transactions=list(transactions),
         )
-        found.create_write_transaction(
-            actions, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
-        )
-        self.sync(folder, found.version() + 1)
+        write(properties)
+        self.sync(folder, version + 1)
 
     def sync(self, folder: Path, version: int) -> None:
         """Make the log durable up to ``version``, also entries of other writers. Raises: OSError."""

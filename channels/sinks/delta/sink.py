@@ -19,28 +19,25 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, TableFeatures
-from deltalake.exceptions import CommitFailedError
 
-from cdc.errors import PreparedLoadLost, SinkLimitExceeded, SinkUnavailable, TargetMismatch
+from cdc.errors import PreparedLoadLost, SinkLimitExceeded
 from cdc.model.batch import PreparedLoad, TargetState
-from cdc.retry import Backoff
-from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
+from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.delta import table as delta_tables
+from channels.sinks.delta.alter import DeltaAlterer
+from channels.sinks.delta.commits import TableCommits, add_features, refuse
 from channels.sinks.delta.files import STAGING, StagedFileWriter, folder_missing, make_folder, sync_path, unavailable
 from channels.sinks.delta.keys import smallest_keys
 from channels.sinks.delta.log import LOG, DurableLogs, truncated_entries
 from channels.sinks.delta.maintenance import DeltaMaintenance
 from channels.sinks.delta.marker import MARKER, read_marker, write_marker
-from channels.sinks.delta.merge import Action, Merge, MergeLoad, table_files
+from channels.sinks.delta.merge import Merge, MergeLoad, table_files
 from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import FolderOwnership
 from channels.sinks.delta.sink_checkpoint import (
-    committed_checkpoint,
     has_committed,
     mark_to_json,
     newest_mark,
-    refuse_ahead,
-    refuse_foreign,
     transaction,
 )
 from channels.sinks.delta.staging import Staging
@@ -48,9 +45,6 @@ from channels.sinks.delta.table_paths import check_root, refuse_shared, table_fo
 from channels.sinks.labels import label_for
 
 logger = logging.getLogger(__name__)
-
-_COMMIT_TRIES = 5  # another writer, for example OPTIMIZE, may commit between the read of the table and this commit
-_COMMIT_DELAY_S = 0.05
 
 
 class DeltaSink:
@@ -86,6 +80,8 @@ class DeltaSink:
         self._maintenance = DeltaMaintenance(
             self._tables, self._folder, self._logs, self._ownership.check_all, retention_s
         )
+        self._commits = TableCommits(self._tables, self._folder, self._logs)
+        self._alterer = DeltaAlterer(self._tables, self._folder, self._logs, self._ownership, self._file_threads)
         self._met: dict[str, TargetTable] = {}  # the last mapping that matched the columns of a table
         self._has_root = False  # whether the root had its marker at the last read
 
@@ -93,7 +89,7 @@ class DeltaSink:
         """See ``Sink``."""
         self._refuse_missing_root()
         folder = self._folder(table.name)
-        self._refuse(table.name, self.describe(table))
+        refuse(table.name, folder, self.describe(table))
         refuse_shared(table.name, folder, map(self._folder, self._tables.with_log_of(table.name)))
         self._met[table.name] = table
         found = self._tables.open(table.name)
@@ -103,20 +99,7 @@ class DeltaSink:
             self._create(table, folder)
             found = self._tables.open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
-            self._add_invariants(found, folder)
-
-    def _refuse(self, table: str, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            if finding.fatal:
-                raise TargetMismatch(finding.problem, hint=finding.hint, table=table, path=self._folder(table))
-
-    def _add_invariants(self, found: DeltaTable, folder: Path) -> None:
-        """Add the feature of NOT NULL, which deltalake omits: Spark does not read the table without it."""
-        try:
-            found.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
-            self._logs.sync(folder, found.version())
-        except OSError as error:
-            raise unavailable(error, folder / LOG) from error
+            add_features(found, folder, self._logs, [TableFeatures.Invariants])
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:
@@ -194,7 +177,11 @@ class DeltaSink:
         """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
         if self._met.get(table.name) != table:
             found = self._tables.open(table.name, fresh=True)
-            self._refuse(table.name, delta_tables.differences(found, table) if found is not None else ())
+            refuse(
+                table.name,
+                self._folder(table.name),
+                delta_tables.differences(found, table) if found is not None else (),
+            )
             self._met[table.name] = table
         return self._staging.writer(table)
 
@@ -281,6 +268,29 @@ class DeltaSink:
         """See ``Maintainable``: compact small files, and delete files that no version within the retention needs."""
         self._maintenance.run(tables)
 
+    @property
+    def alters_in_one_commit(self) -> bool:
+        """See ``TableAlterer``."""
+        return True
+
+    def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """See ``TableAlterer``."""
+        return self._alterer.check(table, steps)
+
+    def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
+        """See ``TableAlterer``."""
+        self._refuse_missing_root()
+        self._ownership.check(mark)
+        self._met.pop(table.name, None)
+        if self._tables.open(table.name) is None and not self._tables.is_known(table.name):
+            return  # it is created with the columns after the steps
+        self._alterer.begin()
+        self._commits.commit(table.name, mark, lambda found: self._alterer.alter(found, table, steps, mark))
+
+    def stop_altering(self) -> None:
+        """See ``TableAlterer``."""
+        self._alterer.stop()
+
     def close(self) -> None:
         """See ``Sink``."""
         self._table_threads.shutdown(wait=True)
@@ -289,41 +299,14 @@ class DeltaSink:
         self._staging.close()
 
     def _commit_table(self, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
-        backoff = Backoff(_COMMIT_DELAY_S)
-        for _ in range(_COMMIT_TRIES):
-            found = self._tables.open(table)
-            if found is None:
-                raise self._tables.missing_error(table)
-            done = committed_checkpoint(found, mark.job, mark.incarnation)
-            self._tables.refuse_older(table, done)
-            if done == mark.checkpoint:
-                self._make_durable(found, table)  # a repeat
-                return
-            if done is not None:
-                refuse_ahead(table, mark, done)
-            else:
-                refuse_foreign(found, table, mark)
-            self._refuse(table, delta_tables.unwritable(found))
-            lost = [label_for(load.name) for load in loads if not self._staging.holds(load)]
-            if lost:
-                raise PreparedLoadLost(
-                    "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
-                )
-            try:
-                self._merge(found, table, loads, mark)
-                self._tables.note_committed(table, mark.checkpoint)
-                return
-            except CommitFailedError:
-                # the log has no part of this commit, so repeat it from the version of the other writer
-                logger.warning("table %s was changed by another writer during a merge", table)
-                backoff.wait()
-        raise SinkUnavailable(
-            f"Another writer changes the table continuously: {_COMMIT_TRIES} commits in a row conflicted with it.",
-            hint="Stop the other writer, for example an OPTIMIZE; the job compacts its tables automatically.",
-            table=table,
-        )
+        self._commits.commit(table, mark, lambda found: self._merge(found, table, loads, mark))
 
     def _merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
+        lost = [label_for(load.name) for load in loads if not self._staging.holds(load)]
+        if lost:
+            raise PreparedLoadLost(
+                "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
+            )
         folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
         schema = delta_tables.arrow_schema(found)
         started = time.monotonic()
@@ -339,22 +322,10 @@ class DeltaSink:
             name = f"part-{label_for(loads[0].name)}-{uuid.uuid4().hex[:16]}"
             actions = Merge(folder, schema, load, table_files(found, key), name).actions(self._file_threads)
             self._ownership.check(mark)
-            self._write_log(found, table, actions, mark)
+            self._logs.append(found, folder, actions, mark_to_json(mark), [transaction(mark)])
         except OSError as error:
             raise unavailable(error, folder) from error
         logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
-
-    def _write_log(self, found: DeltaTable, table: str, actions: list[Action], mark: SinkCheckpoint) -> None:
-        self._logs.append(found, self._folder(table), actions, mark_to_json(mark), [transaction(mark)])
-
-    def _make_durable(self, found: DeltaTable, table: str) -> None:
-        """Sync a commit of a process that was killed before it could sync it."""
-        folder = self._folder(table)
-        try:
-            sync_path(folder)
-            self._logs.sync(folder, found.version())
-        except OSError as error:
-            raise unavailable(error, folder / LOG) from error
 
     def _refuse_missing_root(self) -> None:
         """Raise SinkUnavailable if the root does not exist or, by its missing marker, is not mounted."""

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.schema import ArrayType, DataType, Field
 from deltalake.schema import Schema as DeltaSchema
 
-from channels.sinks.base import Finding, TargetTable
+from channels.sinks.base import Finding, TargetColumn, TargetTable
 
 CHECKPOINT_EVERY = 50  # versions of a table's log
 _SHORTEST_LOG_S = 60.0  # a reader that has listed the log must be able to read it
@@ -57,7 +57,11 @@ def create_table(table: TargetTable, folder: Path, retention_s: float) -> str:
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
     """Return the Arrow schema of a Delta table."""
-    schema = pa.schema(table.schema().to_arrow())
+    return plain_schema(pa.schema(table.schema().to_arrow()))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return an Arrow schema of deltalake with the types that the rows of a job have."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
@@ -67,12 +71,14 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def delta_schema(table: TargetTable) -> DeltaSchema:
     """Return the Delta schema of a target."""
-    fields = []
-    for column in table.columns:
-        kind = DeltaSchema.from_arrow(pa.schema([pa.field(column.name, column.arrow)])).fields[0].type
-        metadata = {"comment": column.comment} if column.comment else {}
-        fields.append(Field(column.name, kind, nullable=column.nullable, metadata=metadata))
-    return DeltaSchema(fields)
+    return DeltaSchema([delta_field(column) for column in table.columns])
+
+
+def delta_field(column: TargetColumn) -> Field:
+    """Return the Delta field of a target column."""
+    kind = DeltaSchema.from_arrow(pa.schema([pa.field(column.name, column.arrow)])).fields[0].type
+    metadata = {"comment": column.comment} if column.comment else {}
+    return Field(column.name, kind, nullable=column.nullable, metadata=metadata)
 
 
 def lacks_invariants(table: DeltaTable) -> bool:

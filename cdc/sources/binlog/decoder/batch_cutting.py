@@ -15,6 +15,7 @@ from cdc.sources.binlog.decoder import row_events
 from cdc.sources.binlog.decoder import row_layout as layout
 from cdc.sources.binlog.decoder.events import Malformed
 from cdc.sources.binlog.decoder.stream_state import StreamState
+from cdc.sources.binlog.decoder.table_plan import TablePlan
 from cdc.sources.binlog.decoder.xa import PreparedPiece
 
 DAMAGED = (
@@ -116,7 +117,7 @@ def _decode_slots(
 
 
 def _decode_slot(
-    stream: StreamState, slot: row_events.TablePlan, mine: np.ndarray, event_rows: np.ndarray
+    stream: StreamState, slot: TablePlan, mine: np.ndarray, event_rows: np.ndarray
 ) -> row_events.Decoded | row_events.DecodeFault:
     documents = _NO_DOCUMENTS
     unpacked = stream.buffer.inner_used

@@ -17,7 +17,8 @@ from cdc.mysql.values.arrow_arrays import valid_utf8
 from cdc.mysql.values.kernels import copy_32, inlined, kernel, load_u64, part, peek, store_32, store_64
 from cdc.mysql.values.numbers import put_16, put_32, put_64, put_decimal_64, put_decimal_128, put_small, put_wide
 from cdc.mysql.values.times import put_date, put_moment
-from cdc.sources.binlog.decoder.framing import BITMAPS_AT, COLUMNS, END, KIND, read_pint
+from cdc.sources.binlog.decoder.event_fields import read_pint
+from cdc.sources.binlog.decoder.framing import BITMAPS_AT, COLUMNS, END, KIND
 from cdc.sources.binlog.decoder.row_images import (
     ABSENT_COLUMN,
     PARTIAL_UPDATE,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.model.gtid import AnyGtidSet, GtidSet, MariadbGtidSet, parse_gtid_set
+from cdc.sources.binlog.decoder.event_fields import ORIGIN_BYTES
 from cdc.sources.binlog.decoder.events import uuid_text
-from cdc.sources.binlog.decoder.framing import GNO, ORIGIN, ORIGIN_BYTES
+from cdc.sources.binlog.decoder.framing import GNO, ORIGIN
 
 _MARIADB = 255
 

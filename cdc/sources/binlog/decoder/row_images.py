@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.mysql.values.kernels import inlined, kernel, load_u32, load_u64, part, peek, poke, same_bytes, trailing_zeros
-from cdc.sources.binlog.decoder.framing import BITMAPS_AT, COLUMNS, END, KIND, read_pint
+from cdc.sources.binlog.decoder.event_fields import read_pint
+from cdc.sources.binlog.decoder.framing import BITMAPS_AT, COLUMNS, END, KIND
 from cdc.sources.binlog.decoder.row_layout import (
     BAD_BITMAP,
     BIT,

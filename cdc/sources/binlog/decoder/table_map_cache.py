@@ -14,8 +14,8 @@ from cdc.errors import SchemaMismatch, TargetMismatch
 from cdc.model.position import Position
 from cdc.mysql.values.kernels import SLACK_BYTES
 from cdc.sources.binlog.decoder.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LENGTH, OFFSET, OMITTED, SKIPPED
-from cdc.sources.binlog.decoder.row_events import TablePlan, make_slot
 from cdc.sources.binlog.decoder.table_map import TableMap, parse_table_map, schema_of, table_name
+from cdc.sources.binlog.decoder.table_plan import TablePlan, plan_table
 
 if TYPE_CHECKING:
     from cdc.model.schema import TableSchema
@@ -108,7 +108,7 @@ class TableMapCache:
             return SKIPPED
         shape = (replace(schema, since=None), layout, reads)
         if shape not in self._by_shape:
-            self.slots.append(make_slot(table_map, schema, reads))
+            self.slots.append(plan_table(table_map, schema, reads))
             self._by_shape[shape] = len(self.slots) - 1
         return self._by_shape[shape]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.sources.binlog.decoder.framing import GNO, ORIGIN, ORIGIN_BYTES
+from cdc.sources.binlog.decoder.event_fields import ORIGIN_BYTES
+from cdc.sources.binlog.decoder.framing import GNO, ORIGIN
 from cdc.sources.binlog.decoder.gtid_tracker import _MARIADB, Gtids
 
 

@@ -12,17 +12,17 @@ from cdc.mysql.ddl_tokens import Unreadable
     ("definition", "why"),
     [
         ("(a VARCHAR(9))", "character set of column a is the default of the database"),
-        ("(a TEXT(99) CHARACTER SET latin1)", "has a length"),
+        ("(a TEXT(99))", "type of column a depends on the default character set"),
         ("(a REAL)", "type real"),
-        ("(a SERIAL)", "type serial"),
-        ("(a NVARCHAR(9))", "type nvarchar"),
+        ("(a NUMBER)", "type number"),
+        ("(a INT FIRST)", "FIRST of column a"),
         ("(a INT) SELECT 1 AS a", "another table"),
         ("(a INT) ENGINE=InnoDB AS SELECT 1", "another table"),
         ("(a INT) (SELECT 1)", "query"),
         ("(a INT) PARTITION BY HASH (a) PARTITIONS 2 VALUES ROW(1)", "another table"),
         ("LIKE other", "brackets"),
         ("(LIKE other)", "type other"),
-        ("(a ENUM(x'61'))", "character set"),
+        ("(a ENUM('a'))", "character set"),
         ("(a ENUM(x'61') CHARACTER SET latin1)", "a text is expected"),
         ("(a ENUM(_latin1'x') CHARACTER SET latin1)", "a text is expected"),
         ("(a SET('a' 'b') CHARACTER SET latin1)", "follow each other"),
@@ -43,6 +43,27 @@ def test_read_create_table_ambiguous_text_is_refused(definition: str, why: str) 
 def test_read_create_table_without_database_is_refused() -> None:
     with pytest.raises(Unreadable, match="names no database"):
         read_create_table("CREATE TABLE t (a INT)", database="")
+
+
+@pytest.mark.parametrize(
+    ("definition", "type_text"),
+    [
+        ("SERIAL", "bigint unsigned"),
+        ("NVARCHAR(9)", "varchar(9)"),
+        ("TEXT(99) CHARACTER SET latin1", "tinytext"),
+        ("LONG VARBINARY", "mediumblob"),
+        ("CHAR(4) BYTE", "binary(4)"),
+    ],
+)
+def test_read_create_table_other_spellings_are_read(definition: str, type_text: str) -> None:
+    found = read_create_table(f"CREATE TABLE shop.t (a {definition})", database="").schema
+    assert found.columns[0].type == type_text
+
+
+def test_read_create_table_ignores_mariadb_comment_on_mysql() -> None:
+    text = "CREATE TABLE t (a INT /*M! , b INT */)"
+    assert len(read_create_table(text, database="shop", mariadb=False).schema.columns) == 1
+    assert len(read_create_table(text, database="shop", mariadb=True).schema.columns) == 2
 
 
 def test_read_create_table_returns_unique_index_of_key() -> None:

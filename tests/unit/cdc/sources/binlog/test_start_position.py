@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.sources.binlog import start_position
+from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
 
 
@@ -34,7 +34,7 @@ class Stream:
 @pytest.mark.parametrize("heads", [[], [events.GTID_LIST], [events.START_ENCRYPTION]])
 def test_resolve_start_inside_a_transaction_raises(heads, kind, monkeypatch):
     kinds = [events.ROTATE, events.FORMAT_DESCRIPTION, *heads, kind]
-    monkeypatch.setattr(start_position, "BinlogStream", lambda *_, **__: Stream(kinds))
+    monkeypatch.setattr(event_scan, "BinlogStream", lambda *_, **__: Stream(kinds))
     server = SimpleNamespace(
         identity="a", mariadb=True, endpoint="db:3306", files=lambda: {"b.000001": 9999}, gtids_at=lambda *_: "0-1-5"
     )

@@ -16,7 +16,7 @@ import pytest
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, SEQUENCE, Kind
-from cdc.sources.canal import kernels
+from cdc.sources.canal import value_kernels
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.layout import LayoutColumn, column_of, schema_of
 from cdc.sources.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
@@ -184,7 +184,7 @@ def test_kernel_decimals_random_numbers_equal_python():
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     out = np.empty((len(texts), 2), np.uint64)
     data = np.frombuffer(b"".join(texts), np.uint8)
-    assert kernels.decimals(data, starts, lengths, 38, 10, out) == -1
+    assert value_kernels.decimals(data, starts, lengths, 38, 10, out) == -1
     words = out.view(np.int64)
     found = [(int(high) << 64) + int(low) for (_, high), (low, _) in zip(words, out, strict=True)]
     assert found == [int(number.scaleb(10)) for number in numbers]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.sources.canal.client import scramble411
+from cdc.sources.canal.connection import scramble411
 from cdc.sources.canal.protocol_pb2 import (
     Ack,
     BatchRef,

@@ -1,0 +1,103 @@
+"""What a statement does to the mapped tables, as ``ddl`` reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from cdc.model.table_names import table_text
+from cdc.mysql.ddl_tokens import Token
+from cdc.mysql.ddl_words import TableNames
+
+
+class EffectKind(Enum):
+    """The kinds of effects on mapped tables."""
+
+    NONE = "none"  # it affects no mapped table
+    HARMLESS = "harmless"  # it changes neither rows nor columns that the mapping reads
+    TOUCHES = "touches"  # it changes a mapped table: the job pauses before it
+    CREATES = "creates"  # it creates a mapped table
+    WRITES = "writes"  # it writes rows as a statement, without row events
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of one statement."""
+
+    kind: EffectKind
+    tables: tuple[str, ...] = ()  # mapped ones, "database.table"; of WRITES: every written table, mapped or not
+    reason: str = ""  # "DROP COLUMN price"
+    row_changing: bool = False  # rows may have been changed or deleted without row events
+    reshapes: bool = False  # columns that the mapping does not read were changed: the schema must be read again
+    may_rekey: bool = False  # an index was dropped that may have been the table's key
+    columns_stay: bool = False  # only rows were deleted
+
+
+class TableLookup(Protocol):
+    """The tables of the job."""
+
+    def maps(self, database: str, table: str) -> bool:
+        """Return whether a channel reads this table."""
+
+    def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
+        """Return the mapped tables seen so far: of this name, or of the whole database."""
+
+    def reads_column(self, database: str, table: str, column: str) -> bool:
+        """Return whether the channel reads this column, even if the column does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTables:
+    """The mapped tables, and the effects of common operations on them."""
+
+    names: TableNames
+    lookup: TableLookup
+
+    def named(self, tokens: Sequence[Token]) -> tuple[str, ...]:
+        """Return the mapped tables that names in ``tokens`` may mean."""
+        found = {}
+        for index, token in enumerate(tokens):
+            if not token.name:
+                continue
+            database, table = self.names.fold(self.names.database), self.names.fold(token.text)
+            if index >= 2 and tokens[index - 1].word == "." and tokens[index - 2].name:
+                database = self.names.fold(tokens[index - 2].text)
+            if self.lookup.maps(database, table):
+                found[table_text(database, table)] = True
+        return tuple(found)
+
+    def delete_rows(self, reason: str, named: Sequence[tuple[str, str]]) -> Effect:
+        """Return the effect of a statement that removes the rows of these tables."""
+        affected = tuple(dict.fromkeys(table_text(db, table) for db, table in named if self.lookup.maps(db, table)))
+        if not affected:
+            return Effect(EffectKind.NONE)
+        return Effect(EffectKind.TOUCHES, affected, reason, row_changing=True)
+
+    def drop_database(self, database: str, reason: str) -> Effect:
+        """Return the effect of DROP DATABASE."""
+        affected = self.lookup.known(database)
+        return Effect(EffectKind.TOUCHES, affected, reason, row_changing=True) if affected else Effect(EffectKind.NONE)
+
+    def drop_index(self, name: tuple[str, str], index: str) -> Effect:
+        """Return the effect of a dropped index, which may have been the key."""
+        if not self.lookup.maps(*name):
+            return Effect(EffectKind.NONE)
+        reason = f"DROP INDEX {index}"
+        if index.upper() == "PRIMARY":
+            return Effect(EffectKind.TOUCHES, (table_text(*name),), reason)
+        return Effect(EffectKind.HARMLESS, (table_text(*name),), reason, may_rekey=True)
+
+    def unreadable(self, names: Sequence[str], sql: str, tokens: Sequence[Token] = ()) -> Effect:
+        """Return the effect of a statement that cannot be read: on each mapped table that it may name."""
+        affected = self.named(tokens or [Token(name, "", True) for name in names])
+        if not affected:
+            return Effect(EffectKind.NONE)
+        return Effect(EffectKind.TOUCHES, affected, f"unreadable statement {sql[:80]!r}", row_changing=True)
+
+
+def phrase(tokens: Sequence[Token]) -> str:
+    """Return the beginning of a clause, for messages."""
+    text = " ".join(token.text for token in tokens[:6])
+    return text + (" ..." if len(tokens) > 6 else "")

@@ -1,0 +1,347 @@
+"""Read what a statement changes in the columns and rows of tables, and confirm it with the catalog.
+
+The statement gives the intent: renames, values of added columns, removed rows. The catalog, or the row metadata, gives
+the columns as they are. ``confirmed`` compares the two. Anything that is not certain raises ``Unreadable``.
+
+Source: MySQL manual, "Data Definition Statements"; MariaDB knowledge base, "ALTER TABLE".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from sqlglot.errors import SqlglotError
+
+from cdc.errors import SchemaMismatch
+from cdc.model.schema import Column, TableSchema
+from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
+from cdc.mysql.alter_clauses import ClauseReader
+from cdc.mysql.column_definition import TEXTS, Dialect
+from cdc.mysql.create_table import index_of, read_create_table
+from cdc.mysql.ddl_tokens import TokenCursor, bracketed, refuse, tokens_of
+from cdc.mysql.ddl_words import (
+    DATABASE,
+    DML,
+    INDEX,
+    OTHER_OBJECTS,
+    SESSION,
+    TableNames,
+    contains_statement,
+    is_other_object,
+    skip_wait,
+    split_settings,
+)
+from cdc.mysql.value_changes import can_change_values
+
+SchemaOf = Callable[[str, str], TableSchema | None]
+_MEANINGS = re.compile(r"sql_mode|time_zone|timestamp|character_set|collation|names|innodb_strict", re.IGNORECASE)
+
+
+def read_changes(
+    sql: str,
+    *,
+    database: str,
+    schema_of: SchemaOf,
+    tables_of: Callable[[str], Iterable[str]] = lambda database: (),
+    charset_of: Callable[[str], str] = lambda database: "",
+    dialect: Dialect | None = None,
+    fold_case: bool = False,
+) -> tuple[TableChange, ...]:
+    """Return what ``sql`` changes in tables, in the order in which the changes apply; () for other statements.
+
+    ``database``: the default one. ``schema_of``: a table before the statement, None if it is not known; changes of such
+    a table are omitted, except for RENAME TABLE and CREATE TABLE. ``tables_of``: the known tables of a database, for
+    DROP DATABASE. ``charset_of``: the default charset of a database, for CREATE TABLE; "" if it is not known.
+    ``fold_case``: see ``TableNames``.
+    Raises: Unreadable - with the reason: the statement is not supported, or its result is not certain.
+    """
+    dialect = dialect or Dialect()
+    arguments = (database, schema_of, tables_of, charset_of)
+    if dialect.mariadb is not None:
+        return _StatementReader(*arguments, dialect, fold_case).read(sql)
+    found = [
+        _StatementReader(*arguments, replace(dialect, mariadb=mariadb), fold_case).read(sql)
+        for mariadb in (False, True)
+    ]
+    if found[0] != found[1]:
+        refuse("MySQL and MariaDB read it in different ways, and the server is not known")
+    return found[0]
+
+
+class _StatementReader:
+    def __init__(
+        self,
+        database: str,
+        schema_of: SchemaOf,
+        tables_of: Callable[[str], Iterable[str]],
+        charset_of: Callable[[str], str],
+        dialect: Dialect,
+        fold_case: bool,
+    ) -> None:
+        self._names = TableNames(database, fold_case)
+        self._schema_of = schema_of
+        self._tables_of = tables_of
+        self._charset_of = charset_of
+        self._dialect = dialect
+
+    def read(self, sql: str) -> tuple[TableChange, ...]:
+        settings, sql = split_settings(sql)
+        try:
+            cursor = TokenCursor(tokens_of(sql, self._dialect.ansi_quotes, mariadb=bool(self._dialect.mariadb)))
+        except SqlglotError:
+            refuse("it is not valid SQL")
+        if cursor.done:
+            return ()
+        if contains_statement(cursor):
+            refuse("it runs another statement")
+        first = cursor.word()
+        if first in SESSION or first in DML or (first, cursor.word(1)) == ("RENAME", "USER"):
+            return ()
+        if _MEANINGS.search(settings):
+            refuse("its settings change the meaning of the statement")
+        if "\\" in sql and not self._dialect.backslash_escapes:
+            refuse("the meaning of a backslash depends on sql_mode")
+        if first not in _STATEMENTS:
+            refuse(f"{cursor.rest()[0].text} is not known")
+        cursor.at += 1
+        return tuple(_STATEMENTS[first](self, cursor, sql))
+
+    # --- the kinds of statement ---
+
+    def _create(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
+        replaces = cursor.take("OR", "REPLACE")
+        if cursor.take("TEMPORARY"):
+            return
+        if cursor.take("TABLE"):
+            yield from self._create_table(cursor, sql, replaces=replaces)
+        elif cursor.take_any(DATABASE):
+            if replaces:
+                cursor.if_exists()
+                yield from self._drop_database(cursor)
+        elif is_other_object(cursor) and cursor.word() not in INDEX - {"SPATIAL"}:
+            return
+        elif is_other_object(cursor, frozenset(("INDEX",))):
+            yield from self._create_index(cursor)
+        else:
+            refuse("CREATE has an unknown form")
+
+    def _create_table(self, cursor: TokenCursor, sql: str, *, replaces: bool) -> Iterator[TableChange]:
+        only_missing = cursor.if_exists()
+        name = self._names.read(cursor)
+        known = self._schema_of(*name)
+        if only_missing and known is not None:
+            return
+        is_like = cursor.take("LIKE") or cursor.take("(", "LIKE")
+        if is_like:
+            other = self._schema_of(*self._names.read(cursor))
+            if other is None:
+                refuse("its columns are those of a table that is not known")
+            found = replace(other, database=name[0], table=name[1], since=None)
+        else:
+            charset = self._charset_of(name[0])
+            definition = read_create_table(sql, database=name[0], charset=charset, dialect=self._dialect)
+            found = replace(definition.schema, database=name[0], table=name[1])
+        if replaces and known is not None:
+            yield TableChange(known, known, rows=ChangeKind.DROP_TABLE)
+        yield TableChange(_unknown(name), found, rows=ChangeKind.CREATE_TABLE)
+
+    def _create_index(self, cursor: TokenCursor) -> Iterator[TableChange]:
+        cursor.take("ONLINE") or cursor.take("OFFLINE")
+        is_unique = cursor.take("UNIQUE")
+        while not cursor.take("INDEX"):
+            cursor.at += 1
+        cursor.if_exists()
+        index = cursor.name()
+        while not cursor.take("ON"):
+            if cursor.done:
+                refuse("CREATE INDEX has an unknown form")
+            cursor.at += 1
+        before = self._schema_of(*self._names.read(cursor))
+        if not is_unique or before is None:
+            return
+        reader = ClauseReader(before, self._names, self._dialect)
+        skip_wait(cursor)
+        reader.alteration.indexes.append(index_of(index, bracketed(cursor)))
+        yield from _unless_equal(reader.alteration.result())
+
+    def _drop(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
+        if cursor.take("TEMPORARY"):
+            return
+        if cursor.take("TABLE") or cursor.take("TABLES"):
+            cursor.if_exists()
+            dropped = [self._names.read(cursor)]
+            while cursor.take(","):
+                dropped.append(self._names.read(cursor))
+            for name in dropped:
+                yield from self._removes(name, ChangeKind.DROP_TABLE)
+        elif cursor.take_any(DATABASE):
+            yield from self._drop_database(cursor)
+        elif cursor.take("INDEX") or cursor.take("ONLINE", "INDEX") or cursor.take("OFFLINE", "INDEX"):
+            yield from self._drop_index(cursor)
+        elif not cursor.take_any(OTHER_OBJECTS | {"PREPARE"}):
+            refuse("DROP has an unknown form")
+
+    def _drop_database(self, cursor: TokenCursor) -> Iterator[TableChange]:
+        cursor.if_exists()
+        database = self._names.fold(cursor.name())
+        for table in self._tables_of(database):
+            yield from self._removes((database, table), ChangeKind.DROP_DATABASE)
+
+    def _drop_index(self, cursor: TokenCursor) -> Iterator[TableChange]:
+        cursor.if_exists()
+        index = cursor.name()
+        if not cursor.take("ON"):
+            refuse("DROP INDEX has an unknown form")
+        before = self._schema_of(*self._names.read(cursor))
+        if before is not None:
+            reader = ClauseReader(before, self._names, self._dialect)
+            reader.alteration.drops_primary = index.upper() == "PRIMARY"
+            reader.alteration.may_drop_key = True
+            yield from _unless_equal(reader.alteration.result())
+
+    def _removes(self, name: tuple[str, str], kind: ChangeKind) -> Iterator[TableChange]:
+        known = self._schema_of(*name)
+        if known is not None:
+            yield TableChange(known, known, rows=kind)
+
+    def _truncate(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
+        cursor.take("TABLE")
+        yield from self._removes(self._names.read(cursor), ChangeKind.TRUNCATE_TABLE)
+
+    def _rename(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
+        if not (cursor.take("TABLE") or cursor.take("TABLES")):
+            refuse("RENAME has an unknown form")
+        cursor.if_exists()
+        renamed: dict[tuple[str, str], TableSchema | None] = {}  # tables at this point of the statement
+        while not cursor.done:
+            old = self._names.read(cursor)
+            skip_wait(cursor)
+            if not cursor.take("TO"):
+                refuse("RENAME has an unknown form")
+            new = self._names.read(cursor)
+            before = (renamed[old] if old in renamed else self._schema_of(*old)) or _unknown(old)
+            after = replace(before, database=new[0], table=new[1], since=None)
+            renamed[old], renamed[new] = None, after
+            yield TableChange(before, after, rows=ChangeKind.RENAME_TABLE)
+            if not cursor.done and not cursor.take(","):
+                refuse("RENAME has an unknown form")
+
+    def _alter(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
+        cursor.take("ONLINE") or cursor.take("OFFLINE")
+        ignores = cursor.take("IGNORE")
+        if not cursor.take("TABLE"):
+            if is_other_object(cursor, OTHER_OBJECTS | DATABASE):
+                return
+            refuse("ALTER has an unknown form")
+        cursor.if_exists()
+        name = self._names.read(cursor)
+        skip_wait(cursor)
+        before = self._schema_of(*name)
+        if before is None:
+            yield from self._alter_unknown(name, cursor)
+            return
+        reader = ClauseReader(before, self._names, self._dialect)
+        reader.read(cursor.rest(), ignores=ignores)
+        yield from _unless_equal(reader.alteration.result())
+        for other in reader.exchanged:
+            yield from self._removes(other, ChangeKind.DROP_PARTITION)
+
+    def _alter_unknown(self, name: tuple[str, str], cursor: TokenCursor) -> Iterator[TableChange]:
+        """ALTER of a table that is not known: it may be renamed to a known name, or swap rows with a known table."""
+        reader = ClauseReader(_unknown(name), self._names, self._dialect)
+        reader.read_tables(cursor.rest())
+        for other in reader.exchanged:
+            yield from self._removes(other, ChangeKind.DROP_PARTITION)
+        if reader.alteration.name != name:
+            yield TableChange(_unknown(name), _unknown(reader.alteration.name), rows=ChangeKind.RENAME_TABLE)
+
+
+_STATEMENTS = {
+    "CREATE": _StatementReader._create,
+    "DROP": _StatementReader._drop,
+    "ALTER": _StatementReader._alter,
+    "TRUNCATE": _StatementReader._truncate,
+    "RENAME": _StatementReader._rename,
+}
+
+
+def _unknown(name: tuple[str, str]) -> TableSchema:
+    return TableSchema(*name, (), ())
+
+
+def _unless_equal(change: TableChange) -> Iterator[TableChange]:
+    """Yield the change if there is one: a new index, for example, changes nothing that a TableSchema has."""
+    same_columns = change.before.same_shape(change.after) and change.before.charset == change.after.charset
+    if not same_columns or change.columns or change.rows is not None or not change.key_is_certain:
+        yield change
+
+
+def confirmed(change: TableChange, found: TableSchema) -> TableChange:
+    """Return ``change`` with the exact types, comments, charsets and key of ``found``, the catalog's description.
+
+    Calls: only if no later statement has changed the table, because the catalog describes it as it is now.
+    Raises: SchemaMismatch - ``found`` is not the table that the statement leads to.
+    """
+    after = change.after
+    key_differs = change.key_is_certain and bool(after.columns) and found.key != after.key
+    if after.columns and (key_differs or list(map(_shape, after.columns)) != list(map(_shape, found.columns))):
+        raise _mismatch(after, found)
+    for computed, real in zip(after.columns, found.columns, strict=False):
+        if (computed.charset and computed.charset != real.charset) or not _same_labels(computed, real):
+            raise _mismatch(after, found)
+    renamed = {
+        each.old.name: each.new.name
+        for each in change.columns
+        if each.kind is ChangeKind.RENAME_COLUMN and each.old is not None and each.new is not None
+    }
+    key = tuple(renamed.get(name, name) for name in change.before.key)
+    return replace(
+        change,
+        after=replace(found, since=None),
+        columns=tuple(_exact(each, found) for each in change.columns),
+        key_changed=key != found.key if after.columns else change.key_changed,
+        key_is_certain=True,
+    )
+
+
+def _shape(column: Column) -> tuple[object, ...]:
+    return (
+        column.name, column.kind, column.unsigned, column.length, column.precision, column.scale, column.fsp,
+        column.generated, len(column.labels),
+    )  # fmt: skip
+
+
+def _same_labels(computed: Column, real: Column) -> bool:
+    """Compare labels. information_schema has ? for characters outside the basic plane."""
+    pairs = zip(computed.labels, real.labels, strict=True)
+    return all(one == other or ("?" in other and len(one) == len(other)) for one, other in pairs)
+
+
+def _exact(change: ColumnChange, found: TableSchema) -> ColumnChange:
+    if change.new is None or change.kind is ChangeKind.RENAME_COLUMN:
+        return change
+    real = found.column(change.new.name)
+    if real.labels != change.new.labels:
+        real = replace(real, labels=change.new.labels)  # those of the statement have all characters
+    changes_values = change.changes_values
+    if change.old is not None and change.new.kind in TEXTS and not change.new.charset and not change.new.generated:
+        changes_values = can_change_values(change.old, real)
+    return replace(change, new=real, changes_values=changes_values)
+
+
+def _mismatch(computed: TableSchema, found: TableSchema) -> SchemaMismatch:
+    return SchemaMismatch(
+        "The table does not have the columns that follow from the statement.",
+        hint="Check whether another statement changed the table. Then run `cdc resume NAME`, or `cdc snapshot NAME` for "
+        "this table.",
+        table=computed.name,
+        statement_leads_to=_text(computed),
+        server_has=_text(found),
+    )
+
+
+def _text(schema: TableSchema) -> str:
+    columns = ", ".join(f"{each.name} {each.type}" + f" {each.charset}" * bool(each.charset) for each in schema.columns)
+    return f"{columns}; key ({', '.join(schema.key)})"

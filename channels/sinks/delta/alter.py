@@ -1,0 +1,211 @@
+"""Change the columns of a Delta table: all steps of a change become visible in one commit.
+
+Columns that are added without a value, or made nullable, change only the metadata. All other steps write each data file
+again, with the new columns. Column mapping is not used, because pyarrow readers return NULL for such columns.
+A column is never dropped by metadata alone, because old values would be visible if its name is added again.
+
+Source: the Delta protocol, "Change Metadata", "Transaction Identifiers"; docs/reference/schema-changes.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, TableFeatures
+from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Schema as DeltaSchema
+
+from cdc.errors import SinkUnavailable, TargetMismatch
+from channels.sinks.alter_plan import AlterPlan, PlannedColumn, alter_plan
+from channels.sinks.base import AlterStep, Finding, SinkCheckpoint, TargetColumn, TargetTable
+from channels.sinks.delta import table as delta_tables
+from channels.sinks.delta.commits import add_features
+from channels.sinks.delta.files import unavailable
+from channels.sinks.delta.log import NO_HOOKS, DurableLogs
+from channels.sinks.delta.merge import Action, TableFile, rows_of, table_files, write_files
+from channels.sinks.delta.open_tables import OpenTables
+from channels.sinks.delta.ownership import FolderOwnership
+from channels.sinks.delta.sink_checkpoint import mark_to_json, transaction
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaAlterer:
+    """Alters the tables of one sink. See ``channels.sinks.base.TableAlterer``."""
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        folder_of: Callable[[str], Path],
+        logs: DurableLogs,
+        ownership: FolderOwnership,
+        threads: Executor,
+    ) -> None:
+        """``threads``: rewrite data files, each thread one at a time."""
+        self._tables = tables
+        self._folder_of = folder_of
+        self._logs = logs
+        self._ownership = ownership
+        self._threads = threads
+        self._stopped = threading.Event()
+
+    def check(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """See ``TableAlterer.check_steps``. Reads the log only."""
+        found = self._tables.open(table.name)
+        if found is None:
+            return ()  # it is created with the columns after the steps
+        try:
+            plan = _plan(found, table.name, steps)
+        except TargetMismatch as error:
+            return (*delta_tables.unwritable(found), Finding(error.message, error.hint))
+        return (*delta_tables.unwritable(found), *_costs(plan, table.name, table_files(found, ())))
+
+    def alter(self, found: DeltaTable, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
+        """Commit ``steps`` to ``found`` as its next version. Raises: CommitFailedError; see ``TableAlterer.alter``."""
+        plan, folder, started = _plan(found, table.name, steps), self._folder_of(table.name), time.monotonic()
+        files = table_files(found, _key(found))
+        schema = _schema(found, plan)
+        try:
+            self._check_filled(plan, found, folder, table.name, files)
+            if _lacks_timestamps(found, schema):
+                features = [TableFeatures.TimestampWithoutTimezone, TableFeatures.Invariants]
+                add_features(found, folder, self._logs, features)
+            if plan.rewrites:
+                self._rewrite(found, folder, plan, schema, files, mark)
+            else:
+                self._change_metadata(found, folder, plan, schema, mark)
+        except OSError as error:
+            raise unavailable(error, folder) from error
+        verb = "rewrote" if plan.rewrites else "changed the metadata of"
+        logger.info("altered %s: %s %d files in %.3f s", table.name, verb, len(files), time.monotonic() - started)
+
+    def begin(self) -> None:
+        """Forget an earlier ``stop``. Calls: once before the tries of a change."""
+        self._stopped.clear()
+
+    def stop(self) -> None:
+        """Stop a running ``alter`` before its next data file: it raises SinkUnavailable. Calls: any thread."""
+        self._stopped.set()
+
+    def _check_filled(
+        self, plan: AlterPlan, found: DeltaTable, folder: Path, table: str, files: Sequence[TableFile]
+    ) -> None:
+        if not plan.filled:
+            return
+        known = {field.name: field for field in delta_tables.arrow_schema(found)}
+        schema = pa.schema([known[name] for name in dict(plan.filled)])
+        for file in files:
+            for rows in _groups(folder / file.path, schema):
+                plan.check_filled(table, rows)
+
+    def _change_metadata(
+        self, found: DeltaTable, folder: Path, plan: AlterPlan, schema: DeltaSchema, mark: SinkCheckpoint
+    ) -> None:
+        """Commit the new columns without files. A step that is done already commits only ``mark``."""
+        old = {field.name: field for field in found.schema().fields}
+        # deltalake adds the missing fields, and an existing one becomes nullable by a nullable field of its name
+        fields = [field for field in schema.fields if old.get(field.name) != field]
+        self._ownership.check(mark)
+
+        def write(properties: CommitProperties) -> None:
+            found.alter.add_columns(fields, commit_properties=properties, post_commithook_properties=NO_HOOKS)
+
+        if fields:
+            self._logs.commit(found, folder, write, 0, mark_to_json(mark), [transaction(mark)])
+        else:
+            self._logs.append(found, folder, [], mark_to_json(mark), [transaction(mark)])
+
+    def _rewrite(
+        self,
+        found: DeltaTable,
+        folder: Path,
+        plan: AlterPlan,
+        schema: DeltaSchema,
+        files: Sequence[TableFile],
+        mark: SinkCheckpoint,
+    ) -> None:
+        """Write all rows again, and commit the new files, the removal of the old ones and the columns together."""
+        old, new = delta_tables.arrow_schema(found), _arrow(schema)
+        key, name = _key(found), f"part-{uuid.uuid4().hex}"
+
+        def rewritten(number: int) -> list[Action]:
+            if self._stopped.is_set():
+                raise SinkUnavailable(
+                    "The change of the table was stopped. Nothing of it is visible.",
+                    hint="No action is needed: the next run of the job does it again.",
+                    path=folder,
+                )
+            path = folder / files[number].path
+            rows = (part for group in _groups(path, old) for part in plan.rows(group, new))
+            return write_files(rows, folder, f"{name}-{number}", new, key)
+
+        actions = [action for found_ in self._threads.map(rewritten, range(len(files))) for action in found_]
+
+        def write(properties: CommitProperties) -> None:
+            found.create_write_transaction(
+                actions, "overwrite", schema, commit_properties=properties, post_commithook_properties=NO_HOOKS
+            )
+
+        self._ownership.check(mark)
+        self._logs.commit(found, folder, write, len(actions) + len(files), mark_to_json(mark), [transaction(mark)])
+
+
+def _plan(found: DeltaTable, table: str, steps: Sequence[AlterStep]) -> AlterPlan:
+    types = delta_tables.arrow_schema(found).types
+    fields = found.schema().fields
+    columns = [TargetColumn(one.name, kind, one.nullable) for one, kind in zip(fields, types, strict=True)]
+    return alter_plan(table, columns, _key(found), steps)
+
+
+def _key(found: DeltaTable) -> list[str]:
+    key: list[str] = json.loads(found.metadata().configuration.get("cdc.key", "[]"))
+    return key
+
+
+def _costs(plan: AlterPlan, table: str, files: Sequence[TableFile]) -> Iterator[Finding]:
+    if plan.rewrites:
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        yield Finding(
+            f"The change writes all rows of {table} again: {rows} rows, {size} bytes.",
+            "No action is needed. Readers see the old table until the change is complete.",
+            fatal=False,
+        )
+
+
+def _schema(found: DeltaTable, plan: AlterPlan) -> DeltaSchema:
+    """Return the columns after the steps. Those that exist keep their metadata, for example their comment."""
+    old = {field.name: field for field in found.schema().fields}
+    return DeltaSchema([_field(one, old) for one in plan.columns])
+
+
+def _field(one: PlannedColumn, old: dict[str, Field]) -> Field:
+    new = delta_tables.delta_field(one.column)
+    if one.source is None:
+        return new
+    return Field(new.name, new.type, nullable=new.nullable, metadata=old[one.source].metadata)
+
+
+def _arrow(schema: DeltaSchema) -> pa.Schema:
+    return delta_tables.plain_schema(pa.schema(schema.to_arrow()))
+
+
+def _lacks_timestamps(found: DeltaTable, schema: DeltaSchema) -> bool:
+    """Return whether ``schema`` needs the feature of timestamps without zone, and the table does not have it."""
+    needs = any(field.type == PrimitiveType("timestamp_ntz") for field in schema.fields)
+    return needs and "timestampNtz" not in (found.protocol().writer_features or ())
+
+
+def _groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the row groups of a data file with the columns of ``schema``."""
+    with pq.ParquetFile(path, memory_map=True) as file:
+        for group in range(file.num_row_groups):
+            yield rows_of(file, schema, group)
