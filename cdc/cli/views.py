@@ -16,6 +16,7 @@ from rich.text import Text
 from cdc.api.models import JobStatus, SchemaChangeStatus, SnapshotTotal
 
 if TYPE_CHECKING:
+    from cdc.checks.ddl_preview import Preview
     from cdc.model.change_record import ChangeRecord, RecordedTable
     from channels.sinks.base import Finding
 
@@ -107,6 +108,21 @@ def changes_view(records: Iterable[ChangeRecord]) -> RenderableType:
             table.add_row(*first, Text(_printable(one.source)), Text(_table_changes(one)), Text(statement))
             first, statement = ("", "", ""), ""
     return table
+
+
+def preview_view(preview: Preview, console: Console) -> None:
+    """Print what a job would do with a statement, without markup."""
+    lines = [f"The job would pause. {preview.reason}", f"hint: {preview.hint}"] if preview.reason is not None else []
+    for one in preview.tables:
+        change = one.change
+        lines += [f"{change.source} -> {change.target}"]
+        lines += [f"  {line}" for line in _table_changes(change).splitlines()]
+        steps = [(" -> ".join(dict.fromkeys(filter(None, (step.old, step.new)))), step.action) for step in change.steps]
+        lines += [f"  step {number}: {action} {names}" for number, (names, action) in enumerate(steps, 1)]
+        lines += [f"  cost: {cost}" for cost in one.costs]
+    lines = lines or ["The statement changes no column and no row that the job reads. The job would continue."]
+    for line in lines:
+        console.print(_printable(line), markup=False, soft_wrap=True)
 
 
 def _table_changes(table: RecordedTable) -> str:
