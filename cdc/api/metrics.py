@@ -56,6 +56,14 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
     )
     split.add_metric((status.job,), status.split_transactions)
     yield split
+    changes = CounterMetricFamily(
+        "cdc_schema_changes",
+        "Changes of columns, keys and rows by DDL that the job has followed.",
+        labels=("job_name", "kind", "action"),
+    )
+    for one in status.schema_changes.counts:
+        changes.add_metric((status.job, one.kind.value, one.action.value), one.number)
+    yield changes
     if checkpoint is not None:
         seconds = GaugeMetricFamily(
             "cdc_checkpoint_seconds", "Duration of each part of the newest checkpoint.", labels=("job_name", "part")

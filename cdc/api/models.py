@@ -11,9 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from cdc.errors import with_job
+from cdc.model.change_record import ChangeCount, ChangeRecord, ChangeSummary, cut_statement
 from cdc.model.left_out import LeftOut
+from cdc.model.schema_change import ChangeKind, ChangePlan, ColumnMap
 from cdc.model.snapshot import SnapshotState, TableSnapshot
-from cdc.state.base import Checkpoint, CheckpointState, JobState, ResumeKind
+from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.identity import SinkIdentity, SourceIdentity
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class CheckpointStatus:
     id: int
     state: CheckpointState
     committed_at: str | None = None
-    closed_by: str | None = None  # interval, max_rows, max_bytes, idle, window, pause, ddl, end, start, snapshot
+    closed_by: CloseReason | None = None
     rows: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # buffer, prepare, commit, save
@@ -69,7 +71,7 @@ class CheckpointStatus:
             id=checkpoint.id,
             state=checkpoint.state,
             committed_at=checkpoint.committed_at,
-            closed_by=checkpoint.closed_by.value if checkpoint.closed_by else None,
+            closed_by=checkpoint.closed_by,
             rows=checkpoint.rows,
             bytes=checkpoint.bytes,
             seconds=checkpoint.seconds,
@@ -113,6 +115,69 @@ class SnapshotStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnDifference:
+    """A column in which a target differs from its source table, because a schema change was not applied."""
+
+    kind: ChangeKind  # of the change
+    column: str  # source column; of drop.column, the column that only the target has
+    target: str | None  # its target column; null: the target has none
+
+    @classmethod
+    def of(cls, columns: ColumnMap) -> tuple[ColumnDifference, ...]:
+        """Return the differences that ``columns`` has."""
+        renamed, added = ChangeKind.RENAME_COLUMN, ChangeKind.ADD_COLUMN
+        found = [cls(renamed if target else added, name, target) for name, target in sorted(columns.names.items())]
+        return (*found, *(cls(ChangeKind.DROP_COLUMN, name, name) for name in sorted(columns.kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentChange:
+    """A schema change whose steps are being taken."""
+
+    statement: str  # the first 4 KiB of it
+    step: int  # steps that are done
+    steps: int  # over all tables; 0: no target changes
+
+    @classmethod
+    def of(cls, plan: ChangePlan) -> CurrentChange:
+        """Return the status of ``plan``."""
+        return cls(cut_statement(plan.statement), plan.done, sum(len(table.steps) for table in plan.tables))
+
+
+@dataclass(frozen=True, slots=True)
+class LastChange:
+    """The newest schema change that is done. `cdc changes NAME` shows its steps, and all earlier ones."""
+
+    checkpoint: int
+    committed_at: str | None
+    statement: str  # the first 4 KiB of it
+    tables: tuple[str, ...]  # source tables
+
+    @classmethod
+    def of(cls, record: ChangeRecord) -> LastChange:
+        """Return the status of ``record``."""
+        tables = tuple(table.source for table in record.tables)
+        return cls(record.checkpoint, record.committed_at, record.statement, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangeStatus:
+    """The schema changes that the job has followed."""
+
+    applied: int = 0  # statements that the job has followed since its first start
+    last: LastChange | None = None
+    current: CurrentChange | None = None  # null: no change is being made
+    counts: tuple[ChangeCount, ...] = ()  # by kind and action
+
+    @classmethod
+    def of(cls, summary: ChangeSummary) -> SchemaChangeStatus:
+        """Return the status of ``summary``."""
+        last = LastChange.of(summary.last) if summary.last else None
+        current = CurrentChange.of(summary.current) if summary.current else None
+        return cls(summary.applied, last, current, summary.counts)
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelStatus:
     """One source table and its target table."""
 
@@ -126,6 +191,7 @@ class ChannelStatus:
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # null: all rows come from the stream
     invalid_dates: int = 0  # dates that became NULL since the start of the run
+    differences: tuple[ColumnDifference, ...] = ()  # columns of schema changes that were not applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +253,7 @@ class JobStatus:
     resumes: int = 0  # number of resumes that this driver has applied; PAUSED with a higher number is a new pause
     checkpoint: CheckpointStatus | None = None
     snapshot: SnapshotTotal = SnapshotTotal()  # the sums over ``channels``
+    schema_changes: SchemaChangeStatus = SchemaChangeStatus()
     channels: tuple[ChannelStatus, ...] = ()
     left_out: tuple[LeftOutStatus, ...] = ()
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
+from cdc.checks.ddl_preview import Preview, preview_statement
 from cdc.checks.mysql import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.config.models import Config
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
@@ -22,6 +23,7 @@ from cdc.pipeline.targets import lost_targets_of, sources_by_target
 from cdc.state.base import Checkpoint
 from channels.sinks.base import Finding, TargetTable
 from channels.sinks.stream_load.time_limit import TimeLimit
+from channels.task import RunIdentity
 from spark.java import check_spark
 from spark.settings import has_authentication
 
@@ -167,6 +169,34 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
 
     Raises: ConfigError - the source has no MySQL server; SourceUnavailable, SchemaMismatch, TargetMismatch.
     """
+    endpoint = _described_by(config)
+    with _built(config) as components:
+        return tuple(components.sink.ddl(_target(schema, components)) for schema in _schemas(endpoint, components))
+
+
+def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint: Checkpoint | None) -> Preview:
+    """Return what the job would do with ``statement``. Change nothing.
+
+    ``incarnation``, ``checkpoint``: of the job, if it has run.
+    Raises: ConfigError - the source has no MySQL server, or its statements are not followed; SourceUnavailable,
+    SchemaMismatch, SinkUnavailable.
+    """
+    if isinstance(config.source, CanalSourceConfig):
+        raise ConfigError(
+            "A job that reads from Canal pauses before each DDL statement.", hint="Use a source of type binlog."
+        )
+    endpoint = _described_by(config)
+    with _built(config) as components, Server(endpoint.within(CHECK_S)) as server:
+        names = mapped_tables(server, components.routes.maps)
+        schemas = table_schemas(server, names, components.routes.leave_out)
+        run = RunIdentity(config.name, incarnation, 0)
+        return preview_statement(
+            statement, schemas, components, run, checkpoint, mariadb=server.mariadb, fold_case=server.folds_case
+        )
+
+
+def _described_by(config: Config) -> Endpoint:
+    """Return the MySQL server that has the tables. Raises: ConfigError - there is none."""
     endpoint = _mysql_endpoint(config)
     if endpoint is None:
         raise ConfigError(
@@ -174,8 +204,7 @@ def ddl_of_job(config: Config) -> tuple[str, ...]:
             hint="Set `source.mysql` (Canal), or `create_tables: true` (binlog files): the job then creates each table "
             "when its first row arrives.",
         )
-    with _built(config) as components:
-        return tuple(components.sink.ddl(_target(schema, components)) for schema in _schemas(endpoint, components))
+    return endpoint
 
 
 def _schemas(endpoint: Endpoint, components: Components) -> list[TableSchema]:

@@ -1,4 +1,4 @@
-"""Commands that change nothing: check, status, list, logs, ddl."""
+"""Commands that change nothing: check, status, list, changes, logs, ddl."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cdc.api.models import JobStatus
+    from cdc.config.models import Config
 
 REFRESH_S = 1.0
 
@@ -97,6 +98,31 @@ def list_jobs(output: str) -> None:
 
 @click.command()
 @name_argument
+@output_option
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Number of changes, from the newest one."
+)
+def changes(name: str, output: str, limit: int) -> None:
+    """Show the schema changes that a job has followed, newest first."""
+    from cdc.job.registry import get_job, open_store
+
+    with open_store() as store:
+        get_job(store, name)
+        records = store.changes(name, limit)
+    if output == "json":
+        from cdc.state.codec import to_json
+
+        click.echo(json.dumps([json.loads(to_json(one)) for one in records], indent=2))
+    elif records:
+        from cdc.cli.views import changes_view
+
+        console().print(changes_view(records))
+    else:
+        print_result(f"The job {name} has followed no schema change.")
+
+
+@click.command()
+@name_argument
 @click.option("--follow", "-f", is_flag=True, help="Show new lines until Ctrl-C.")
 @click.option(
     "--lines",
@@ -130,20 +156,42 @@ def logs(name: str, follow: bool, lines: int) -> None:
 
 @click.command()
 @job_file_argument
+@click.option("--statement", metavar="SQL", help="Show what the job would do with this DDL statement. Nothing changes.")
 @output_option
-def ddl(job_file: Path, output: str) -> None:
-    """Print the CREATE TABLE statements of the targets."""
+def ddl(job_file: Path, statement: str | None, output: str) -> None:
+    """Print the CREATE TABLE statements of the targets, or what the job would do with a DDL statement."""
     from cdc.config.models import load_config
 
     config = load_config(job_file)
+    if statement is not None:
+        _preview(config, statement, output)
+        return
     from cdc.checks.job import ddl_of_job
 
     if output == "json":
         body = {"job": config.name, "statements": [one.rstrip().rstrip(";") for one in ddl_of_job(config)]}
         click.echo(json.dumps(body, indent=2))
         return
-    for statement in ddl_of_job(config):
-        click.echo(statement.rstrip().rstrip(";") + ";\n")
+    for text in ddl_of_job(config):
+        click.echo(text.rstrip().rstrip(";") + ";\n")
+
+
+def _preview(config: Config, statement: str, output: str) -> None:
+    from cdc.checks.job import preview_of_job
+    from cdc.cli.views import preview_view
+    from cdc.job.registry import open_store
+
+    with open_store() as store:
+        record, checkpoint = store.job(config.name), store.last_committed(config.name)
+    found = preview_of_job(config, statement, record.incarnation if record else "", checkpoint)
+    if found.hint is not None:
+        found = replace(found, hint=with_job(found.hint, config.name))
+    if output == "json":
+        from cdc.state.codec import to_json
+
+        click.echo(json.dumps({"job": config.name, **json.loads(to_json(found))}, indent=2))
+    else:
+        preview_view(found, console())
 
 
 def _show(statuses: list[JobStatus], terminal: Console) -> None:

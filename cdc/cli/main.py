@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import click
 
-from cdc.cli.inspection import check, ddl, list_jobs, logs, status
+from cdc.cli.inspection import changes, check, ddl, list_jobs, logs, status
 from cdc.cli.job_control import pause, restart, resume, start, stop
 from cdc.cli.options import debug_option
 from cdc.cli.snapshot import snapshot
@@ -63,7 +63,7 @@ def demo(folder: Path, seconds: float) -> None:
     sys.exit(run_demo(folder.absolute(), seconds=seconds))
 
 
-for _command in (check, start, pause, resume, stop, restart, status, list_jobs, logs, snapshot, ddl, demo):
+for _command in (check, start, pause, resume, stop, restart, status, list_jobs, changes, logs, snapshot, ddl, demo):
     app.add_command(_command)
 
 

@@ -13,9 +13,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.api.models import JobStatus, SnapshotTotal
+from cdc.api.models import JobStatus, SchemaChangeStatus, SnapshotTotal
 
 if TYPE_CHECKING:
+    from cdc.checks.ddl_preview import Preview
+    from cdc.model.change_record import ChangeRecord, RecordedTable
     from channels.sinks.base import Finding
 
 _COLOURS = {"RUNNING": "green", "PENDING": "yellow", "PAUSED": "red", "CANCELLED": "dim", "DONE": "cyan"}
@@ -26,6 +28,7 @@ _SNAPSHOT_STATES = {
     "catching_up": "catching up",
 }
 BAR_WIDTH = 24
+STATEMENT_CHARACTERS = 100  # migrations can fill screens; --output json has 4 KiB of them
 GTID_CHARACTERS = 60  # the set of many servers fills screens; --output json has the whole set
 
 
@@ -51,6 +54,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
         head.add_row("window", Text(f"{size(status.window_bytes)} of {size(status.window_limit_bytes)} in memory"))
     if status.split_transactions:
         head.add_row("split", Text(f"{status.split_transactions:,} transactions were divided between cycles"))
+    if status.schema_changes.applied or status.schema_changes.current is not None:
+        head.add_row("schema", Text(_schema_changes(status.schema_changes, now)))
     parts: list[RenderableType] = [head]
     if status.snapshot.tables:
         head.add_row("snapshot", Text(_snapshot(status.snapshot)))
@@ -58,6 +63,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
         parts += [Text(""), snapshots_view(status)]
     if status.channels:
         parts += [Text(""), _channels(status, now)]
+    if any(channel.differences for channel in status.channels):
+        parts += [Text(""), _differences(status)]
     if status.left_out:
         parts += [Text(""), _left_out(status)]
     return Group(*parts) if len(parts) > 1 else head
@@ -70,6 +77,76 @@ def _left_out(status: JobStatus) -> Table:
     for one in status.left_out:
         table.add_row(Text(one.table, style="bold yellow"), Text(f"{one.reason} {one.hint}"))
     return table
+
+
+def _differences(status: JobStatus) -> Table:
+    """Return the columns in which targets differ, because schema changes were not applied."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN"):
+        table.add_column(name, overflow="fold")
+    for channel in status.channels:
+        for one in channel.differences:
+            names = (one.column, one.target or "none")
+            table.add_row(
+                Text(channel.source, style="bold yellow"), one.kind.value, *(Text(_printable(name)) for name in names)
+            )
+    return table
+
+
+def changes_view(records: Iterable[ChangeRecord]) -> RenderableType:
+    """Return schema changes, one row per table."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("CHECKPOINT", "COMMITTED", "SECONDS", "TABLE", "CHANGES", "STATEMENT"):
+        is_number = name in {"CHECKPOINT", "SECONDS"}
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for record in records:
+        first = (str(record.checkpoint), record.committed_at or "", f"{record.seconds:.1f}")
+        statement = _one_line(record.statement)
+        if not record.tables:
+            table.add_row(*first, "", "", Text(statement))
+        for one in record.tables:
+            table.add_row(*first, Text(_printable(one.source)), Text(_table_changes(one)), Text(statement))
+            first, statement = ("", "", ""), ""
+    return table
+
+
+def preview_view(preview: Preview, console: Console) -> None:
+    """Print what a job would do with a statement, without markup."""
+    lines = [f"The job would pause. {preview.reason}", f"hint: {preview.hint}"] if preview.reason is not None else []
+    for one in preview.tables:
+        change = one.change
+        lines += [f"{change.source} -> {change.target}"]
+        lines += [f"  {line}" for line in _table_changes(change).splitlines()]
+        steps = [(" -> ".join(dict.fromkeys(filter(None, (step.old, step.new)))), step.action) for step in change.steps]
+        lines += [f"  step {number}: {action} {names}" for number, (names, action) in enumerate(steps, 1)]
+        lines += [f"  cost: {cost}" for cost in one.costs]
+    lines = lines or ["The statement changes no column and no row that the job reads. The job would continue."]
+    for line in lines:
+        console.print(_printable(line), markup=False, soft_wrap=True)
+
+
+def _table_changes(table: RecordedTable) -> str:
+    lines = [_printable(f"{one.kind.value} {one.column}".strip() + f": {one.action}") for one in table.actions]
+    return "\n".join([*lines, *["loaded again"] * table.is_reloaded])
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` without control characters: a name or statement of the source must not control the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _one_line(statement: str) -> str:
+    text = _printable(" ".join(statement.split()))
+    return text if len(text) <= STATEMENT_CHARACTERS else text[:STATEMENT_CHARACTERS] + "..."
+
+
+def _schema_changes(changes: SchemaChangeStatus, now: datetime) -> str:
+    if (current := changes.current) is not None:
+        return f"{current.step} of {current.steps} steps done: {_one_line(current.statement)}"
+    last = changes.last
+    assert last is not None
+    followed = f"{changes.applied:,} change{'s' if changes.applied != 1 else ''}"
+    return f"{followed}, last {age(last.committed_at, now)}: {_one_line(last.statement)}"
 
 
 def snapshots_view(status: JobStatus) -> RenderableType:

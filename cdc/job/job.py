@@ -90,7 +90,8 @@ class Job:
             self._runner.left_out,
             resumes,
         )
-        return build_status(record, self._saved.last_committed(), self._saved.requests(), live)
+        saved = self._saved
+        return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)
 
     @property
     def is_over(self) -> bool:

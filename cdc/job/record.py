@@ -9,6 +9,7 @@ from typing import Any
 
 from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
 from cdc.logging_setup import masked
+from cdc.model.change_record import ChangeSummary
 from cdc.model.position import BinlogPosition, CanalPosition, Position
 from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
@@ -76,6 +77,12 @@ class SavedRecord:
         with suppress(CheckpointError):
             return self._store.requests(self.now.name)
         return ()
+
+    def change_summary(self) -> ChangeSummary:
+        """Return the schema changes in brief; none if the store cannot be read."""
+        with suppress(CheckpointError):
+            return self._store.change_summary(self.now.name)
+        return ChangeSummary()
 
 
 def describe(error: BaseException, job: str) -> tuple[str, str]:

@@ -50,7 +50,8 @@ def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
         record = replace(record, state=JobState.PENDING, reason=reason, hint=hint, resume=None)
     if record.identity is None:  # its first start failed early
         record = replace(record, identity=_identity_from(Path(record.job_file)))
-    return build_status(record, store.last_committed(record.name), store.requests(record.name))
+    name = record.name
+    return build_status(record, store.last_committed(name), store.requests(name), store.change_summary(name))
 
 
 def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:

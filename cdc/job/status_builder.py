@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from cdc.api.models import (
     ChannelStatus,
     CheckpointStatus,
+    ColumnDifference,
     JobStatus,
     LeftOutStatus,
+    SchemaChangeStatus,
     SinkStatus,
     SnapshotStatus,
     SourceStatus,
 )
 from cdc.job.record import describe
+from cdc.model.change_record import ChangeSummary
 from cdc.model.left_out import LeftOut
 from cdc.model.position import CanalPosition, Position
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
@@ -45,9 +48,10 @@ def build_status(
     record: JobRecord,
     checkpoint: Checkpoint | None,
     requests: Iterable[SnapshotRequest],
+    changes: ChangeSummary,
     live: LiveStatus | None = None,
 ) -> JobStatus:
-    """Return the status of a job from its last COMMITTED ``checkpoint`` and its saved snapshot ``requests``.
+    """Return the status of a job from its last COMMITTED ``checkpoint``, saved snapshot ``requests`` and ``changes``.
 
     ``live``: None if no driver runs.
     """
@@ -80,7 +84,8 @@ def build_status(
         window_limit_bytes=live.window_limit_bytes,
         resumes=live.resumes,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
-        channels=with_requests(channels, requests),
+        schema_changes=SchemaChangeStatus.of(changes),
+        channels=with_requests(_with_differences(channels, checkpoint), requests),
         left_out=LeftOutStatus.of(left_out, record.name),
     )
 
@@ -89,6 +94,13 @@ def with_requests(channels: Iterable[ChannelStatus], requests: Iterable[Snapshot
     """Return ``channels``, with the tables of saved ``requests`` shown as waiting for a snapshot."""
     waiting = {one.table: SnapshotStatus.of(TableSnapshot(where=one.where)) for one in requests}
     return tuple(replace(one, snapshot=waiting.get(one.source, one.snapshot)) for one in channels)
+
+
+def _with_differences(channels: Iterable[ChannelStatus], checkpoint: Checkpoint | None) -> Iterator[ChannelStatus]:
+    maps = checkpoint.column_maps if checkpoint else {}
+    for one in channels:
+        differs = one.source in maps
+        yield replace(one, differences=ColumnDifference.of(maps[one.source])) if differs else one
 
 
 def _shown(position: Position) -> dict[str, Any]:

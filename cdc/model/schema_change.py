@@ -1,6 +1,6 @@
 """Changes of source tables: what a statement does to columns and rows, as the reader of statements describes it.
 
-Source: docs/reference/schema-changes.md.
+Source: docs/explanation/schema-changes.md.
 """
 
 from __future__ import annotations

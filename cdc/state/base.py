@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cdc.model.batch import PreparedLoad, TargetState
+from cdc.model.change_record import ChangeRecord, ChangeSummary
 from cdc.model.left_out import LeftOut
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
@@ -188,6 +189,15 @@ class CheckpointStore(Protocol):
 
     def last_committed(self, job: str) -> Checkpoint | None:
         """Return the newest COMMITTED checkpoint, if there is one. Needs no lock."""
+
+    def changes(self, job: str, limit: int) -> tuple[ChangeRecord, ...]:
+        """Return the newest ``limit`` schema changes that are COMMITTED, newest first. Needs no lock.
+
+        ``save`` adds them, and only ``forget`` deletes them.
+        """
+
+    def change_summary(self, job: str) -> ChangeSummary:
+        """Return how many schema changes are done, the newest one and the current one. Needs no lock."""
 
     def add_request(self, job: str, request: SnapshotRequest) -> None:
         """Save a request to load a table again. Needs no lock. A run of the job finds it within a second."""

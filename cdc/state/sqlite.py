@@ -3,7 +3,7 @@
 ::
 
     $CDC_HOME/            created with mode 0700; an existing folder keeps its mode
-      state.db            0600, as are -wal and -shm: jobs, checkpoints, schemas (WAL, synchronous=FULL)
+      state.db            0600, as are -wal and -shm: jobs, checkpoints, schemas, changes (WAL, synchronous=FULL)
       locks/              0700
         shop.lock         locked with flock by the driver of the job "shop"; contains its pid
 
@@ -23,9 +23,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from cdc.errors import CheckpointError, LeaseLost
+from cdc.model.change_record import ChangeRecord, ChangeSummary
 from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord, JobState
+from cdc.state.change_history import TABLE as CHANGES_TABLE
+from cdc.state.change_history import read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
 from cdc.state.job_lock import check_state_file, lock_job
 from cdc.state.sqlite_errors import translated
@@ -151,6 +154,7 @@ class SqliteStore:
                 *(held.name, checkpoint.id, checkpoint.state, digest, to_json(body)),
             )
             self._run("UPDATE jobs SET highest_id = max(highest_id, ?) WHERE name = ?", checkpoint.id, held.name)
+            record_change(self._run, held.name, checkpoint)
             if checkpoint.state is CheckpointState.COMMITTED:
                 self._prune(held.name)
 
@@ -168,6 +172,14 @@ class SqliteStore:
         """See ``CheckpointStore``."""
         found = self._checkpoints("c.job = ? AND c.state = 'COMMITTED' ORDER BY c.id DESC LIMIT 1", job)
         return found[0] if found else None
+
+    def changes(self, job: str, limit: int) -> tuple[ChangeRecord, ...]:
+        """See ``CheckpointStore``."""
+        return read_changes(self._all, job, limit)
+
+    def change_summary(self, job: str) -> ChangeSummary:
+        """See ``CheckpointStore``."""
+        return summarize_changes(self._all, job)
 
     def add_request(self, job: str, request: SnapshotRequest) -> None:
         """See ``CheckpointStore``."""
@@ -190,7 +202,7 @@ class SqliteStore:
         """See ``CheckpointStore``."""
         with self._lock(job), self._transaction():
             self._run("DELETE FROM jobs WHERE name = ?", job)
-            for table in ("checkpoints", "schemas", "runs", "requests"):
+            for table in ("checkpoints", "schemas", "runs", "requests", "changes"):
                 self._run(f"DELETE FROM {table} WHERE job = ?", job)
             (self._locks / f"{job}.lock").unlink()
 
@@ -323,7 +335,7 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables in a new file. Raises: CheckpointError - the file has another format."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        for statement in _TABLES.strip().split(";\n"):
+        for statement in (_TABLES + CHANGES_TABLE).strip().split(";\n"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
     elif version != FORMAT:

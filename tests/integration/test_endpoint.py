@@ -31,7 +31,7 @@ from cdc.api.server import CONNECTIONS_MOST, StatusEndpoint
 from cdc.errors import ConfigError, DdlStop, PrerequisiteError, error_to_json
 from cdc.logging_setup import LineFormatter
 from cdc.model.snapshot import SnapshotState
-from cdc.state.base import CheckpointState, JobState
+from cdc.state.base import CheckpointState, CloseReason, JobState
 
 TOKEN = "t0ken-of-the-job"
 STATUS = JobStatus(
@@ -43,7 +43,13 @@ STATUS = JobStatus(
     position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
     lag_seconds=0.4,
     checkpoint=CheckpointStatus(
-        42, CheckpointState.COMMITTED, "2026-01-01T00:00:05Z", "interval", 120, 9000, {"buffer": 5.0, "prepare": 0.4}
+        42,
+        CheckpointState.COMMITTED,
+        "2026-01-01T00:00:05Z",
+        CloseReason.INTERVAL,
+        120,
+        9000,
+        {"buffer": 5.0, "prepare": 0.4},
     ),
     channels=(
         ChannelStatus(
@@ -173,6 +179,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
             "chunks_done": 12,
             "rows": 1200000,
         },
+        "schema_changes": {"applied": 0, "last": None, "current": None, "counts": []},
         "channels": [
             {
                 "source": "shop.orders",
@@ -197,6 +204,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
                     "state": "reading",
                 },
                 "invalid_dates": 2,
+                "differences": [],
             }
         ],
         "left_out": [],

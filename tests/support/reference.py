@@ -124,9 +124,10 @@ def described_fields(kind: type) -> Iterator[tuple[str, Any, str]]:
 
 def runtime_types() -> dict[str, Any]:
     from cdc.model.position import Position
+    from cdc.model.schema_change import ChangeAction
     from cdc.state.base import Checkpoint
 
-    return {"Position": Position, "Checkpoint": Checkpoint}
+    return {"Position": Position, "Checkpoint": Checkpoint, "ChangeAction": ChangeAction}
 
 
 def status_types(hint: Any) -> list[type]:
@@ -159,7 +160,15 @@ class Sample:
         snapshot = filled(status_models.SnapshotStatus)
         channel = filled(status_models.ChannelStatus, snapshot=snapshot)
         checkpoint = filled(status_models.CheckpointStatus, seconds={"commit": 1.0})
-        return filled(status_models.JobStatus, checkpoint=checkpoint, channels=(channel,), lag_seconds=1.0)
+        count = filled(status_models.ChangeCount)
+        changes = status_models.SchemaChangeStatus(1, counts=(count,))
+        return filled(
+            status_models.JobStatus,
+            checkpoint=checkpoint,
+            channels=(channel,),
+            lag_seconds=1.0,
+            schema_changes=changes,
+        )
 
 
 def filled(kind: type, **values: Any) -> Any:

@@ -4,7 +4,7 @@ Columns that are added without a value, or made nullable, change only the metada
 again, with the new columns. Column mapping is not used, because pyarrow readers return NULL for such columns.
 A column is never dropped by metadata alone, because old values would be visible if its name is added again.
 
-Source: the Delta protocol, "Change Metadata", "Transaction Identifiers"; docs/reference/schema-changes.md.
+Source: the Delta protocol, "Change Metadata", "Transaction Identifiers"; docs/explanation/schema-changes.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from cdc.api.models import (
 from cdc.cli.views import age, count, finding_view, list_view, seconds, size, status_view
 from cdc.job.status_builder import with_requests
 from cdc.model.snapshot import SnapshotRequest, SnapshotState, TableSnapshot
+from cdc.state.base import CloseReason
 from channels.sinks.base import Finding
 
 NOW = datetime(2026, 1, 1, 0, 1, 0, tzinfo=UTC)
@@ -33,7 +34,9 @@ STATUS = JobStatus(
     sink=SinkStatus("delta", "./warehouse"),
     position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "x" * 100},
     lag_seconds=75.0,
-    checkpoint=CheckpointStatus(42, "COMMITTED", "2026-01-01T00:00:57Z", "interval", 12_345, 9000, {"buffer": 5.0}),
+    checkpoint=CheckpointStatus(
+        42, "COMMITTED", "2026-01-01T00:00:57Z", CloseReason.INTERVAL, 12_345, 9000, {"buffer": 5.0}
+    ),
     channels=(ChannelStatus("shop.orders", "ods.orders", "PAUSED", 1_234_567, 10, 90_000, 3, "2026-01-01T00:00:57Z"),),
 )
 

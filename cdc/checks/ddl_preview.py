@@ -1,0 +1,101 @@
+"""What a job would do with a DDL statement: ``cdc ddl --statement``. Nothing changes, in source or targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from cdc.errors import DdlStop
+from cdc.job.wiring import Components
+from cdc.model.change_record import RecordedTable
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import TableSchema
+from cdc.model.schema_change import PlannedTable, SchemaChange
+from cdc.mysql.column_definition import Dialect
+from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.table_changes import read_changes
+from cdc.pipeline.change_plan import alter_steps, plan_change, target_before
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.state.base import Checkpoint
+from channels.mapping import ExpressionTypes, Routes
+from channels.sinks.base import Sink, can_alter
+from channels.task import RunIdentity
+
+_NOWHERE = BinlogPosition("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedTable:
+    """What the job would do to the target of one source table."""
+
+    change: RecordedTable
+    costs: tuple[str, ...]  # of steps that write all rows again
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the job would do with a statement."""
+
+    statement: str
+    reason: str | None  # why it would pause; None: it would not
+    hint: str | None
+    tables: tuple[PreviewedTable, ...]  # () if the statement changes no mapped column or row, or if it would pause
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanContext:
+    """The part of ``RunContext`` that plans a change. A preview has no receiver, no store and no Tasks."""
+
+    run: RunIdentity
+    routes: Routes
+    sink: Sink
+    types: ExpressionTypes | None
+    snapshot: SnapshotSettings | None
+
+
+def preview_statement(
+    statement: str,
+    schemas: Mapping[tuple[str, str], TableSchema],
+    components: Components,
+    run: RunIdentity,
+    checkpoint: Checkpoint | None,
+    *,
+    mariadb: bool,
+    fold_case: bool = False,
+) -> Preview:
+    """Return what the job would do with ``statement``. A name without a database is in the only one that the job reads.
+
+    ``schemas``: the mapped tables as they are now. ``checkpoint``: the last one of the job, if it has run.
+    Raises: SinkUnavailable.
+    """
+    databases = {database for database, _ in schemas}
+    try:
+        changes = read_changes(
+            statement,
+            database=databases.pop() if len(databases) == 1 else "",
+            schema_of=lambda database, table: schemas.get((database, table)),
+            dialect=Dialect(mariadb=mariadb),  # as the job reads it
+            fold_case=fold_case,
+        )
+    except Unreadable as error:
+        reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."
+        return Preview(statement, reason, "Change the target yourself, then run `cdc resume NAME`.", ())
+    mapped = tuple(one for one in changes if (one.before.database, one.before.table) in schemas)
+    components.routes.use_column_maps(checkpoint.column_maps if checkpoint else {})
+    parts = _PlanContext(run, components.routes, components.sink, components.types, components.snapshot)
+    context = cast(RunContext, parts)
+    names = ", ".join(dict.fromkeys(one.before.name for one in mapped))
+    stop = DdlStop(f"The statement changes {names}.", hint="Change the target yourself, then run `cdc resume NAME`.")
+    change = SchemaChange(statement, _NOWHERE, _NOWHERE, mapped)
+    try:
+        plan = plan_change(context, change, checkpoint.id + 1 if checkpoint else 1, stop)
+    except DdlStop as refused:
+        return Preview(statement, refused.message, refused.hint, ())
+    return Preview(statement, None, None, tuple(_previewed(context, one) for one in plan.tables))
+
+
+def _previewed(context: RunContext, table: PlannedTable) -> PreviewedTable:
+    steps, sink = alter_steps(table.steps, table), context.sink
+    findings = sink.check_steps(target_before(context, table), steps) if steps and can_alter(sink) else ()
+    return PreviewedTable(RecordedTable.of(table), tuple(one.problem for one in findings))
