@@ -71,6 +71,8 @@ class ClauseReader:
                 charset_of_collation(part.name(), charset)
             if charset == "binary":
                 refuse("it converts texts to binaries")
+            if self.alteration.charset != self.alteration.before.charset:
+                refuse("it converts the table and also defines another default character set")
             self.alteration.charset = self.alteration.converts = charset
             self._options(part)
         elif self._is_options(part):
