@@ -8,7 +8,6 @@ they must be certain by themselves; then the rows confirm them, because the deco
 from __future__ import annotations
 
 import datetime
-import logging
 from dataclasses import replace
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
@@ -23,7 +22,7 @@ from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
 
-log = logging.getLogger(__name__)
+_REAL_AS_FLOAT, _NO_BACKSLASH_ESCAPES = 1, 1 << 20  # bits of sql_mode
 
 
 class ChangeReader:
@@ -38,13 +37,12 @@ class ChangeReader:
 
         Raises: SchemaMismatch - the server's columns are not those that follow from the statement.
         """
-        dialect = Dialect(mariadb=statement.mariadb, ansi_quotes=statement.ansi_quotes)
         try:
             found = read_changes(
                 statement.sql,
                 database=statement.database,
                 schema_of=self._known,
-                dialect=dialect,
+                dialect=_dialect(statement),
                 fold_case=self._history.fold_case,
             )
             changes = [_timed(one, statement.timestamp) for one in found if self._is_mapped(one)]
@@ -85,6 +83,16 @@ class ChangeReader:
                         raise
                     done.append(_certain(change))
         return done
+
+
+def _dialect(statement: Statement) -> Dialect:
+    mode = statement.sql_mode
+    return Dialect(
+        mariadb=statement.mariadb,
+        ansi_quotes=statement.ansi_quotes,
+        backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
+        real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
+    )
 
 
 def _certain(change: TableChange) -> TableChange:

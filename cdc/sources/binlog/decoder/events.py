@@ -74,6 +74,7 @@ class Statement:
     ansi_quotes: bool  # the session's sql_mode has ANSI_QUOTES: "x" is a name
     dml: bool  # rows logged as text (STATEMENT format) inside a transaction
     mariadb: bool = True  # the server executes ``/*M! */`` comments
+    sql_mode: int | None = None  # the session's, as bits; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Query:
     sql: bytes
     client_collation: int  # 0: not in the event
     ansi_quotes: bool
+    sql_mode: int
     takes_effect: bool  # False: START ALTER or ROLLBACK ALTER of MariaDB; only COMMIT ALTER changes the table
 
 
@@ -224,6 +226,7 @@ def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False)
         uncompress(sql) if compressed else sql,
         collation,
         bool(sql_mode & _ANSI_QUOTES),
+        sql_mode,
         not phase & (_START_ALTER | _ROLLBACK_ALTER),
     )
 
