@@ -102,7 +102,7 @@ def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(CREATE)
         cursor.execute(f"INSERT INTO orders (id, note, price, small, ratio, a, b) {NUMBERS} "
-                       "SELECT i, CONCAT('n', i), i / 3, i % 100, i / 7, i, -i FROM r")  # fmt: skip
+                       "SELECT i, CONCAT('n', i), i / 3, i % 100, i / 8, i, -i FROM r")  # fmt: skip
         connection.commit()
     port, file = free_port(), tmp_path / "job.yaml"
     file.write_text(JOB.format(port=server.port, database=database, status=port, changes="evolve"))
