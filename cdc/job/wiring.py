@@ -146,6 +146,7 @@ def _sink(config: Config, limit: TimeLimit | None) -> Sink:
             two_phase_commit=sink.two_phase_commit,
             create_tables=sink.create_tables,
             tables=sink.tables.model_dump(),
+            alter_timeout_s=config.schema_changes.alter_timeout,
             compression=None if sink.compression == "off" else sink.compression,
         )
     return starrocks.StarrocksSink(
@@ -154,6 +155,7 @@ def _sink(config: Config, limit: TimeLimit | None) -> Sink:
         multi_table=sink.multi_table,
         create_tables=sink.create_tables,
         tables=sink.tables.model_dump(),
+        alter_timeout_s=config.schema_changes.alter_timeout,
     )
 
 

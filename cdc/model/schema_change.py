@@ -42,8 +42,8 @@ class FillKind(Enum):
 class Fill:
     """The value of existing rows in an added column.
 
-    ``text``: of LITERAL, as SELECT returns it in a session in UTC: text in UTF-8, binaries as they are, BIT as a decimal
-    number, ZEROFILL without its zeros.
+    ``text``: of LITERAL, as SELECT returns it in a session in UTC: text in UTF-8, binaries as they are. BIT is a
+    decimal number, and ZEROFILL is without its zeros.
     """
 
     kind: FillKind = FillKind.NULL

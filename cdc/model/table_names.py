@@ -20,7 +20,7 @@ FORM = (
 _PART = r"`(?:[^`]|``)+`|[^`.\s]+"
 _TABLE = re.compile(rf"(?P<database>{_PART})\.(?P<table>{_PART})")
 _SPECIAL = re.compile(r"[`.\s*]")
-_SHADOW = re.compile(r"_.+_(?:gho|ghc|del|new|old)", re.DOTALL)
+_SHADOW = re.compile(r"_.+_(?:gho|ghc|ghk|del|new|old)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,11 @@ def table_of(text: str) -> tuple[str, str]:
 
 
 def is_shadow(table: str) -> bool:
-    """Return whether a table has the name of a temporary copy of gh-ost or pt-online-schema-change.
+    """Return whether a table has the name of a temporary table of gh-ost or pt-online-schema-change.
+
+    gh-ost: ``_t_gho`` is the copy of t, ``_t_ghc`` the changelog, ``_t_ghk`` has checkpoints, and ``_t_del`` or
+    ``_t_20240102030405_del`` is the old table. pt-online-schema-change: ``_t_new`` and ``_t_old``, with up to ten
+    underscores before them.
 
     Source: gh-ost, "What's in a name?"; Percona Toolkit, "pt-online-schema-change".
     """

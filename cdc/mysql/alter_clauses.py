@@ -45,10 +45,15 @@ class ClauseReader:
         for part in parts:
             self._clause(part)
         if ignores and deletes_violating_rows(tokens):
-            self.alteration.rows = ChangeKind.DROP_PARTITION
+            self._changes_rows(ChangeKind.DROP_PARTITION)
+
+    def _changes_rows(self, kind: ChangeKind) -> None:
+        if self.alteration.rows not in (None, kind):
+            refuse("it renames the table and removes rows")
+        self.alteration.rows = kind
 
     def read_tables(self, tokens: Sequence[Token]) -> None:
-        """Read only RENAME TO and the tables of partition work, of a table without known columns. Raises: Unreadable."""
+        """Read only RENAME TO and the tables of partition work, for a table that is not known. Raises: Unreadable."""
         for part in specifications(tokens):
             if part.word() in ROW_CHANGING_PARTITION_WORK and part.word(1) in ("PARTITION", "TABLE"):
                 self._partition(part)
@@ -103,7 +108,7 @@ class ClauseReader:
             refuse(f"{part.rest()[0].text} is not known")
 
     def _partition(self, part: TokenCursor) -> None:
-        self.alteration.rows = ChangeKind.DROP_PARTITION
+        self._changes_rows(ChangeKind.DROP_PARTITION)
         for index, token in enumerate(part.tokens):
             if token.word == "TABLE":
                 self.exchanged.append(self._names.read(TokenCursor(part.tokens[index + 1 :])))
@@ -216,7 +221,7 @@ class ClauseReader:
             return
         part.take("TO") or part.take("AS") or part.take("=")
         self.alteration.name = self._names.read(part)
-        self.alteration.rows = ChangeKind.RENAME_TABLE
+        self._changes_rows(ChangeKind.RENAME_TABLE)
 
     def _convert(self, part: TokenCursor) -> None:
         if not part.take("TO"):

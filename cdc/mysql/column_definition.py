@@ -1,6 +1,6 @@
 """Read the definition of one column from the tokens of CREATE TABLE and ALTER TABLE.
 
-The column equals the one of ``cdc.mysql.catalog`` from information_schema, except for display widths in ``Column.type``.
+The column equals the one of ``cdc.mysql.catalog``, except for display widths in ``Column.type``.
 
 Source: MySQL manual, "Data Types" and "CREATE TABLE Statement"; MariaDB knowledge base, "CREATE TABLE".
 """
@@ -46,7 +46,6 @@ class Dialect:
     real_is_float: bool | None = None  # sql_mode has REAL_AS_FLOAT
     explicit_timestamps: bool | None = None  # explicit_defaults_for_timestamp
     time_zone: str = ""  # of the session: an offset such as "+02:00"; other values count as unknown
-    rounds_fractions: bool | None = None  # of seconds: MySQL without TIME_TRUNCATE_FRACTIONAL
 
 
 @dataclass(slots=True)

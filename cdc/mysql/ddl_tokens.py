@@ -74,7 +74,7 @@ class TokenCursor:
     def name(self) -> str:
         """Consume and return an identifier. Raises: Unreadable - the next token is not an identifier."""
         if self.at >= len(self.tokens) or not self.tokens[self.at].name:
-            raise Unreadable
+            raise Unreadable("a name is expected, but something else follows")
         self.at += 1
         return self.tokens[self.at - 1].text
 

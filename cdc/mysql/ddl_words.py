@@ -73,7 +73,7 @@ def is_other_object(cursor: TokenCursor, words: frozenset[str] = OTHER_OBJECTS) 
 
 
 def deletes_violating_rows(tokens: Sequence[Token]) -> bool:
-    """Return whether ALTER IGNORE with these clauses can delete rows: those that violate a key, or have no partition."""
+    """Return whether ALTER IGNORE with these clauses can delete rows: they violate a key, or have no partition."""
     return any(token.word in _RULES for token in tokens)
 
 

@@ -20,7 +20,7 @@ from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
 from cdc.mysql.alter_clauses import ClauseReader
 from cdc.mysql.column_definition import TEXTS, Dialect
 from cdc.mysql.create_table import index_of, read_create_table
-from cdc.mysql.ddl_tokens import TokenCursor, bracketed, refuse, tokens_of
+from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, bracketed, refuse, tokens_of
 from cdc.mysql.ddl_words import (
     DATABASE,
     DML,
@@ -106,7 +106,10 @@ class _StatementReader:
         if first not in _STATEMENTS:
             refuse(f"{cursor.rest()[0].text} is not known")
         cursor.at += 1
-        return tuple(_STATEMENTS[first](self, cursor, sql))
+        try:
+            return tuple(_STATEMENTS[first](self, cursor, sql))
+        except (LookupError, ValueError, ArithmeticError) as error:  # it ends early, or a number is too large
+            raise Unreadable("it has an unknown form") from error
 
     # --- the kinds of statement ---
 
@@ -334,8 +337,8 @@ def _exact(change: ColumnChange, found: TableSchema) -> ColumnChange:
 def _mismatch(computed: TableSchema, found: TableSchema) -> SchemaMismatch:
     return SchemaMismatch(
         "The table does not have the columns that follow from the statement.",
-        hint="Check whether another statement changed the table. Then run `cdc resume NAME`, or `cdc snapshot NAME` for "
-        "this table.",
+        hint="Check whether another statement changed the table. Then run `cdc resume NAME`, or `cdc snapshot NAME` "
+        "for this table.",
         table=computed.name,
         statement_leads_to=_text(computed),
         server_has=_text(found),

@@ -13,9 +13,14 @@ from cdc.model.batch import LoadName
 _READABLE = 32  # characters of the target name, for people; a digest makes the label unique
 
 
+def job_prefix(job: str, incarnation: str) -> str:
+    """Return the prefix of all labels of one incarnation of a job, which no other label has."""
+    return f"cdc-{job}-{incarnation}-"
+
+
 def label_prefix(job: str, incarnation: str, fence: int, checkpoint: int) -> str:
     """Return the prefix of all labels of one run and checkpoint, which no other label has."""
-    return f"cdc-{job}-{incarnation}-{fence}-{checkpoint}-"
+    return f"{job_prefix(job, incarnation)}{fence}-{checkpoint}-"
 
 
 def label_for(name: LoadName) -> str:

@@ -27,6 +27,7 @@ from tests.emulators.cases import (
     gives_up_loads_of_a_gone_column,
     mark_of,
     name_of,
+    resize_name,
     rows_of,
     write,
 )
@@ -214,14 +215,14 @@ def test_pickled_part_writer_loads_without_printing_password(cluster: Any, sink:
 
 
 def test_rejected_rows_are_shown_and_loaded_after_fix(kind: str, cluster: Any, sink: Any) -> None:
-    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    resize_name(cluster, 3)
     with pytest.raises(LoadRejected) as caught:
         sink.commit([write(sink, (1, "ok", False, 1), (77, "too long", False, 2))], mark_of())
     assert action_for(caught.value) is ErrorAction.PAUSE
     assert "length of input is too long" in str(caught.value) and "77" in str(caught.value)
     if kind != "starrocks-multi":  # the error of a whole transaction names no table
         assert caught.value.context["key"] == "id"
-    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(10) NULL")
+    resize_name(cluster, 10)
     load = write(sink, (1, "ok", False, 1), (77, "too long", False, 2), name=name_of(2))
     sink.commit([load], mark_of(2))
     assert cluster.rows("SELECT * FROM ods.orders") == [(1, "ok"), (77, "too long")]
@@ -229,7 +230,7 @@ def test_rejected_rows_are_shown_and_loaded_after_fix(kind: str, cluster: Any, s
 
 @pytest.mark.parametrize("count", [1, 60])
 def test_load_whose_rows_are_all_rejected_is_rejected(cluster: Any, sink: Any, count: int) -> None:
-    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    resize_name(cluster, 3)
     rows = [(number, "too long", False, number) for number in range(count)]
     with pytest.raises(LoadRejected, match="rejected rows") as caught:
         sink.commit([write(sink, *rows)], mark_of())

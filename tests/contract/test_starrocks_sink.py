@@ -40,6 +40,7 @@ from tests.emulators.cases import (
     committed_once,
     mark_of,
     name_of,
+    resize_name,
     write,
 )
 from tests.emulators.faults import Fault
@@ -313,11 +314,11 @@ def test_cancelled_label_is_replayed_by_next_sink(starrocks: StarrocksEmulator) 
     starrocks.execute("CREATE DATABASE ods")
     first, second = (sink_on(starrocks, tries=1) for _ in range(2))
     first.ensure_table(TABLE)
-    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    resize_name(starrocks, 3)
     load = write(first, (1, "too long", False, 1))
     with pytest.raises(LoadRejected):
         first.commit([load], mark_of())
-    starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(40) NULL")
+    resize_name(starrocks, 40)
     with pytest.raises(SinkUnavailable, match="already been cancelled"):
         write(second, (1, "too long", False, 1))
     with pytest.raises(PreparedLoadLost):

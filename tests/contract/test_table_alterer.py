@@ -10,7 +10,9 @@ import decimal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,8 @@ from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn, TargetTable, can_alter
 from channels.sinks.delta.sink import DeltaSink
 from channels.sinks.memory import MemorySink
+from tests.emulators.doris import cases as doris
+from tests.emulators.starrocks import cases as starrocks
 
 ID = TargetColumn("id", pa.int64(), False, "bigint")
 TEXT = TargetColumn("text", pa.string(), True, "varchar(20)")
@@ -38,7 +42,7 @@ class Subject:
 
     sink: Any  # a Sink and a TableAlterer
     read: Callable[[str], list[dict[str, Any]]]
-    cannot: frozenset[str] = frozenset()  # what the sink refuses: the names of AlterAction, and "drop and add"
+    cannot: frozenset[str] = frozenset()  # what the sink refuses: AlterAction, "drop and add", "any name", "any fill"
     sequence: int = 0
 
     def load(self, table: TargetTable, rows: list[dict[str, Any]], checkpoint: int) -> None:
@@ -84,7 +88,34 @@ def _delta(folder: Path) -> Iterator[Subject]:
         yield Subject(sink, read)
 
 
-SUBJECTS: dict[str, Callable[[Path], AbstractContextManager[Subject]]] = {"memory": _memory, "delta": _delta}
+@contextmanager
+def _cluster(cases: ModuleType, cannot: frozenset[str], **arguments: Any) -> Iterator[Subject]:
+    with cases.emulator() as cluster, closing(cases.sink_on(cluster, **arguments)) as sink:
+        sink._alterer.first_pause_s = 0.01  # after a refusal
+
+        def read(table: str) -> list[dict[str, Any]]:
+            names, rows = cluster.execute(f"SELECT * FROM {table}")
+            return [dict(zip(names, row, strict=True)) for row in rows]
+
+        yield Subject(sink, read, cannot)
+
+
+def _doris(folder: Path) -> AbstractContextManager[Subject]:
+    # its versions read escapes in the literal of a default in different ways
+    return _cluster(doris, frozenset({"any name", "any fill"}))
+
+
+def _starrocks(folder: Path, mode: str) -> AbstractContextManager[Subject]:
+    return _cluster(starrocks, frozenset({"any name"}), mode=mode)
+
+
+SUBJECTS: dict[str, Callable[[Path], AbstractContextManager[Subject]]] = {
+    "memory": _memory,
+    "delta": _delta,
+    "doris": _doris,
+    "starrocks-single": partial(_starrocks, mode="single"),
+    "starrocks-multi": partial(_starrocks, mode="multi"),
+}
 
 
 @pytest.fixture(params=SUBJECTS)
@@ -172,6 +203,8 @@ FILLS = {
 @pytest.mark.parametrize("case", FILLS)
 def test_add_with_fill_changes_existing_rows(subject: Subject, case: str) -> None:
     kind, fill, source_type = FILLS[case]
+    if case == "varchar":
+        subject.require("any fill")
     table = subject.alter([add("filled", kind, fill, source_type)])
     assert subject.rows() == [{**row, "filled": fill} for row in OLD_ROWS]
     assert_usable(subject, table, count=1)
@@ -266,6 +299,18 @@ def test_check_steps_changes_nothing(subject: Subject) -> None:
 
 def test_alter_quotes_names(subject: Subject) -> None:
     subject.require("RENAME")
+    subject.require("any name")
     name = "we`ird'"
     subject.alter([add("plain", pa.int32(), 5, "int"), rename(TargetColumn("plain", pa.int32(), True, "int"), name)])
     assert [row[name] for row in subject.rows()] == [5, 5]
+
+
+def test_fill_that_sink_cannot_write_is_refused_unwritten(subject: Subject) -> None:
+    if "any fill" not in subject.cannot:
+        pytest.skip("the sink writes any fill")
+    kind, fill, source_type = FILLS["varchar"]
+    step = add("filled", kind, fill, source_type)
+    assert any(finding.fatal for finding in subject.sink.check_steps(TABLE, [step]))
+    with pytest.raises(TargetMismatch):
+        subject.alter([step])
+    assert subject.rows() == OLD_ROWS

@@ -18,6 +18,7 @@ from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import Sink, SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.labels import label_for
 from channels.sinks.stream_load.http import ClusterAddress
+from tests.emulators.storage import StoredColumn
 
 USER = ("cdc", "s:ec@ret")
 TABLE = TargetTable(
@@ -110,6 +111,12 @@ def write(
     load = sink.part_writer(table)(name or name_of(), iter([given]))
     assert load is not None
     return load
+
+
+def resize_name(cluster: Any, length: int) -> None:
+    """Change the length of the column ``name`` of TABLE, also to a shorter one, which no server does by itself."""
+    storage = cluster.storage
+    storage.modify_column(storage.tables["ods", "orders"], StoredColumn("name", f"VARCHAR({length})"))
 
 
 def committed_once(cluster: Cluster, labels: Iterable[str]) -> None:

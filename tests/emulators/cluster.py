@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
+from tests.emulators.alters import Alters
 from tests.emulators.faults import Faults
 from tests.emulators.http import Handler
 from tests.emulators.sql import Context, Rows, SqlPort
@@ -34,6 +35,7 @@ class ClusterEmulator:
         self.settings = settings
         self.faults = Faults()
         self.storage = Storage(string_limit=settings.string_limit)
+        self.alters = Alters(self.storage, lambda: list(self.transactions.history))
         self._turn = 0
         self._lock = threading.Lock()
 

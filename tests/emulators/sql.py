@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import duckdb
@@ -19,6 +20,15 @@ from sqlglot.dialects.doris import Doris
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokens import TokenType
 
+from tests.emulators.alters import (
+    SHOWN,
+    AlterRefused,
+    check_add,
+    check_drop,
+    check_modify,
+    check_rename,
+    is_longer_text,
+)
 from tests.emulators.faults import Fault
 from tests.emulators.names import IDENTIFIER, TABLE, Misnamed, Unquote, doubled, identifiers
 from tests.emulators.storage import StoredColumn, StoredPartition, StoredTable, quoted
@@ -33,6 +43,15 @@ _ADD_PARTITION = re.compile(
     rf'ALTER\s+TABLE\s+({TABLE})\s+ADD\s+PARTITION\s+`?(\w+)`?\s+VALUES\s*\[\("([^"]*)"\),\s*\("([^"]*)"\)\)',
     re.IGNORECASE,
 )
+_RENAME = re.compile(
+    rf"ALTER\s+TABLE\s+({TABLE})\s+RENAME\s+COLUMN\s+({IDENTIFIER})\s+(TO\s+)?({IDENTIFIER})", re.IGNORECASE
+)
+_SET_PROPERTY = re.compile(rf'ALTER\s+TABLE\s+({TABLE})\s+SET\s*\("(\w+)"\s*=\s*"(\w+)"\)', re.IGNORECASE)
+_SHOW_ALTER = re.compile(
+    rf"SHOW\s+ALTER\s+TABLE\s+COLUMN(?:\s+FROM\s+({IDENTIFIER}))?(?:\s+WHERE\s+TableName\s*=\s*(?:'([^']*)'|\"([^\"]*)\"))?"
+    r"(?:\s+ORDER\s+BY\s+CreateTime\s+DESC)?(?:\s+LIMIT\s+(\d+))?",
+    re.IGNORECASE,
+)
 _SHOW_ONE = re.compile(
     rf"(SHOW\s+CREATE\s+TABLE|SHOW\s+PARTITIONS\s+FROM|DESC(?:RIBE)?|SHOW\s+FULL\s+COLUMNS\s+FROM)\s+({TABLE})",
     re.IGNORECASE,
@@ -45,6 +64,10 @@ class SqlRefused(Exception):
     def __init__(self, message: str, code: int = 1105) -> None:
         super().__init__(message)
         self.code = code
+
+
+class ConnectionCut(Exception):
+    """The server cuts the connection instead of an answer."""
 
 
 class Dialect(Doris):
@@ -140,6 +163,9 @@ class _Session(Session):
         except SqlRefused as error:
             code = ErrorCode(error.code) if error.code in set(ErrorCode) else ErrorCode.UNKNOWN_ERROR
             raise MysqlError(f"errCode = 2, detailMessage = {error}", code) from error
+        except ConnectionCut:
+            self.connection.stream.writer.transport.abort()
+            return None
         if not names:
             return None
         return ResultSet(rows, [ResultColumn(*_column(name, [row[i] for row in rows])) for i, name in enumerate(names)])
@@ -168,14 +194,31 @@ class SqlStatements:
     dialect: ClassVar[type[Doris]] = Dialect
     unquote: ClassVar[Unquote] = staticmethod(doubled)
     node_statement: ClassVar[str]  # the pattern of statements that list nodes
+    light_property: ClassVar[str]  # of tables whose columns are added and dropped without a rewrite
+    rename_to: ClassVar[bool]  # RENAME COLUMN a TO b, in contrast to RENAME COLUMN a b
 
     def __init__(self, cluster: Any, names: Names) -> None:
         self.cluster, self.storage, self.names = cluster, cluster.storage, names
 
     def execute(self, sql: str, context: Context) -> Rows:
         """Run one statement. Raises: SqlRefused."""
+        order = self.cluster.faults.take("sql", sql)
+        fault = order.fault if order is not None else None
+        if order is not None and fault is Fault.ERROR:
+            raise SqlRefused(order.text or "Failed to get scan range, no queryable replica found")
+        if fault is Fault.RESET:
+            raise ConnectionCut
+        rows = self._executed(sql, context)
+        if fault is Fault.DROP_ANSWER:
+            raise ConnectionCut
+        return rows
+
+    def _executed(self, sql: str, context: Context) -> Rows:
+        self.cluster.alters.advance()
         try:
             return self._statement(sql.strip().rstrip(";"), context)
+        except AlterRefused as error:
+            raise SqlRefused(str(error)) from error
         except Misnamed as error:
             raise SqlRefused(str(error), error.code) from error
         except (duckdb.Error, ParseError, TokenError) as error:
@@ -195,9 +238,6 @@ class SqlStatements:
 
     def shared(self, sql: str, context: Context) -> Rows | None:
         """Run a statement that both products have beside plain SQL; return None if it is no such statement."""
-        order = self.cluster.faults.take("sql", sql)
-        if order is not None and order.fault is Fault.ERROR:
-            raise SqlRefused(order.text or "Failed to get scan range, no queryable replica found")
         if match := re.match(r"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG\s+LIKE\s+'(\w+)'", sql, re.IGNORECASE):
             return self.config(match[1])
         if match := re.fullmatch(self.node_statement, sql, re.IGNORECASE):
@@ -208,7 +248,36 @@ class SqlStatements:
             table = self.named(match[1], context)
             table.partitions.append(StoredPartition(match[2], match[3], match[4]))
             return [], []
+        if match := _RENAME.fullmatch(sql):
+            if self.rename_to is not bool(match[3]):
+                raise SqlRefused(f"mismatched input near {match[4]}")
+            return self.rename(match[1], self.unquote(match[2]), self.unquote(match[4]), context)
+        if match := _SET_PROPERTY.fullmatch(sql):
+            table = self.altered(self.named(match[1], context), context)
+            table.properties[match[2]] = match[3]
+            return [], []
+        if match := _SHOW_ALTER.fullmatch(sql):
+            database = self.unquote(match[1]) if match[1] else context.database or ""
+            limit = int(match[4]) if match[4] else None
+            return SHOWN, self.cluster.alters.rows(database, match[2] or match[3], limit)
         return None
+
+    def altered(self, table: StoredTable, context: Context) -> StoredTable:
+        """Return ``table`` if the user may alter it now. Raises: SqlRefused, AlterRefused."""
+        if (context.user, table.database) in self.cluster.settings.denied_alter:
+            raise SqlRefused(
+                "Access denied; you need (at least one of) the (ALTER) privilege(s) for this operation", 1227
+            )
+        self.cluster.alters.refuse_second(table)
+        return table
+
+    def rename(self, name: str, old: str, new: str, context: Context) -> Rows:
+        """Run RENAME COLUMN, which is not a job."""
+        table = self.altered(self.named(name, context), context)
+        self.names.check_column(new)
+        check_rename(table, old, new)
+        self.storage.rename_column(table, old, new)
+        return [], []
 
     def hidden(self, table: StoredTable, context: Context) -> tuple[StoredColumn, ...]:
         """Return the hidden columns that this session has asked for."""
@@ -259,7 +328,8 @@ class SqlStatements:
                 if table.args.get("db"):
                     self._as_stored(table, self.table(table, context))
             elif table.name.lower() == "tables":
-                table.replace(self._tables().subquery("tables"))
+                with_rows = any(column.name.upper() == "TABLE_ROWS" for column in tree.find_all(exp.Column))
+                table.replace(self._tables(with_rows=with_rows).subquery("tables"))
         return tree.sql("duckdb")
 
     def _as_stored(self, node: exp.Table, table: StoredTable) -> None:
@@ -269,16 +339,16 @@ class SqlStatements:
         node.set("db", exp.to_identifier(table.stored[0], quoted=True))
         node.set("this", exp.to_identifier(table.stored[1], quoted=True))
 
-    def _tables(self) -> exp.Query:
+    def _tables(self, *, with_rows: bool) -> exp.Query:
         """Return information_schema.tables with the columns that the sinks use."""
-        rows = [
-            f"({exp.Literal.string(one.database)}, {exp.Literal.string(one.name)}, TIMESTAMP '{one.created}')"
-            for one in self.storage.tables.values()
-        ]
-        values = ", ".join(rows or ["(NULL, NULL, NULL)"])
-        return parse_one(
-            f"SELECT * FROM (VALUES {values}) AS t(TABLE_SCHEMA, TABLE_NAME, CREATE_TIME)", dialect="duckdb"
-        )
+        rows = []
+        for one in self.storage.tables.values():
+            count = self.storage.query(f"SELECT count(*) FROM {one.view}")[2][0][0] if with_rows else 0
+            names = f"{exp.Literal.string(one.database)}, {exp.Literal.string(one.name)}"
+            rows.append(f"({names}, TIMESTAMP '{one.created}', {count}, {100 * count})")
+        values = ", ".join(rows or ["(NULL, NULL, NULL, NULL, NULL)"])
+        columns = "TABLE_SCHEMA, TABLE_NAME, CREATE_TIME, TABLE_ROWS, DATA_LENGTH"
+        return parse_one(f"SELECT * FROM (VALUES {values}) AS t({columns})", dialect="duckdb")
 
     def table(self, node: exp.Expression, context: Context) -> StoredTable:
         """Return the table of a node. Raises: SqlRefused - unknown."""
@@ -349,19 +419,30 @@ class SqlStatements:
 
     def alter(self, tree: exp.Alter, context: Context) -> Rows:
         """Run ADD, DROP and MODIFY COLUMN."""
-        table = self.table(tree.this, context)
+        table = self.altered(self.table(tree.this, context), context)
+        submit, is_light = self.cluster.alters.submit, table.properties.get(self.light_property) == "true"
         for action in tree.args["actions"]:
             match action:
                 case exp.ColumnDef():
                     self.names.check_column(action.name)
-                    self.storage.add_column(table, column_of(action))
+                    column = self.typed(column_of(action))
+                    check_add(table, column)
+                    submit(table, partial(self.storage.add_column, table, column), light=is_light)
                 case exp.Drop():
-                    self.storage.drop_column(table, action.find(exp.Column).name)
+                    name = check_drop(table, action.find(exp.Column).name).name
+                    submit(table, partial(self.storage.drop_column, table, name), light=is_light)
                 case exp.ModifyColumn():
-                    self.storage.modify_column(table, column_of(action.this))
+                    column = self.typed(column_of(action.this))
+                    check_modify(table, column)
+                    light = is_light and is_longer_text(table, column)
+                    submit(table, partial(self.storage.modify_column, table, column), light=light)
                 case _:
                     raise SqlRefused(f"not supported by the emulator: {action.sql(Dialect)}")
         return [], []
+
+    def typed(self, column: StoredColumn) -> StoredColumn:
+        """Return the column with the type that this product stores."""
+        return column
 
     def _show(self, sql: str, context: Context) -> Rows:
         if re.fullmatch(r"SHOW\s+DATABASES", sql, re.IGNORECASE):

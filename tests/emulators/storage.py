@@ -89,6 +89,7 @@ class StoredTable:
     version: int = 1
     created: str = ""  # CREATE_TIME
     renamed: dict[str, str] = field(default_factory=dict)  # a name that a prepared load may know -> today's
+    ids: dict[str, str] = field(default_factory=dict)  # of renamed columns: today's name -> the first name
     stored: tuple[str, str] = ("", "")  # its schema and view in DuckDB, where names ignore case
 
     @property
@@ -184,7 +185,7 @@ class Storage:
 
     def add_column(self, table: StoredTable, column: StoredColumn) -> None:
         with self._lock:
-            default = f" DEFAULT '{column.default}'" if column.default is not None else ""
+            default = "" if column.default is None else f" DEFAULT {_default(column)}"
             self._duck.execute(f'DROP VIEW {table.view}; ALTER TABLE {table.base} ADD COLUMN {quoted(column.name)} '
                                f"{column.stored}{default}")  # fmt: skip
             table.columns = (*table.columns, column)
@@ -195,6 +196,7 @@ class Storage:
         with self._lock:
             self._duck.execute(f"DROP VIEW {table.view}; ALTER TABLE {table.base} DROP COLUMN {quoted(name)}")
             table.columns = tuple(column for column in table.columns if column.name != name)
+            table.ids.pop(name, None)
             self._make_view(table)
 
     def rename_column(self, table: StoredTable, name: str, new: str) -> None:
@@ -205,6 +207,7 @@ class Storage:
             table.columns = tuple(
                 replace(column, name=new) if column.name == name else column for column in table.columns
             )
+            table.ids[new] = table.ids.pop(name, name)
             table.renamed = {old: new if now == name else now for old, now in table.renamed.items()} | {name: new}
             self._make_view(table)
 
@@ -326,7 +329,10 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def _default(column: StoredColumn) -> str:
-    return "NULL" if column.default is None else f"CAST('{column.default}' AS {column.stored})"
+    if column.default in (None, "NULL"):  # the servers store the text NULL and read it as no value
+        return "NULL"
+    text = str(column.default).replace("'", "''")
+    return f"CAST('{text}' AS {column.stored})"
 
 
 def _cast(column: StoredColumn, zone_hours: float) -> str:

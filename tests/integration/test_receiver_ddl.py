@@ -56,6 +56,25 @@ def run(server, database, statement):
         cursor.execute(statement)
 
 
+def test_mariadb_comment_is_code_on_mariadb_only(server, database):
+    start = position(server)
+    receiver = receiver_of(server, Mapped(database))
+    receiver.open(start, (), 0)
+    run(server, database, "ALTER TABLE orders ADD INDEX i (price) /*M! , DROP COLUMN note */")
+    run(server, database, "INSERT INTO orders (id, price) VALUES (1, 2)")
+    if len(_columns(server, database)) == 3:
+        assert "note" in str(pause(receiver)[0])
+    else:
+        Collector(receiver).collect_rows(1)
+    receiver.close()
+
+
+def _columns(server, database):
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW COLUMNS FROM orders")
+        return cursor.fetchall()
+
+
 @pytest.mark.parametrize(
     ("statement", "row_changing"),
     [

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pymysql
 import pytest
@@ -19,6 +20,7 @@ from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import confirmed, read_changes
 from tests.support.ddl_corpus import cases
+from tests.support.seeds import seed_of
 
 STATEMENT_TIME = datetime(2024, 5, 6, 7, 8, 9, 987654, UTC)
 ZONE = timedelta(hours=5)
@@ -30,10 +32,11 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     selected = [case for case in cases() if case.only in ("", kind)]
     tables = [f"t{number}" for number in range(len(selected))]
-    connection = server.connect(database, use_unicode=False, conv={})
+    connection = server.connect(database)
+    utc = server.connect(database, use_unicode=False, conv={}, init_command="SET time_zone = '+00:00', sql_mode = ''")
     counts, problems = Counter(), []
     started = time.monotonic()
-    with connection, connection.cursor() as cursor, Server(_endpoint(server)) as asked:
+    with connection, connection.cursor() as cursor, utc, utc.cursor() as reading, Server(_endpoint(server)) as asked:
         cursor.execute("SET time_zone = '+05:00', sql_mode = ''")
         for table, case in zip(tables, selected, strict=True):
             cursor.execute(f"CREATE TABLE {table} {case.table}")
@@ -46,7 +49,7 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
             cursor.execute(
                 f"SET sql_mode = '{'' if case.loose else 'STRICT_ALL_TABLES'}', timestamp = {STATEMENT_TIME.timestamp()}"
             )
-            values = [_rows(cursor, table, column, schema.key) for column in schema.columns]
+            values = [_rows(reading, table, column, schema.key) for column in schema.columns]
             try:
                 cursor.execute(statement)
             except pymysql.err.MySQLError as error:
@@ -69,7 +72,7 @@ def test_read_changes_of_corpus_equals_catalog_and_rows(kind, request):
         for table, (statement, values, changes) in done.items():
             counts["statements"] += 1
             try:
-                _compare(cursor, table, before[database, table], after[database, table], values, changes, counts)
+                _compare(reading, table, before[database, table], after[database, table], values, changes, counts)
             except Exception as error:  # all differences of a run in one report
                 problems.append(f"{statement}: {type(error).__name__} {error}")
     print(kind, dict(counts), f"{time.monotonic() - started:.1f} s")
@@ -149,13 +152,10 @@ def _rows(cursor, table, column, order):
     expression = (
         f"CAST({name} AS UNSIGNED)" if column.kind is Kind.BIT else f"{name} + 0" if "zerofill" in column.type else name
     )
-    cursor.execute("SET @zone = @@time_zone, time_zone = '+00:00'")
     cursor.execute(
         f"SELECT {expression} FROM {quoted_column(table)}" + (f" ORDER BY {quoted_column(order[0])}" if order else "")
     )
-    found = [None if row[0] is not None and _is_zero_date(column, row[0]) else row[0] for row in cursor.fetchall()]
-    cursor.execute("SET time_zone = @zone")
-    return found
+    return [None if row[0] is not None and _is_zero_date(column, row[0]) else row[0] for row in cursor.fetchall()]
 
 
 def _is_zero_date(column, value):
@@ -175,3 +175,70 @@ def _dialect(kind):
 
 def _endpoint(server):
     return Endpoint(server.host, server.port, "root", unix_socket=str(server.socket))
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_read_changes_of_statements_in_a_row_equals_catalog(kind, request):
+    """The reader alone, without the catalog between two statements: a fault would add up."""
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    random, done = Random(seed_of()), 0
+    server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, c0 INT, c1 VARCHAR(10)) CHARSET latin1")
+    with server.connect(database) as connection, connection.cursor() as cursor, Server(_endpoint(server)) as asked:
+        schema = table_schemas(asked, [(database, "t")])[database, "t"]
+        for number in range(100):
+            statement = f"ALTER TABLE t {_random_clauses(random, schema, number)}"
+            try:
+                cursor.execute(statement)
+            except pymysql.err.MySQLError:
+                continue
+            changes = read_changes(
+                statement, database=database, schema_of=lambda *_, now=schema: now, dialect=_dialect(kind)
+            )
+            schema = changes[0].after if changes else schema
+            done += 1
+            if done % 10 == 0:
+                assert _described(schema) == _described(table_schemas(asked, [(database, "t")])[database, "t"]), (
+                    statement
+                )
+    print(kind, done, "statements in a row")
+    assert done >= 50
+
+
+def _random_clauses(random, schema, number):
+    columns = [column.name for column in schema.columns if column.name != "id"]
+    types = ("INT", "BIGINT NOT NULL DEFAULT 3", "VARCHAR(9)", "TEXT", "DATETIME(3)", "ENUM('a','b')", "DECIMAL(7,2)")
+
+    def clause(part):
+        old, kind, new = random.choice(columns), random.choice(types), f"n{number}_{part}"
+        position = random.choice(("", " FIRST", f" AFTER {random.choice(columns)}"))
+        options = ("CHARACTER SET latin1", "CHARACTER SET utf8mb4", "COMMENT 'x'", "CONVERT TO CHARACTER SET utf8mb3")
+        return random.choice(
+            (
+                f"ADD {new} {kind}{position}",
+                f"ADD {new} {kind}{position}",
+                f"DROP {old}",
+                f"MODIFY {old} {kind}{position}",
+                f"CHANGE {old} {new} {kind}{position}",
+                f"RENAME COLUMN {old} TO {random.choice([new, *columns])}",
+                random.choice(options),
+            )
+        )
+
+    return ", ".join(clause(part) for part in range(random.randint(1, 4)))
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_new_auto_increment_renumbers_zero(kind, request):
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL, KEY (v))")
+        cursor.execute("INSERT INTO t VALUES (1, 0), (2, 5)")
+        cursor.execute("ALTER TABLE t MODIFY v BIGINT NOT NULL AUTO_INCREMENT")
+        cursor.execute("SELECT v FROM t ORDER BY id")
+        assert cursor.fetchall()[0] != (0,)
+        cursor.execute("UPDATE t SET v = 0 WHERE id = 1")
+        cursor.execute("ALTER TABLE t MODIFY v BIGINT NOT NULL AUTO_INCREMENT COMMENT 'as before', FORCE")
+        cursor.execute("SELECT v FROM t WHERE id = 1")
+        assert cursor.fetchall() == ((0,),)

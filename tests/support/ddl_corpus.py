@@ -212,7 +212,8 @@ def cases() -> list[Case]:
     for first in range(0, len(BARE), 8):
         columns = ", ".join(f"n{number} {kind}" for number, kind in enumerate(BARE[first : first + 8]))
         found.append(Case(f"ALTER TABLE {{t}} ADD ({columns})"))
-    found += [Case(f"ALTER TABLE {{t}} ADD n {kind} NOT NULL", loose=True) for kind in BARE]
+        columns = ", ".join(f"n{number} {kind} NOT NULL" for number, kind in enumerate(BARE[first : first + 8]))
+        found.append(Case(f"ALTER TABLE {{t}} ADD ({columns})", loose=True))
     for old, values in VALUES.items():
         for new in TARGETS[old]:
             table = f"(id INT PRIMARY KEY, v {old} NULL)"

@@ -50,6 +50,9 @@ class CanalTables:
         self._accepted_until_ms = time.time() * 1000  # older changes may be omitted, if the user accepted that
         self._stale: set[Name] = set()  # changed by a statement: look up the schema at the next rows
         self._start = self.position
+        # Without a server it is not known which one wrote the statements: /*M! */ then counts as code, so that the job
+        # pauses rather than miss a change.
+        self._mariadb = True
 
     def begin(self, start: CanalPosition, saved: Iterable[TableSchema]) -> None:
         """Start again at ``start`` with the schemas that were saved for it."""
@@ -59,7 +62,7 @@ class CanalTables:
         self.omitted.take()
         if self.history.connect is not None:
             with self.history.connect() as server:
-                self.history.fold_case = server.folds_case
+                self.history.fold_case, self._mariadb = server.folds_case, server.mariadb
 
     # --- schemas of rows ---
 
@@ -107,7 +110,7 @@ class CanalTables:
 
         Raises: DdlStop - it changes a mapped table, and the user has not accepted that.
         """
-        effect = self.history.effect(statement.sql, statement.database)
+        effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
         if effect.kind is EffectKind.TOUCHES:
             before = statement.before
             at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
@@ -127,7 +130,7 @@ class CanalTables:
 
         Raises: UnsupportedRowFormat - the user did not.
         """
-        effect = self.history.effect(statement.sql, statement.database)
+        effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
         mapped = sorted(table for table in effect.tables if self.history.maps(*table_of(table)))
         if effect.kind is not EffectKind.WRITES or not (mapped or not effect.tables):
             return frozenset()

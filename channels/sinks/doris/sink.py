@@ -19,8 +19,9 @@ from channels.sinks.doris.errors import DORIS
 from channels.sinks.doris.loader import DorisPartWriter
 from channels.sinks.doris.names import DORIS_NAMES, DORIS_UNICODE_NAMES, in_lower_case
 from channels.sinks.doris.orphans import DorisTransactions
-from channels.sinks.doris.table import DORIS_TABLES
-from channels.sinks.labels import label_prefix
+from channels.sinks.doris.table import DORIS_TABLES, rename_findings
+from channels.sinks.labels import job_prefix, label_prefix
+from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.name_rules import NameRules
@@ -58,9 +59,17 @@ class DorisSink(ClusterSink):
         tables: Mapping[str, Any] | None = None,
         tries: int = 5,
         pause_s: float = 0.2,
+        alter_timeout_s: float = ALTER_TIMEOUT_S,
     ) -> None:
         """``compression``: "lz4" for slow networks. The others: see ``ClusterSinkConfig``."""
-        super().__init__(address, create_tables=create_tables, tables=tables, tries=tries, pause_s=pause_s)
+        super().__init__(
+            address,
+            create_tables=create_tables,
+            tables=tables,
+            tries=tries,
+            pause_s=pause_s,
+            alter_timeout_s=alter_timeout_s,
+        )
         self._client = DorisHttp(self._http)
         self._two_phase, self._compression = two_phase_commit, compression
         self._transactions = DorisTransactions(
@@ -68,7 +77,10 @@ class DorisSink(ClusterSink):
         )
 
     def _hooks(self) -> TableHooks:
-        return TableHooks(lambda: min(3, self._client.ask_backends()), self._new_names)
+        return TableHooks(self._replication, self._new_names, rename_findings=rename_findings)
+
+    def _replication(self) -> int:
+        return min(3, self._client.ask_backends())
 
     def _new_names(self) -> NameRules:
         rules = DORIS_NAMES if self._variable("enable_unicode_name_support") == "false" else DORIS_UNICODE_NAMES
@@ -176,3 +188,6 @@ class DorisSink(ClusterSink):
 
     def _abort_others(self, prefix: str, kept: Collection[str]) -> None:
         self._transactions.abort(prefix, kept, self._checkpoints.owned)
+
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        self._abort_others(job_prefix(mark.job, mark.incarnation), ())

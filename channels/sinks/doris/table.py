@@ -13,7 +13,7 @@ from channels.sinks.base import Finding, TargetTable
 from channels.sinks.doris.loader import DELETE_SIGN
 from channels.sinks.doris.names import DORIS_UNICODE_NAMES
 from channels.sinks.doris.types import doris_type
-from channels.sinks.stream_load.statements import TableRules, quoted_table
+from channels.sinks.stream_load.statements import AlterRules, TableRules, quoted_table
 from channels.sinks.stream_load.table import RECREATE, model_of
 from channels.sinks.stream_load.types import ColumnType, parsed
 
@@ -62,6 +62,13 @@ def _findings(table: TargetTable, existing: Mapping[str, Mapping[str, Any]], sta
         yield Finding(problem, RECREATE)
 
 
+def rename_findings(table: TargetTable, statement: str) -> Iterator[Finding]:
+    """Find a table whose columns have no ids. ``statement``: from SHOW CREATE TABLE."""
+    if not re.search(r'"light_schema_change"\s*=\s*"true"', statement):
+        problem = f"{table.name}: light_schema_change is off, and Doris renames no column of such a table"
+        yield Finding(problem, f'ALTER TABLE {quoted_table(table.name)} SET ("light_schema_change" = "true")')
+
+
 DORIS_TABLES = TableRules(
     model="UNIQUE",
     reason="updates",
@@ -75,5 +82,12 @@ DORIS_TABLES = TableRules(
     checkpoints=_CHECKPOINTS,
     type_of=lambda table, column: doris_type(column, key=column.name in table.key),
     findings=_findings,
+    alters=AlterRules(
+        rename="RENAME COLUMN {old} {new}",
+        reads_escapes=False,
+        keeps_ids=False,
+        light_property="light_schema_change",
+        light_hint='ALTER TABLE {table} SET ("light_schema_change" = "true")',
+    ),
     hidden="__DORIS_",
 )

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from cdc.errors import CdcError, TargetMismatch
 from cdc.model.batch import PreparedLoad
 from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
-from channels.sinks.labels import label_for, label_prefix
+from channels.sinks.labels import job_prefix, label_for, label_prefix
 from channels.sinks.starrocks.client import StarrocksHttp, StarrocksReply, Transaction
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.loader import StarrocksPartWriter, roll_back, shared_label
@@ -28,6 +28,7 @@ from channels.sinks.starrocks.orphans import OrphanTransactions, is_shared
 from channels.sinks.starrocks.shared_transaction import COMMIT_WAIT_S, SharedTransaction
 from channels.sinks.starrocks.table import STARROCKS_TABLES
 from channels.sinks.starrocks.transaction_mode import TransactionMode
+from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.sink import ClusterSink, by_table, label_of
@@ -35,6 +36,10 @@ from channels.sinks.stream_load.table import transaction_findings
 from channels.sinks.stream_load.target_tables import TableHooks
 
 logger = logging.getLogger(__name__)
+
+_RENAME_FROM = (3, 3, 2)
+_LIGHT_FROM = (3, 3, 0)  # in shared storage too; older tables have the setting of the cluster
+_LIGHT = {"fast_schema_evolution": "true"}
 
 
 class StarrocksSink(ClusterSink):
@@ -60,9 +65,17 @@ class StarrocksSink(ClusterSink):
         tables: Mapping[str, Any] | None = None,
         tries: int = 5,
         pause_s: float = 0.2,
+        alter_timeout_s: float = ALTER_TIMEOUT_S,
     ) -> None:
         """``databases``: of all targets. ``multi_table``: auto, on or off. The others: see ``ClusterSinkConfig``."""
-        super().__init__(address, create_tables=create_tables, tables=tables, tries=tries, pause_s=pause_s)
+        super().__init__(
+            address,
+            create_tables=create_tables,
+            tables=tables,
+            tries=tries,
+            pause_s=pause_s,
+            alter_timeout_s=alter_timeout_s,
+        )
         self._databases, self._multi_table = sorted(set(databases)), multi_table
         self._client = StarrocksHttp(self._http)
         self._mode = TransactionMode(self._sql, self._databases, multi_table)
@@ -78,7 +91,14 @@ class StarrocksSink(ClusterSink):
             lambda: STARROCKS_NAMES,
             note=lambda table, statement: self._mode.note_table(table, statement),
             before_create=lambda: self._mode.refuse(),
+            properties=lambda: _LIGHT if self._mode.is_from(_LIGHT_FROM) else {},
+            rename_findings=lambda table, statement: self._rename_findings(),
         )
+
+    def _rename_findings(self, *, fatal: bool = True) -> Iterator[Finding]:
+        if not self._mode.is_from(_RENAME_FROM):
+            problem = "StarRocks renames columns from 3.3.2 on, and this cluster is older."
+            yield Finding(problem, "Upgrade StarRocks.", fatal)
 
     def _backend_count(self) -> int | None:
         """Return the number of running backends; None if the user may not see them or the cluster has none."""
@@ -119,6 +139,7 @@ class StarrocksSink(ClusterSink):
         if why:
             yield from transaction_findings(self._sql, STARROCKS.name, tables)
         yield from self._orphans.findings()
+        yield from self._rename_findings(fatal=False)
 
     def _load_findings(self, table: TargetTable, checked: set[str]) -> Iterator[Finding]:
         """Begin a transaction and roll it back: this needs the privilege and a backend, and changes nothing."""
@@ -215,6 +236,13 @@ class StarrocksSink(ClusterSink):
             for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
                 self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
+        self._orphans.roll_back(lambda label: label.startswith(prefix))
+
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        # a shared transaction is not listed before its commit; a committed one stays
+        for checkpoint in (mark.checkpoint - 1, mark.checkpoint):
+            self.abort(mark.job, mark.incarnation, mark.fence, checkpoint)
+        prefix = job_prefix(mark.job, mark.incarnation)
         self._orphans.roll_back(lambda label: label.startswith(prefix))
 
     def _abort_others(self, prefix: str, kept: Collection[str]) -> None:

@@ -11,7 +11,8 @@ from channels.sinks.base import Finding, TargetTable
 from channels.sinks.starrocks.loader import OPERATION
 from channels.sinks.starrocks.names import STARROCKS_NAMES
 from channels.sinks.starrocks.types import starrocks_type
-from channels.sinks.stream_load.statements import TableRules
+from channels.sinks.stream_load.statements import AlterRules, TableRules
+from channels.sinks.stream_load.table import RECREATE
 
 # one row per run: a late older run cannot overwrite the row of a newer one
 _CHECKPOINTS = """CREATE TABLE IF NOT EXISTS {table} (
@@ -50,5 +51,12 @@ STARROCKS_TABLES = TableRules(
     checkpoints=_CHECKPOINTS,
     type_of=lambda table, column: starrocks_type(column, key=column.name in table.key),
     findings=lambda table, columns, statement: iter(()),
+    alters=AlterRules(
+        rename="RENAME COLUMN {old} TO {new}",
+        reads_escapes=True,
+        keeps_ids=True,
+        light_property="fast_schema_evolution",
+        light_hint=f"The property can be set at creation only. {RECREATE}",
+    ),
     mapping_findings=_mapping_findings,
 )

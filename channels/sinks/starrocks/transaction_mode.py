@@ -85,10 +85,14 @@ class TransactionMode:
         return next(iter(self._reasons.values()), None)
 
     def _has_multi(self) -> bool:
+        return self.is_from(MULTI_FROM)
+
+    def is_from(self, version: tuple[int, int, int]) -> bool:
+        """Return True if the cluster has this version or a later one. Raises: SinkUnavailable."""
         if not self._version:
             self._version = str(next(iter(self._sql.one("SELECT current_version() AS version").values())))
         found = re.search(r"(\d+)\.(\d+)\.(\d+)", self._version)
-        return found is not None and tuple(map(int, found.groups())) >= MULTI_FROM
+        return found is not None and tuple(map(int, found.groups())) >= version
 
     def _is_in_shared_storage(self) -> bool:
         """Return True if the cluster has shared storage. Any table shows it; without tables it is unknown."""

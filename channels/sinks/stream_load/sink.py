@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from cdc.errors import PreparedLoadLost, SinkError
 from cdc.model.batch import PreparedLoad, TargetState
 from cdc.retry import Backoff
-from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
+from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.labels import label_for, label_prefix
+from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S, AlteringSink, ColumnAlterer, light_findings
 from channels.sinks.stream_load.checkpoints import VISIBLE_TIMEOUT_S, CheckpointTable
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Unreachable
@@ -32,7 +33,7 @@ T = TypeVar("T")
 _COMMIT_THREADS = 8
 
 
-class ClusterSink(ABC):
+class ClusterSink(AlteringSink, ABC):
     """See ``channels.sinks.base.Sink``. A product adds its requests, its states and its kind of transaction."""
 
     messages: ClassVar[ProductMessages]
@@ -48,12 +49,15 @@ class ClusterSink(ABC):
         tables: Mapping[str, Any] | None = None,
         tries: int = 5,
         pause_s: float = 0.2,
+        alter_timeout_s: float = ALTER_TIMEOUT_S,
     ) -> None:
         """``tables``: buckets, replication, partition and properties of new tables."""
         self._address, self._settings = address, LoadSettings(tries, pause_s)
         self._http, self._sql = HttpClient(address), FrontendSql(address, self.messages)
         self._http.hosts.use(self._sql.nodes)
-        self._tables = TargetTables(self._sql, self.rules, self._hooks(), can_create=create_tables, options=tables)
+        hooks = self._hooks()
+        self._tables = TargetTables(self._sql, self.rules, hooks, can_create=create_tables, options=tables)
+        self._alterer = ColumnAlterer(self._sql, self._tables, self.rules, hooks, alter_timeout_s)
         self._checkpoints = CheckpointTable(self._sql, self._tables.checkpoints_statement)
         self._visible_timeout_s = VISIBLE_TIMEOUT_S
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, f"{self.messages.name.lower()}-commit")
@@ -97,6 +101,10 @@ class ClusterSink(ABC):
         Loads that the user may not see stay until they expire. Raises: SinkUnavailable - a load cannot be aborted.
         """
 
+    @abstractmethod
+    def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
+        """Abort all loads of the job that are not committed, also shared ones. Raises: see ``_abort_others``."""
+
     # ---- tables
 
     def ensure_table(self, table: TargetTable) -> None:
@@ -126,11 +134,20 @@ class ClusterSink(ABC):
     def _table_findings(self, tables: Iterable[TargetTable]) -> Iterator[Finding]:
         checked: set[str] = set()
         for table in tables:
-            exists = self._tables.describe(table.name) is not None
-            can_be_missing = self._tables.can_create and not exists
+            described = self._tables.describe(table.name)
+            can_be_missing = self._tables.can_create and described is None
             yield from self._tables.creation_findings(table) if can_be_missing else self._tables.findings(table)
-            if exists:
+            if described is not None:
                 yield from self._load_findings(table, checked)
+                yield from light_findings(table, described[1], self.rules)
+
+    # ---- changes of columns
+
+    def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
+        """See ``TableAlterer``. Loads of a killed run are discarded first: the cluster's job would wait for them."""
+        self._checkpoints.check_commit(mark)
+        self._discard_unfinished(mark)
+        self._alterer.alter(table, steps)
 
     # ---- ownership and checkpoints
 

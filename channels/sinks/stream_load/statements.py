@@ -20,6 +20,17 @@ _PLACEHOLDERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class AlterRules:
+    """The differences between ALTER TABLE of the two products."""
+
+    rename: str  # the clause, with {old} and {new}
+    reads_escapes: bool  # the server reads backslashes and doubled quotes in the literal of a default
+    keeps_ids: bool  # a renamed column keeps its first name as its id, and no other column can get this name
+    light_property: str  # with this property of a table, ADD and DROP COLUMN do not rewrite rows
+    light_hint: str  # how to set it for an existing table, with {table}
+
+
+@dataclass(frozen=True, slots=True)
 class TableRules:
     """The differences between tables of the two products."""
 
@@ -31,6 +42,7 @@ class TableRules:
     checkpoints: str  # CREATE TABLE of cdc_checkpoints, with {table} and {replication}
     type_of: Callable[[TargetTable, TargetColumn], ColumnType]
     findings: Callable[[TargetTable, Mapping[str, Mapping[str, Any]], str], Iterator[Finding]]  # columns; SHOW CREATE
+    alters: AlterRules
     mapping_findings: Callable[[TargetTable], Iterator[Finding]] = lambda table: iter(())  # without the existing table
     hidden: str | None = None  # the prefix of hidden columns; DESC lists them with show_hidden_columns
 

@@ -57,7 +57,7 @@ def column_findings(table: TargetTable, described: Sequence[Mapping[str, Any]], 
     for name, row in existing.items():
         if name in names or (rules.hidden and name.startswith(rules.hidden.casefold())):
             continue
-        if _nullable(row) or row["Default"] is not None:
+        if is_nullable(row) or row["Default"] is not None:
             continue
         yield Finding(
             f"{table.name}: column {row['Field']} is NOT NULL without a default, and the mapping does not fill it",
@@ -83,12 +83,12 @@ def _column(
         )
         return
     existing = parsed(str(row["Type"]))
-    null = "NULL" if _nullable(row) or (column.nullable and not key) else "NOT NULL"
+    null = "NULL" if is_nullable(row) or (column.nullable and not key) else "NOT NULL"
     is_matching, problems = existing.holds(required), []
     if not is_matching:
         unit = " bytes, 4 for a character" if required.base == "VARCHAR" == existing.base else ""
         problems.append(f"is {existing}, and the source needs {required}{unit}")
-    if null == "NULL" and not _nullable(row):
+    if null == "NULL" and not is_nullable(row):
         problems.append("is NOT NULL, and the source has NULL")
     if not problems:
         return
@@ -110,7 +110,8 @@ def _default(row: Mapping[str, Any]) -> str:
     return f" DEFAULT {default}" if str(default).upper().startswith("CURRENT_") else f' DEFAULT "{default}"'
 
 
-def _nullable(row: Mapping[str, Any]) -> bool:
+def is_nullable(row: Mapping[str, Any]) -> bool:
+    """Return True if the column in a row of DESC accepts NULL."""
     return str(row["Null"]).upper() != "NO"
 
 

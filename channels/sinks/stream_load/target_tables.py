@@ -33,6 +33,8 @@ class TableHooks:
     new_names: Callable[[], NameRules]  # of new tables
     note: Callable[[str, str], None] = lambda table, statement: None  # receives each CREATE TABLE, planned or existing
     before_create: Callable[[], None] = lambda: None  # raises SinkLimitExceeded if the noted table cannot be used
+    properties: Callable[[], Mapping[str, str]] = dict  # of new tables, by version
+    rename_findings: Callable[[TargetTable, str], Iterable[Finding]] = lambda table, statement: ()  # SHOW CREATE TABLE
 
 
 class TargetTables:
@@ -62,7 +64,8 @@ class TargetTables:
         if self.can_create and self.describe(table.name) is None:
             refuse(table, self._hooks.new_names().refused(table))
             self._hooks.before_create()
-            options = {"replication": self._hooks.replication(), **self._options}
+            properties = {**self._hooks.properties(), **(self._options.get("properties") or {})}
+            options = {"replication": self._hooks.replication(), **self._options, "properties": properties}
             self.create_database(table.name.partition(".")[0], table.name)
             self._sql.execute(self._create_statement(table, options), table.name)
         refuse(table, self.findings(table))
@@ -173,6 +176,10 @@ class TargetTables:
         refuse(table, column_findings(table, columns, self._rules))
         self._checked_at[table.name] = time.monotonic()
 
+    def forget(self, table: str) -> None:
+        """Check the columns of ``table`` again at its next load."""
+        self._checked_at.pop(table, None)
+
     def has_columns(self, table: str, names: Iterable[str]) -> bool:
         """Return True if ``table`` has all columns ``names``, which its loads were written with.
 
@@ -189,7 +196,7 @@ class TargetTables:
         missing = sorted(required - {str(row["Field"]).lower() for row in columns})
         if missing:
             logger.warning("%s no longer has the columns %s; its loads are aborted", table, ", ".join(missing))
-            self._checked_at.pop(table, None)
+            self.forget(table)
         return not missing
 
 

@@ -13,6 +13,7 @@ class DorisSettings:
     version: tuple[int, int] = (3, 0)  # 1.2, 2.0, 2.1, 3.0, 3.1, 4.0, 4.1
     users: dict[str, str] = field(default_factory=lambda: {"root": ""})
     denied: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without LOAD
+    denied_alter: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without ALTER
     tls: ssl.SSLContext | None = None  # of every HTTP port
     backends: int = 1
     followers: int = 0  # FEs beside the master

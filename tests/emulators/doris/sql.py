@@ -45,6 +45,7 @@ class DorisStatements(SqlStatements):
     """What the FE's SQL port understands."""
 
     node_statement = r"SHOW\s+(FRONTENDS|BACKENDS)"
+    light_property, rename_to = "light_schema_change", False
 
     def __init__(self, cluster: DorisEmulator) -> None:
         names = DorisNames(cluster.settings.version, unicode_names=cluster.settings.unicode_names)
@@ -72,8 +73,6 @@ class DorisStatements(SqlStatements):
             return ["DbName", "TransactionQuota"], found
         if match := re.fullmatch(r"SHOW\s+(?:GLOBAL\s+)?VARIABLES\s+LIKE\s+'(\w+)'", sql, re.IGNORECASE):
             return self._variable(match[1])
-        if re.match(r"SHOW\s+ALTER\s+TABLE\s+COLUMN", sql, re.IGNORECASE):
-            return ["JobId", "TableName", "State", "Msg"], []
         if match := _FEATURE.match(sql):
             table = self.named(match[1], context)
             if match[2] == "BATCH_DELETE":

@@ -13,6 +13,7 @@ class StarrocksSettings:
     version: tuple[int, int, int] = (4, 1, 0)
     users: dict[str, str] = field(default_factory=lambda: {"root": ""})
     denied: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without INSERT
+    denied_alter: set[tuple[str, str]] = field(default_factory=set)  # (user, database) without ALTER
     operators: set[str] = field(default_factory=lambda: {"root", "cdc"})  # users with OPERATE
     tls: ssl.SSLContext | None = None  # of every HTTP port
     backends: int = 2

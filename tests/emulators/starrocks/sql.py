@@ -53,9 +53,20 @@ class StarrocksStatements(SqlStatements):
     dialect = Dialect
     unquote = staticmethod(dropped)
     node_statement = r"SHOW\s+(FRONTENDS|BACKENDS|COMPUTE NODES)"
+    light_property, rename_to = "fast_schema_evolution", True
 
     def __init__(self, cluster: StarrocksEmulator) -> None:
         super().__init__(cluster, StarrocksNames(shared_data=cluster.settings.shared_data))
+
+    def typed(self, column: StoredColumn) -> StoredColumn:
+        """See SqlStatements."""
+        return _typed(column)
+
+    def rename(self, name: str, old: str, new: str, context: Context) -> Rows:
+        """See SqlStatements."""
+        if self.cluster.settings.version < (3, 3, 2):
+            raise SqlRefused("Getting syntax error. Detail message: Unexpected input 'COLUMN'")
+        return super().rename(name, old, new, context)
 
     def parsed(self, sql: str) -> exp.Expression:
         """See SqlStatements."""
@@ -114,6 +125,7 @@ class StarrocksStatements(SqlStatements):
         else:
             model, key = model_of(given, columns[0].name)
         self._check(columns, key, model)
+        self._check_properties(properties)
         distributed = next((each for each in given if isinstance(each, exp.DistributedByProperty)), None)
         if self.cluster.settings.version < (2, 5, 7) and (distributed is None or not distributed.args.get("buckets")):
             raise SqlRefused(
@@ -128,6 +140,13 @@ class StarrocksStatements(SqlStatements):
             database, name, columns, key, model, delete_sign=model == "PRIMARY", properties=properties,
             comment=comment, tail=tail_of(given, Dialect), **partitions_of(given),
         )  # fmt: skip
+
+    def _check_properties(self, properties: dict[str, str]) -> None:
+        version = self.cluster.settings.version
+        if version < (3, 2, 0) and "fast_schema_evolution" in properties:
+            raise SqlRefused(f"Unknown properties: {{fast_schema_evolution={properties['fast_schema_evolution']}}}")
+        if version >= (3, 3, 0):
+            properties.setdefault("fast_schema_evolution", "true")
 
     def _check(self, columns: tuple[StoredColumn, ...], key: tuple[str, ...], model: str) -> None:
         if tuple(column.name for column in columns[: len(key)]) != key:

@@ -125,10 +125,11 @@ def test_exclude_accepts_names_and_patterns():
     assert routes.left_out == {}
 
 
-@pytest.mark.parametrize("kind", ["gho", "ghc", "del", "new", "old"])
+@pytest.mark.parametrize("kind", ["gho", "ghc", "ghk", "del", "new", "old"])
 def test_maps_pattern_ignores_shadow_tables(kind):
     routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm._kept_new", "ods.kept")])
     assert not routes.maps("crm", f"_people_{kind}") and routes.maps("crm", f"people_{kind}")
+    assert not routes.maps("crm", f"__people_{kind}") and not routes.maps("crm", f"_people_20240102030405_{kind}")
     assert routes.maps("crm", f"__{kind}") and routes.maps("crm", "_kept_new")
 
 

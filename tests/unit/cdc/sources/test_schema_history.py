@@ -10,7 +10,9 @@ from cdc.errors import SchemaMismatch
 from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, TableSchema
+from cdc.mysql.ddl import EffectKind
 from cdc.sources.schema_history import SchemaHistory
+from channels.mapping import Mapping, Routes
 
 NAME = ("shop", "t")
 
@@ -82,3 +84,20 @@ def test_history_every_column_of_an_unknown_table_is_read(history):
     assert history.reads_column("shop", "t", "other")
     history.add(NAME, table("id", "other"), at(100))
     assert not history.reads_column("shop", "t", "other") and history.reads_column("shop", "t", "ID")
+
+
+@pytest.mark.parametrize("table", ["_t_gho", "_t_ghc", "_t_ghk", "_t_del", "_t_new", "_t_old", "__t_new", "__t_old"])
+def test_effect_of_shadow_table_of_a_pattern_is_none(table):
+    routes = Routes([Mapping("shop.*", "ods.*")])
+    history = SchemaHistory(routes, None)
+    for sql in (
+        f"CREATE TABLE `{table}` LIKE t",
+        f"CREATE TABLE shop.{table} (id INT PRIMARY KEY)",
+        f"ALTER TABLE {table} ADD x INT",
+        f"DROP TABLE IF EXISTS {table}",
+        f"RENAME TABLE {table} TO _other_old",
+    ):
+        assert history.effect(sql, "shop").kind is EffectKind.NONE, sql
+    assert history.effect("CREATE TABLE t2 LIKE t", "shop").kind is EffectKind.CREATES
+    swap = history.effect(f"RENAME TABLE t TO _t_del, {table} TO t", "shop")
+    assert (swap.kind, swap.tables, swap.row_changing) == (EffectKind.TOUCHES, ("shop.t",), True)

@@ -387,3 +387,35 @@ def test_alter_killed_at_its_commit_is_repeated(tmp_path: Path, moment: str) -> 
         found = rows(tmp_path)
         assert found.column("a").to_pylist() == [5] * ROWS
         assert found.drop_columns("a").to_pylist() == old.to_pylist()
+
+
+MEASURE = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from channels.sinks.delta.sink import DeltaSink
+from tests.unit.channels.sinks.delta.test_alter import TABLE, add, load, mark
+
+count, folder = int(sys.argv[1]), sys.argv[2]
+sink = DeltaSink(folder, threads=1)
+sink.acquire_ownership(mark(0), [TABLE.name])
+sink.ensure_table(TABLE)
+for step in range(count):
+    ids = np.arange(step * 100_000, (step + 1) * 100_000)
+    load(sink, TABLE, {"id": ids, "text": pa.array(ids).cast(pa.string()), "count": ids.astype("int32")}, step + 1)
+pool = pa.default_memory_pool()
+before = pool.bytes_allocated()
+sink.alter(TABLE, [add("a", pa.int32(), 5)], mark(count + 1))
+print(pool.max_memory() - before)
+"""
+
+
+def test_alter_of_more_files_needs_no_more_memory(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2, 8):
+        command = [sys.executable, "-c", MEASURE, str(count), str(tmp_path / str(count))]
+        (tmp_path / str(count)).mkdir()
+        child = subprocess.run(
+            command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."}
+        )
+        peaks.append(int(child.stdout))
+    assert peaks[1] < 1.5 * peaks[0] + (8 << 20)

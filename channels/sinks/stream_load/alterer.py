@@ -1,0 +1,272 @@
+"""Changes of the columns of a table, one statement at a time, and the wait for the job that the cluster runs for it.
+
+``ALTER TABLE`` of Doris and StarRocks is asynchronous, and a table has at most one job at a time. The columns decide
+what is done, so a repeat after a crash, a lost answer or a change by hand does no harm.
+
+Source: the manuals of both, "ALTER TABLE" and "SHOW ALTER TABLE"; ``AlterJobV2.java``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cdc.errors import SinkUnavailable, TargetMismatch
+from cdc.mysql.client import shown
+from cdc.retry import Backoff
+from channels.sinks.base import AlterAction, AlterStep, Finding, TargetTable
+from channels.sinks.stream_load.alter_steps import (
+    Columns,
+    Image,
+    by_name,
+    default_problem_of,
+    image_of,
+    mismatch,
+    statement_of,
+    step_findings,
+)
+from channels.sinks.stream_load.frontend import FrontendSql
+from channels.sinks.stream_load.messages import SqlError
+from channels.sinks.stream_load.statements import TableRules, quoted, quoted_table, string_literal
+from channels.sinks.stream_load.table import RECREATE, model_of
+from channels.sinks.stream_load.target_tables import TableHooks, TargetTables
+
+logger = logging.getLogger(__name__)
+
+ALTER_TIMEOUT_S = 1800.0
+_CREATE = "Create it: `cdc ddl JOB.yaml` prints the statement."
+_TRIES = 5  # of a statement that the cluster refuses, or whose job it cancels
+_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
+_RECENT_JOBS = 20  # a job has a row for each index of the table, and jobs of one second are in any order
+
+
+@dataclass(frozen=True, slots=True)
+class AlterJob:
+    """A row of SHOW ALTER TABLE COLUMN."""
+
+    number: int
+    state: str  # PENDING, WAITING_TXN, RUNNING, FINISHED, CANCELLED
+    message: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the cluster does no more work for the job."""
+        return self.state in ("FINISHED", "CANCELLED")
+
+
+NO_JOB = AlterJob(-1, "FINISHED")
+
+
+class ColumnAlterer:
+    """Changes columns of the target tables. Calls: one thread; ``stop``: any thread."""
+
+    first_pause_s: ClassVar[float] = 0.2  # after a refusal or a cancelled job
+
+    def __init__(
+        self, sql: FrontendSql, tables: TargetTables, rules: TableRules, hooks: TableHooks, timeout_s: float
+    ) -> None:
+        """``timeout_s``: for all waits of one call of ``alter``."""
+        self._sql, self._tables, self._rules, self._hooks = sql, tables, rules, hooks
+        self._timeout_s, self._stopped = timeout_s, threading.Event()
+
+    # ---- checks
+
+    def findings(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """See ``TableAlterer.check_steps``."""
+        described = self._tables.describe(table.name)
+        if described is None:
+            return (Finding(self._missing(table), _CREATE),)
+        columns, statement = by_name(described[0]), described[1]
+        found = [*step_findings(table, steps, columns, statement, self._rules, self._hooks.new_names)]
+        if any(step.action is AlterAction.RENAME for step in steps):
+            found += self._hooks.rename_findings(table, statement)
+        return tuple(found) or tuple(self._costs(table, steps, columns))
+
+    def _missing(self, table: TargetTable) -> str:
+        return f"There is no table {table.name} in {self._sql.messages.name}."
+
+    def _costs(self, table: TargetTable, steps: Sequence[AlterStep], columns: Columns) -> Iterator[Finding]:
+        if rewritten := [step for step in steps if self._rewrites(table, step, columns)]:
+            names = ", ".join(step.after.name for step in rewritten if step.after)
+            yield Finding(
+                f"{table.name}: the change of {names} rewrites all rows of the table{self._size(table)}.",
+                "The stream waits meanwhile; SHOW ALTER TABLE COLUMN shows the progress.",
+                fatal=False,
+            )
+
+    def _rewrites(self, table: TargetTable, step: AlterStep, columns: Columns) -> bool:
+        """Return True for a MODIFY COLUMN that is not done yet."""
+        is_modify = step.action in (AlterAction.WIDEN, AlterAction.MAKE_NULLABLE)
+        return is_modify and image_of(table, step, columns, self._rules) is not Image.AFTER
+
+    def _size(self, table: TargetTable) -> str:
+        """Return rows and bytes of ``table`` as the catalog estimates them; "" if it does not know them."""
+        database, _, name = table.name.partition(".")
+        try:
+            rows = self._sql.rows(
+                "SELECT TABLE_ROWS, DATA_LENGTH FROM information_schema.tables "
+                "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (database, name),
+            )
+        except SqlError:
+            return ""
+        values = [*rows[0].values()] if rows else []
+        return f", about {values[0]} rows and {values[1]} bytes" if values and values[0] is not None else ""
+
+    # ---- changes
+
+    def alter(self, table: TargetTable, steps: Sequence[AlterStep]) -> None:
+        """See ``TableAlterer.alter``."""
+        try:
+            deadline = time.monotonic() + self._timeout_s
+            for step in steps:
+                self._do(table, step, deadline)
+        finally:
+            self._tables.forget(table.name)
+
+    def stop(self) -> None:
+        """See ``TableAlterer.stop_altering``. Without a running ``alter`` it ends the wait of the next one."""
+        self._stopped.set()
+
+    def _do(self, table: TargetTable, step: AlterStep, deadline: float) -> None:
+        pauses = Backoff(self.first_pause_s, 4.0)
+        begun, reason, statement = NO_JOB, "", ""
+        for number in range(_TRIES + 1):
+            job = self._await_job(table, deadline)
+            columns = self._columns(table)
+            if self._image(table, step, columns) is Image.AFTER:
+                return
+            if number and job.number != begun.number and job.state == "CANCELLED":
+                reason = f"its job was cancelled: {shown(job.message)}"
+            if number == _TRIES:
+                break
+            if number:
+                logger.warning("%s is tried again for %s: %s", step.action.value, table.name, reason)
+                self._pause(table, next(pauses), deadline, "the statement is tried again")
+            begun = job
+            if problem := default_problem_of(table, step, columns, self._rules):
+                raise TargetMismatch(f"{table.name}: {problem[0]}.", hint=problem[1], table=table.name)
+            statement = statement_of(table, step, columns, self._comment(table, step), self._rules)
+            reason = self._run(table, statement)
+        raise TargetMismatch(
+            f"{self._sql.messages.name} does not change {table.name}: {reason or 'its columns stay as they are'}.",
+            hint=f"Run the statement by hand, then `cdc resume`: {statement}; or: {RECREATE}",
+            table=table.name,
+        )
+
+    def _run(self, table: TargetTable, statement: str) -> str:
+        """Run a statement. Return why it was refused; "" if it was not, or if nothing is known."""
+        try:
+            self._sql.rows(statement)
+        except SqlError as error:
+            return f"it refuses the statement: {shown(str(error))}"
+        except TargetMismatch as error:
+            database = table.name.partition(".")[0]
+            hint = error.hint.replace("<database>", database)
+            raise TargetMismatch(error.message, hint=hint, table=table.name, **error.context) from error
+        return ""
+
+    def _image(self, table: TargetTable, step: AlterStep, columns: Columns) -> Image:
+        """Return what ``columns`` say. Raises: TargetMismatch - the column is neither as before nor as after."""
+        try:
+            found = image_of(table, step, columns, self._rules)
+        except TypeError as error:
+            raise TargetMismatch(
+                f"{table.name}: {error}.", hint="Map the column to another type under columns: of the channel."
+            ) from error
+        if found is Image.OTHER:
+            raise TargetMismatch(
+                f"{mismatch(table, step, columns, self._rules)}.",
+                hint="Change the column by hand to one of the two, then `cdc resume`.",
+                table=table.name,
+            )
+        return found
+
+    def _columns(self, table: TargetTable) -> Columns:
+        try:
+            return by_name(self._sql.rows(f"DESC {quoted_table(table.name)}"))
+        except SqlError as error:
+            if not self._sql.has_table(table.name):
+                raise TargetMismatch(self._missing(table), hint=_CREATE, table=table.name) from error
+            self._sql.raise_refused(error, table.name)
+            raise self._sql.messages.refused(error, table=table.name) from error
+
+    def _comment(self, table: TargetTable, step: AlterStep) -> str:
+        """Return the comment of the column that a MODIFY must keep."""
+        if step.action not in (AlterAction.WIDEN, AlterAction.MAKE_NULLABLE) or step.before is None:
+            return ""
+        rows = self._sql.ask(f"SHOW FULL COLUMNS FROM {quoted_table(table.name)}")
+        return next((str(row.get("Comment") or "") for row in rows if row["Field"] == step.before.name), "")
+
+    # ---- jobs of the cluster
+
+    def _await_job(self, table: TargetTable, deadline: float) -> AlterJob:
+        """Return the newest job of the table when no job runs, also one of an earlier run or of a person.
+
+        Raises: SinkUnavailable - the time is over, or ``stop`` was called.
+        """
+        for pause in Backoff(_POLL_S, _LONGEST_POLL_S):
+            job = self._newest_job(table)
+            if job.has_ended:
+                return job
+            self._pause(table, pause, deadline, f"its job is {job.state}")
+        raise AssertionError("unreachable")
+
+    def _newest_job(self, table: TargetTable) -> AlterJob:
+        """Return the job of the table that has not ended, else the newest one."""
+        database, _, name = table.name.partition(".")
+        rows = self._sql.ask(
+            f"SHOW ALTER TABLE COLUMN FROM {quoted(database)} WHERE TableName = {string_literal(name)} "
+            f"ORDER BY CreateTime DESC LIMIT {_RECENT_JOBS}"
+        )
+        jobs = [_job_of(row) for row in rows]
+        running = [job for job in jobs if not job.has_ended]
+        return max(running or jobs, key=lambda job: job.number, default=NO_JOB)
+
+    def _pause(self, table: TargetTable, pause_s: float, deadline: float, state: str) -> None:
+        product, waited = self._sql.messages.name, f"ALTER TABLE of {table.name} has not ended: {state}"
+        if time.monotonic() + pause_s > deadline:
+            raise SinkUnavailable(
+                f"{waited} after {self._timeout_s:g} s.",
+                hint=f"The wait is repeated; SHOW ALTER TABLE COLUMN in {product} shows the progress. A job in "
+                "WAITING_TXN waits for running loads; CANCEL ALTER TABLE COLUMN ends it.",
+                table=table.name,
+            )
+        if self._stopped.wait(pause_s):
+            self._stopped.clear()
+            hint = f"{product} continues its job; the next start waits for it again."
+            raise SinkUnavailable(f"The wait was stopped. {waited}.", hint=hint, table=table.name)
+
+
+class AlteringSink:
+    """The calls of ``TableAlterer`` that need nothing but the alterer."""
+
+    _alterer: ColumnAlterer
+    alters_in_one_commit = False
+
+    def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
+        """See ``TableAlterer``."""
+        return self._alterer.findings(table, steps)
+
+    def stop_altering(self) -> None:
+        """See ``TableAlterer``."""
+        self._alterer.stop()
+
+
+def _job_of(row: dict[str, Any]) -> AlterJob:
+    return AlterJob(int(row["JobId"]), str(row["State"]).upper(), str(row.get("Msg") or ""))
+
+
+def light_findings(table: TargetTable, statement: str, rules: TableRules) -> Iterator[Finding]:
+    """Find a table whose rows are rewritten when a column is added or dropped. ``statement``: SHOW CREATE TABLE."""
+    if model_of(statement)[0] != rules.model or f'"{rules.alters.light_property}" = "true"' in statement:
+        return
+    yield Finding(
+        f"{table.name}: {rules.alters.light_property} is off, so ADD and DROP COLUMN rewrite all rows",
+        rules.alters.light_hint.format(table=quoted_table(table.name)),
+        fatal=False,
+    )
