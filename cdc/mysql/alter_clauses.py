@@ -42,6 +42,8 @@ class ClauseReader:
         for part in parts:  # the default of new columns, wherever the statement sets it
             self._charset(part)
             part.at = 0
+        if self.alteration.converts and any(map(self._sets_charset, parts)):
+            refuse("it converts the table and also defines another default character set")
         for part in parts:
             self._clause(part)
         if ignores and deletes_violating_rows(tokens):
@@ -78,6 +80,11 @@ class ClauseReader:
 
     def _is_options(self, part: TokenCursor) -> bool:
         return part.word() in HARMLESS_OPTIONS and part.word() != "ORDER"
+
+    def _sets_charset(self, part: TokenCursor) -> bool:
+        return self._is_options(part) and any(
+            token.word in ("CHARSET", "CHARACTER", "COLLATE") for token in part.tokens
+        )
 
     def _options(self, part: TokenCursor) -> None:
         options = read_options(part, self.alteration.charset)

@@ -121,6 +121,8 @@ class Alteration:
     def result(self) -> TableChange:
         """Return what the statement does. Raises: Unreadable."""
         news = self._in_order()
+        if self.converts and (self.charset != self.converts or any(map(_redefines_text, news))):
+            refuse("it converts the table and also defines a text column or another default character set")
         names = [new.column.name.casefold() for new in news]
         if len(set(names)) < len(names) or not names:
             refuse("the changed table has a column twice, or has no columns")
@@ -222,6 +224,11 @@ def _index(news: Sequence[NewColumn], position: str | None) -> int:
         if new.column.name.casefold() == position.casefold():
             return index + 1
     refuse(f"there is no column {position} after which a column is placed")
+
+
+def _redefines_text(new: NewColumn) -> bool:
+    """Return whether an existing column gets a text type. With CONVERT TO, MySQL 9.7 may make it TINYTEXT."""
+    return new.old is not None and new.definition is not None and new.column.kind in TEXTS
 
 
 def _may_make_key(new: NewColumn) -> bool:

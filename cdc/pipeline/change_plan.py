@@ -134,7 +134,7 @@ class _TablePlanner:
         """Find all steps. Raises: PlanRefused."""
         change = self._change
         if change.key_changed and self._action(ChangeKind.ALTER_KEY, "") is not ChangeAction.APPLY:
-            raise PlanRefused("it changes the key", _LOAD_ANEW)
+            raise PlanRefused("it changes the key", _LOAD_AGAIN)
         if change.rows is not None:
             self._plan_rows(change.rows)
         handlers = {
@@ -235,10 +235,10 @@ class _TablePlanner:
         if old.arrow != new.arrow:
             if not widens(old.arrow, new.arrow):
                 if widens(new.arrow, old.arrow):
-                    raise PlanRefused(f"{old.name} becomes narrower: {old.type} to {new.type}", _LOAD_ANEW)
-                raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_ANEW)
+                    raise PlanRefused(f"{old.name} becomes narrower: {old.type} to {new.type}", _LOAD_AGAIN)
+                raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
             if old.name.casefold() in self._keys:
-                raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_ANEW)
+                raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
             self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
         elif not can_be_null(old) and can_be_null(new):
             self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, new))
@@ -292,7 +292,7 @@ class _TablePlanner:
         return self._mapping.names(schema, column.name)
 
 
-_LOAD_ANEW = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
+_LOAD_AGAIN = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
 
 
 def _frees(change: ColumnChange, name: str) -> bool:

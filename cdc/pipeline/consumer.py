@@ -41,7 +41,7 @@ from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step import StepRunner
 from cdc.state.base import Checkpoint, CloseReason
-from channels.sinks.base import can_list_keys
+from channels.sinks.base import can_alter, can_list_keys
 
 _ALL_ROWS = "1 = 1"  # a snapshot with a condition deletes no orphan rows, as the sink cannot list its keys
 
@@ -94,6 +94,8 @@ class Consumer:
     def stop(self) -> None:
         """Ask ``run`` to commit what is PREPARED, to close or abort the open cycle, and to return."""
         self._stopping.set()
+        if self._cycles is None and can_alter(self._context.sink):
+            self._context.sink.stop_altering()  # the recovery may wait for a change of a target
 
     def progress(self) -> Progress | None:
         """Return the progress of the run; None during recovery."""

@@ -3,13 +3,13 @@
 ::
 
     DdlStop            the receiver stops before the statement; the cycle before it is COMMITTED
-    prepare_change     plans the change and saves it as PREPARED, before the first target is touched
+    prepare_change     plans the change and saves it as PREPARED, before the first target is changed
     the run ends       and the next one begins with the recovery, as after a crash
     roll_forward       takes the steps, saves COMMITTED; the receiver opens after the statement
 
-So a change that a crash interrupts takes the same way as any other. A step is repeated until it is done: the sink
-compares the target's columns with those before and after the step. The saved cursor says which step is next; without
-it, a repeated exchange of two names could not be told from one that has not begun.
+So a change that a crash interrupts is finished in the same way as any other. A step is repeated until it is done: the
+sink compares the target's columns with those before and after the step. The saved cursor says which step is next;
+without it, an exchange of two names that is finished would look like one that has not begun.
 """
 
 from __future__ import annotations

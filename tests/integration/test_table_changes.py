@@ -182,7 +182,7 @@ def test_read_changes_of_statements_in_a_row_equals_catalog(kind, request):
     """The reader alone, without the catalog between two statements: a fault would add up."""
     server = request.getfixturevalue(kind)
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
-    random, done = Random(seed_of()), 0
+    random, done, unreadable = Random(seed_of()), 0, 0
     server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, c0 INT, c1 VARCHAR(10)) CHARSET latin1")
     with server.connect(database) as connection, connection.cursor() as cursor, Server(_endpoint(server)) as asked:
         schema = table_schemas(asked, [(database, "t")])[database, "t"]
@@ -192,17 +192,24 @@ def test_read_changes_of_statements_in_a_row_equals_catalog(kind, request):
                 cursor.execute(statement)
             except pymysql.err.MySQLError:
                 continue
-            changes = read_changes(
-                statement, database=database, schema_of=lambda *_, now=schema: now, dialect=_dialect(kind)
-            )
+            found = table_schemas(asked, [(database, "t")])[database, "t"]
+            try:
+                changes = read_changes(
+                    statement, database=database, schema_of=lambda *_, now=schema: now, dialect=_dialect(kind)
+                )
+            except Unreadable:
+                schema, unreadable = found, unreadable + 1
+                continue
             schema = changes[0].after if changes else schema
             done += 1
-            if done % 10 == 0:
-                assert _described(schema) == _described(table_schemas(asked, [(database, "t")])[database, "t"]), (
-                    statement
-                )
-    print(kind, done, "statements in a row")
-    assert done >= 50
+            wrong = [
+                pair
+                for pair in zip(schema.columns, found.columns, strict=False)
+                if replace(pair[0], type=pair[1].type) != pair[1]
+            ]
+            assert _described(schema) == _described(found), f"{statement}: {wrong}"
+    print(kind, done, "statements in a row,", unreadable, "unreadable")
+    assert done >= 40 and unreadable <= 20
 
 
 def _random_clauses(random, schema, number):

@@ -198,6 +198,8 @@ def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:
         ("CREATE TABLE n LIKE nope", "not known"),
         ("ALTER TABLE 'x", "not valid SQL"),
         ("ALTER IGNORE TABLE orders ADD UNIQUE (a), RENAME x", "renames the table and removes rows"),
+        ("ALTER TABLE orders CONVERT TO CHARSET utf8, MODIFY b TEXT", "also defines a text column"),
+        ("ALTER TABLE orders CONVERT TO CHARSET utf8, CHARSET latin1", "another default character set"),
         ("FROB TABLE orders", "FROB is not known"),
         ("/**/ SET STATEMENT a=1 FOR DROP TABLE orders", "another statement"),
         ("SET STATEMENT sql_mode='' FOR ALTER TABLE orders DROP a", "settings"),
