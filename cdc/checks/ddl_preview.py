@@ -92,7 +92,9 @@ def preview_statement(
         plan = plan_change(context, change, checkpoint.id + 1 if checkpoint else 1, stop)
     except DdlStop as refused:
         return Preview(statement, refused.message, refused.hint, ())
-    return Preview(statement, None, None, tuple(_previewed(context, one) for one in plan.tables))
+    # a comment or an index changes a table, but nothing that the job reads
+    changed = [one for one in plan.tables if one.actions or one.steps or one.is_reloaded]
+    return Preview(statement, None, None, tuple(_previewed(context, one) for one in changed))
 
 
 def _previewed(context: RunContext, table: PlannedTable) -> PreviewedTable:

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from cdc.demo.local_servers import LocalServer
 
@@ -40,6 +43,34 @@ def test_check_valid_job_passes_and_ddl_shows_its_tables(mysql: LocalServer, dat
     ddl = cdc(tmp_path, "ddl", file)
     assert ddl.returncode == 0, ddl.stderr
     assert "CREATE TABLE `ods`.`orders`" in ddl.stdout and "`id` INTEGER NOT NULL" in ddl.stdout
+
+
+def test_ddl_statement_shows_steps_costs_and_reasons(mysql: LocalServer, database: str, tmp_path: Path) -> None:
+    table = f"`{database}`.orders"
+    mysql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, a INT)", f"INSERT INTO {table} VALUES (1, 2)")
+    file = job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders}}')
+    schema = pa.schema([pa.field("id", pa.int32(), nullable=False), ("a", pa.int32()), ("__sequence", pa.int64())])
+    folder = str(tmp_path / "warehouse" / "ods" / "orders")
+
+    def preview(statement: str) -> dict[str, Any]:
+        found = cdc(tmp_path, "ddl", file, "--output", "json", "--statement", statement)
+        assert found.returncode == 0, found.stderr
+        return dict(json.loads(found.stdout))
+
+    add = f"ALTER TABLE {table} ADD b INT DEFAULT 5, RENAME COLUMN a TO c"
+    (planned,) = preview(add)["tables"]
+    assert planned["change"]["steps"] == [], "the target does not exist yet"
+    assert [one["kind"] for one in planned["change"]["actions"]] == ["rename.column", "add.column"]
+    write_deltalake(folder, pa.table({"id": [1], "a": [2], "__sequence": [1]}, schema=schema))
+    (planned,) = preview(add)["tables"]
+    assert [one["action"] for one in planned["change"]["steps"]] == ["rename", "add"]
+    assert planned["costs"], "a value and a new name write all data files again"
+    assert "narrower" in preview(f"ALTER TABLE {table} MODIFY a SMALLINT")["reason"]
+    assert "truncate.table" in preview(f"TRUNCATE TABLE {table}")["reason"]
+    assert preview(f"ALTER TABLE {table} COMMENT 'x'")["tables"] == []
+    assert DeltaTable(folder).version() == 0
+    with mysql.connect(database) as connection, connection.cursor() as cursor:
+        assert cursor.execute("SELECT a FROM orders") == 1, "the statement did not run"
 
 
 def test_check_every_finding_has_a_hint(mysql: LocalServer, database: str, tmp_path: Path) -> None:

@@ -81,7 +81,13 @@ def test_preview_of_pause_shows_the_reason(statement: str, mode: ChangeMode, rea
 
 
 @pytest.mark.parametrize(
-    "statement", ["ALTER TABLE shop.other ADD b INT", "CREATE VIEW shop.v AS SELECT 1", "SET @a = 1"]
+    "statement",
+    [
+        "ALTER TABLE shop.other ADD b INT",
+        "CREATE VIEW shop.v AS SELECT 1",
+        "SET @a = 1",
+        "ALTER TABLE shop.orders COMMENT 'x'",
+    ],
 )
 def test_preview_of_other_statement_has_no_table(statement: str) -> None:
     found = preview(statement)
