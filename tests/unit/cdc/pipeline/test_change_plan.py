@@ -75,13 +75,14 @@ def planned(
     column_map: ColumnMap | None = None,
     after: tuple[Column, ...] = (ID, A),
     rows: ChangeKind | None = None,
+    key_changed: bool = False,
 ) -> ChangePlan:
     policy = ChangePolicy(mode, kinds or {})
     routes = Routes([replace(mapping or Mapping("shop.orders", "ods.orders"), changes=policy)])
     routes.use_column_maps({"shop.orders": column_map} if column_map else {})
     run = RunIdentity("shop", "0badcafe", 1)
     context: Any = SimpleNamespace(run=run, routes=routes, sink=sink or AlteringSink(), snapshot=snapshot, types=None)
-    change = TableChange(BEFORE, replace(BEFORE, columns=after), columns, rows)
+    change = TableChange(BEFORE, replace(BEFORE, columns=after), columns, rows, key_changed)
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     plan = plan_change(context, SchemaChange("ALTER", HERE, THERE, (change,)), 7, stop)
     for table in plan.tables:  # the steps fit the target
@@ -228,3 +229,9 @@ def test_actions_cover_every_kind() -> None:
         for kind in ChangeKind:
             assert ChangePolicy(mode).action(kind) in ChangeAction
     assert AlterAction("add") is AlterAction.ADD
+
+
+@pytest.mark.parametrize("kinds", [{}, {"alter.key": ChangeAction.APPLY}, {"alter.key": ChangeAction.IGNORE}])
+def test_plan_changed_key_pauses_whatever_the_job_file_says(kinds: dict[str, ChangeAction]) -> None:
+    with pytest.raises(DdlStop, match="it changes the key"):
+        planned((), kinds=kinds, mode=ChangeMode.EVOLVE, key_changed=True)
