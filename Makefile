@@ -54,8 +54,8 @@ canal: setup ## Everything about Canal, against a real Canal server (Maven fetch
 recovery: setup ## The whole fault matrix (every fault point, fault, receiver and sink), restarts; SEED=n repeats its draws
 	$(PYTEST) tests/recovery -m "not stress"
 
-kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power
-	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power)
+kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power; CHANGES=1: columns change
+	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power) $(if $(CHANGES),--changes)
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS))

@@ -46,6 +46,7 @@ sink:
 channels:
   - source: shop.*
     target: ods.*
+schema_changes: evolve
 commit: {{interval: 1s}}
 status: {{port: {status}}}
 """
@@ -78,7 +79,7 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         job = stack.enter_context(JobProcess(job_file, home=folder / "state", port=status_port))
         for shopper in shoppers:
             shopper.start()
-        _run_job(job, shoppers, seconds, report)
+        _run_job(job, server, shoppers, seconds, report)
         _catch_up(job, server, report)
         job.stop()
         return _prove(server, folder / "warehouse", report)
@@ -141,12 +142,16 @@ def _binlog_end(server: LocalServer) -> tuple[str, int]:
     return str(row[0]), int(row[1])
 
 
-def _run_job(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, report: Console) -> None:
+def _run_job(
+    job: JobProcess, server: LocalServer, shoppers: list[shop.Shopper], seconds: float, report: Console
+) -> None:
     job.start()
     with report.status("[bold]3[/] Starting the job"):
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", START_TIMEOUT_S)
     report.print("[bold]3[/] The job runs")
-    _watch(job, shoppers, seconds / 2, report)
+    _watch(job, shoppers, seconds / 4, report)
+    _change(server, "ADD COLUMN source VARCHAR(10) NOT NULL DEFAULT 'web'", report)
+    _watch(job, shoppers, seconds / 4, report)
     os.kill(job.pid, signal.SIGKILL)
     job.kill()
     report.print("[bold]4[/] [red]Killed the job[/] (SIGKILL), while the shoppers continue")
@@ -154,12 +159,21 @@ def _run_job(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, repo
     with report.status("[bold]5[/] Starting it again"):
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", START_TIMEOUT_S)
     report.print("[bold]5[/] The job runs again, from its last checkpoint")
-    _watch(job, shoppers, seconds / 2, report)
+    _watch(job, shoppers, seconds / 4, report)
+    _change(server, "RENAME COLUMN source TO channel", report)
+    _watch(job, shoppers, seconds / 4, report)
     for shopper in shoppers:
         shopper.stop()
     report.print(
         f"[bold]6[/] The shop has closed after {sum(shopper.transactions for shopper in shoppers):,} transactions"
     )
+
+
+def _change(server: LocalServer, clause: str, report: Console) -> None:
+    """Change a table while the shop is open. The job follows."""
+    statement = f"ALTER TABLE {shop.DATABASE}.orders {clause}"
+    server.execute(statement)
+    report.print(f"  {statement}", markup=False)
 
 
 def _watch(job: JobProcess, shoppers: list[shop.Shopper], seconds: float, report: Console) -> None:

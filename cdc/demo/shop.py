@@ -144,7 +144,7 @@ class Shopper:
                 connection.commit()
         except pymysql.err.OperationalError as error:
             connection.rollback()
-            if error.args[0] not in (1205, 1213):  # lock wait timeouts and deadlocks are expected
+            if error.args[0] not in (1205, 1213, 1412):  # lock wait timeouts, deadlocks and changed tables are expected
                 raise
         except pymysql.err.IntegrityError:
             connection.rollback()  # two shoppers created the same key

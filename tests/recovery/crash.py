@@ -2,7 +2,8 @@
 
 After every tenth kill the writers stop, the job catches up, and every row of every table is compared.
 ``python -m tests.recovery.crash --kills 300 --seed 7`` (``make kills``); a short run is part of the tests.
-With ``--power`` every second kill is a power failure of the machine: data that was not synced is lost, too.
+With ``--power`` every second kill is a power failure of the machine: data that was not synced is lost, too. With
+``--changes`` a column of a table is added, renamed, widened or dropped every three seconds.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from deltalake import DeltaTable
 from rich.progress import Progress
 
 from cdc.demo import proof, shop
 from cdc.demo.local_servers import LocalServer, free_port, obtain
 from cdc.demo.process import JobProcess, is_caught_up
 from cdc.demo.run import JOB, PASSWORD
+from cdc.state.sqlite import SqliteStore
+from tests.recovery.migrations import Migrator
 from tests.soak.sampling import left_behind
 from tests.support.mounting import Disk
 from tests.support.seeds import seed_of
@@ -32,10 +36,19 @@ COMPARE_EVERY = 10
 LONGEST_S = 9.0  # at least; on a busy machine a cycle takes longer
 
 
-def run(folder: Path, *, kills: int, seed: int, timeout_s: float = math.inf, power: bool = False) -> int:
+def run(
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    timeout_s: float = math.inf,
+    power: bool = False,
+    changes: bool = False,
+) -> int:
     """Kill ``kills`` times, each time after at most ``timeout_s``. Return the number of rows compared at the end.
 
-    ``power``: state and tables are on a separate disk, and half of the kills cut its power.
+    ``power``: state and tables are on a separate disk, and half of the kills cut its power. ``changes``: every three
+    seconds the columns of a table change.
 
     Raises: AssertionError - source and target differ; the message has kill, seed, table and rows.
     """
@@ -61,7 +74,10 @@ def run(folder: Path, *, kills: int, seed: int, timeout_s: float = math.inf, pow
             job_file.write_text(job_text)
             os.sync()
             bar = progress.add_task(f"kills (seed {seed})", total=kills)
+            migrator = Migrator(server, seed)
             for first in range(0, kills, COMPARE_EVERY):
+                if changes:
+                    migrator = migrator.next()
                 writers = [shopper(server, seed * 1000 + first, number) for number in range(2)]
                 for writer in writers:
                     writer.start()
@@ -78,9 +94,14 @@ def run(folder: Path, *, kills: int, seed: int, timeout_s: float = math.inf, pow
                     progress.advance(bar)
                 for writer in writers:
                     writer.stop()
+                if changes:
+                    migrator.stop()
                 done = min(first + COMPARE_EVERY, kills)
                 rows = compare(server, job, folder, f"seed {seed}, kill {done}")
-                progress.console.print(f"{done} kills: {rows} rows agree")
+                if changes:
+                    check_changes(server, folder, migrator)
+                made = f", {len(migrator.statements)} changes" * changes
+                progress.console.print(f"{done} kills: {rows} rows agree{made}")
             assert not (left := left_behind(folder / "state")), left
             temporary = list((folder / "state" / "jobs").glob("*/tmp/*"))
             # only of the last driver: each driver empties the folder at its start
@@ -136,16 +157,34 @@ def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> i
     return rows
 
 
+def check_changes(server: LocalServer, folder: Path, migrator: Migrator) -> None:
+    """Check that each target has exactly the columns of its table, and that each statement was followed once."""
+    for name in shop.KEYS:
+        with server.connect(shop.DATABASE) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {name} LIMIT 0")
+            expected = sorted(column[0] for column in cursor.description)
+        table = DeltaTable(str(folder / "warehouse" / "ods" / name))
+        assert sorted(field.name for field in table.schema().fields) == expected, name
+    store = SqliteStore(folder / "state")
+    (job,) = store.jobs()
+    followed = [change.statement for change in store.changes(job.name, 1_000_000)]
+    store.close()
+    written = [statement.replace(": ", " ", 1) for statement in migrator.statements]
+    found = [text.removeprefix(f"ALTER TABLE {shop.DATABASE}.") for text in reversed(followed)]
+    assert found == written, f"statements were left out or followed twice: {found[-5:]} != {written[-5:]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--power", action="store_true", help="half of them cut the power of a disk, as root")
+    parser.add_argument("--changes", action="store_true", help="change the columns of a table every three seconds")
     parser.add_argument("--seed", type=int)
     arguments = parser.parse_args()
     seed = seed_of(arguments.seed)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cdc-kills-") as folder:
-        rows = run(Path(folder), kills=arguments.kills, seed=seed, power=arguments.power)
+        rows = run(Path(folder), kills=arguments.kills, seed=seed, power=arguments.power, changes=arguments.changes)
     minutes = (time.monotonic() - begin) / 60
     print(
         f"{arguments.kills} kills{', half of them power cuts,' if arguments.power else ''} in {minutes:.0f} minutes, seed {seed}: {rows} rows, source and target agree"
