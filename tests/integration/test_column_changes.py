@@ -20,6 +20,7 @@ sink: {{type: delta, path: ./warehouse, create_tables: true}}
 channels:
   - {{source: {database}.orders, target: ods.orders}}
   - {{source: {database}.others, target: ods.others}}
+schema_changes: pause
 commit: {{interval: 500ms}}
 status: {{port: {status}}}
 """

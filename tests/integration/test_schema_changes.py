@@ -127,3 +127,68 @@ def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
         _compare(server, database, tmp_path)
         assert status["state"] == "RUNNING"
         job.stop()
+
+
+def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, database, tmp_path):
+    with mysql.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20) NOT NULL, a INT, b INT)")
+        cursor.execute("INSERT INTO orders VALUES (1, 'one', 1, 1), (2, 'two', 2, 2)")
+        connection.commit()
+    port, file = free_port(), tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="lenient"))
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), 120)
+        mysql.execute(
+            f"ALTER TABLE {database}.orders DROP COLUMN note",
+            f"INSERT INTO {database}.orders VALUES (3, 3, 3)",
+            f"UPDATE {database}.orders SET a = 20 WHERE id = 2",
+        )
+        status = job.wait_for("the drop", _is_done(mysql), 60)
+        assert status["channels"][0]["differences"] == [{"kind": "drop.column", "column": "note", "target": "note"}]
+        found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").to_pylist()
+        assert [(row["id"], row["note"], row["a"]) for row in found] == [(1, "one", 1), (2, None, 20), (3, None, 3)]
+
+        job.kill()  # while the job is away, statements follow each other
+        mysql.execute(
+            f"ALTER TABLE {database}.orders ADD COLUMN note INT NOT NULL DEFAULT 5",
+            f"INSERT INTO {database}.orders VALUES (4, 4, 4, 4)",
+            f"ALTER TABLE {database}.orders RENAME COLUMN a TO c",
+            f"INSERT INTO {database}.orders VALUES (5, 5, 5, 5)",
+            f"ALTER TABLE {database}.orders ADD COLUMN a VARCHAR(3) DEFAULT 'abc'",
+            f"INSERT INTO {database}.orders (id, c) VALUES (6, 6)",
+        )
+        job.start()
+        status = job.wait_for("all changes", _is_done(mysql), 60)
+        assert status["schema_changes"]["applied"] == 4
+        (kept,) = [one["column"] for one in status["channels"][0]["differences"]]
+        assert kept.startswith("note__")
+        _compare(mysql, database, tmp_path, but=[kept])
+        found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").drop_columns([kept])
+        expected = proof.read_mysql(mysql, f"{database}.orders", found.schema).sort_by("id")
+        assert found == expected
+        job.stop()
+
+
+def test_job_of_explicit_columns_pauses_and_says_what_to_change(mysql, database, tmp_path):
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, a INT)")
+    port, file = free_port(), tmp_path / "job.yaml"
+    text = JOB.format(port=mysql.port, database=database, status=port, changes="evolve")
+    file.write_text(
+        text.replace(
+            f'source: "{database}.*", target: "ods.*"',
+            f"source: {database}.orders, target: ods.orders, columns: {{id: id, double: a}}",
+        )
+    )
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), 120)
+        mysql.execute(
+            f"ALTER TABLE {database}.orders ADD COLUMN b INT", f"INSERT INTO {database}.orders VALUES (1, 1, 1)"
+        )
+        job.wait_for("a column that nobody reads", _is_done(mysql), 60)
+        mysql.execute(f"ALTER TABLE {database}.orders RENAME COLUMN a TO c")
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 60)
+        assert "reads the column a" in status["reason"]
+        assert "Change the channel in the job file" in status["hint"]
+        job.stop()

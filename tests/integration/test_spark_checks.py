@@ -14,6 +14,7 @@ import pytest
 from cdc.checks.job import _spark_findings
 from cdc.config.models import load_config
 from cdc.job.job import Job
+from cdc.model.change_record import ChangeSummary
 from cdc.state.base import JobRecord, JobState
 from channels.sinks.memory import MemorySink
 from channels.spark_runner import SparkTaskRunner
@@ -75,7 +76,12 @@ class Starting(SessionHolder):
 @pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
 def test_status_reports_that_spark_is_starting(tmp_path: Path, state: JobState) -> None:
     runner = SparkTaskRunner(Starting("starting"), MemorySink())
-    store = SimpleNamespace(job=lambda _: None, last_committed=lambda _: None, requests=lambda _: ())
+    store = SimpleNamespace(
+        job=lambda _: None,
+        last_committed=lambda _: None,
+        requests=lambda _: (),
+        change_summary=lambda _: ChangeSummary(),
+    )
     job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, build=cast(Any, None))
     job._runner._components = cast(Any, SimpleNamespace(runner=runner, routes=SimpleNamespace(left_out={})))
     job._saved.now = JobRecord("needs", "0badcafe", 1, state, "job.yaml")

@@ -20,7 +20,7 @@ from channels.spark_runner import SparkTaskRunner
 from channels.task import RunIdentity
 from spark.frames import typed_frame
 from spark.session import SessionHolder
-from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, rows_of
+from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, resize_name, rows_of
 from tests.emulators.doris.cases import emulator, sink_on
 from tests.emulators.doris.emulator import DorisEmulator
 from tests.emulators.faults import Fault
@@ -81,7 +81,7 @@ def test_prepare_errors_of_executors_keep_their_class(
     doris: DorisEmulator, sink: DorisSink, sessions: SessionHolder
 ) -> None:
     sink.ensure_table(TABLE)
-    doris.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+    resize_name(doris, 3)
     frame = typed_frame(sessions.get(), [rows_of((5, "too long", False, 1))])
     with pytest.raises(LoadRejected, match="length of input is too long"):
         prepare(sink, frame, name_of(), TABLE)

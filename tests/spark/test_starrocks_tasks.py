@@ -16,7 +16,7 @@ from channels.spark_runner import SparkTaskRunner
 from channels.task import RunIdentity, Task
 from spark.frames import typed_frame
 from spark.session import SessionHolder
-from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, rows_of
+from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, resize_name, rows_of
 from tests.emulators.faults import Fault
 from tests.emulators.starrocks.cases import MODES, emulator, sink_on
 from tests.support.loading import prepare
@@ -100,14 +100,14 @@ def test_prepare_refused_row_raises_with_reason(mode: str, sessions: SessionHold
     with emulator() as starrocks:
         sink = sink_on(starrocks, mode)
         sink.ensure_table(TABLE)
-        starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(3) NULL")
+        resize_name(starrocks, 3)
         # if all rows of a table are refused in a transaction over several tables, StarRocks reports no reason
         frame = typed_frame(sessions.get(), [rows_of((5, "too long", False, 1), (6, "ok", False, 2))])
         loads: tuple[Any, ...] = ()
         with pytest.raises(LoadRejected, match="length of input is too long"):
             loads = prepare(sink, frame, name_of(), TABLE)
             sink.commit(loads, mark_of())
-        starrocks.execute("ALTER TABLE ods.orders MODIFY COLUMN name VARCHAR(10) NULL")
+        resize_name(starrocks, 10)
         if mode == "multi":  # the commit refused it, so all rows must be loaded again
             with pytest.raises(PreparedLoadLost):
                 sink.commit(loads, mark_of())
