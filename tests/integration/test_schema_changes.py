@@ -75,7 +75,7 @@ def _is_done(server: LocalServer) -> Any:
 
     def holds(status: dict[str, Any]) -> bool:
         assert status["state"] != "PAUSED" or status["resume"] == "AUTOMATIC", status
-        loaded = all(channel["snapshot"]["consistent"] for channel in status["channels"])
+        loaded = all((channel["snapshot"] or {}).get("consistent") for channel in status["channels"])
         return loaded and is_caught_up(status, end)
 
     return holds
