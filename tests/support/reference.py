@@ -60,7 +60,7 @@ def cli_page() -> str:
         "# Command line\n",
         "`NAME` is the name of a job, which is the key `name` of its job file. `cdc COMMAND --help` prints the same text.\n",
     ]
-    context = click.Context(app, info_name="cdc")
+    context = click.Context(app, info_name="cdc", **app.context_settings)
     parts += command_text(app, context)
     for name in app.list_commands(context):
         command = app.get_command(context, name)
