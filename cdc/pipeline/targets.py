@@ -228,6 +228,10 @@ def _forget(
                 if tables.get(name, TargetFault.INCOMPLETE) is TargetFault.INCOMPLETE
             },
             snapshots={**checkpoint.snapshots, **waiting},
+            column_maps={
+                source: replace(one, rows_kept=None) if source in waiting else one
+                for source, one in checkpoint.column_maps.items()
+            },
             sink=None if root_is_lost else checkpoint.sink,
         )
 

@@ -70,7 +70,7 @@ def test_preview_shows_actions_steps_and_costs() -> None:
     [
         (ADD, ChangeMode.PAUSE, "`schema_changes` has the action pause for"),
         ("TRUNCATE TABLE shop.orders", ChangeMode.LENIENT, "pause for truncate.table"),
-        ("DROP TABLE shop.orders", ChangeMode.EVOLVE, "cannot follow drop.table yet"),
+        ("DROP TABLE shop.orders", ChangeMode.PAUSE, "pause for drop.table"),
         ("ALTER TABLE shop.orders MODIFY a DATE", ChangeMode.EVOLVE, "cannot convert a from int to date"),
         ("ALTER TABLE shop.orders ADD (", ChangeMode.EVOLVE, "cannot be followed"),
     ],
