@@ -192,7 +192,7 @@ class ChannelStatus:
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # null: all rows come from the stream
     invalid_dates: int = 0  # dates that became NULL since the start of the run
-    differences: tuple[ColumnDifference, ...] = ()  # columns of schema changes that were not applied
+    differences: tuple[ColumnDifference, ...] = ()  # schema changes that were not applied
 
 
 @dataclass(frozen=True, slots=True)

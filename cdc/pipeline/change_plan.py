@@ -85,6 +85,8 @@ def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> Pl
     try:
         if change.after.columns and not change.after.is_dropped:
             after.reads(change.after)
+            if planner.deletes_orphans and not set(after.key_of(change.after)) <= after.copies(change.after).keys():
+                raise PlanRefused(f"a key column of {mapping.target} is computed, so its orphan rows cannot be found")
     except (SchemaMismatch, TargetMismatch) as error:
         is_new = not change.before.columns
         if is_new and context.routes.leave_out(change.after.database, change.after.table, error):

@@ -180,7 +180,9 @@ def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
         with writers(server, database):
             gh_ost(server, database, "ADD COLUMN five INT NOT NULL DEFAULT 5, ADD COLUMN text VARCHAR(9) DEFAULT 'x'")
             gh_ost(server, database, "ADD COLUMN never INT", end=False)  # interrupted
-            gh_ost(server, database, "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT")
+            gh_ost(
+                server, database, "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT"
+            )
         job.wait_for("gh-ost", _is_done(server), 120)
         assert _reloaded(tmp_path) == [False]
         _compare(server, database, tmp_path)
@@ -251,14 +253,26 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
 
+        if kind == "mariadb":
+            server.execute(
+                f"CREATE OR REPLACE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, z INT) CHARSET=utf8mb4",
+                f"INSERT INTO {d}.spare VALUES (3, 33), (4, 44)",
+            )
+            job.wait_for("the replaced table", _is_done(server), 120)
+            _compare(server, database, tmp_path, "spare")
+
         job.kill()  # and while the job is away: a dump is restored, with other columns, and a name is free again
         server.execute(
             f"DROP TABLE IF EXISTS {d}.orders",
             f"CREATE TABLE {d}.orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20) NOT NULL, c INT) CHARSET=utf8mb4",
             f"INSERT INTO {d}.orders VALUES (7, 'seven', 7), (5000, 'new', 8)",
-            f"DROP TABLE {d}.spare",
             f"ALTER TABLE {d}.orders RENAME TO {d}.fresh",
         )
+        if kind == "mariadb":  # it drops the tables that exist, and logs both
+            with pytest.raises(pymysql.err.OperationalError, match="nope"):
+                server.execute(f"DROP TABLE {d}.spare, {d}.nope")
+        else:
+            server.execute(f"DROP TABLE {d}.spare")
         job.start()
         status = job.wait_for("all statements", _is_done(server), 120)
         _compare(server, database, tmp_path, "fresh")
