@@ -11,7 +11,7 @@ from cdc.job.wiring import Components
 from cdc.model.change_record import RecordedTable
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
-from cdc.model.schema_change import PlannedTable, SchemaChange
+from cdc.model.schema_change import ChangeKind, PlannedTable, SchemaChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.table_changes import read_changes
@@ -84,7 +84,9 @@ def preview_statement(
         reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."
         return Preview(statement, reason, "Change the target yourself, then run `cdc resume NAME`.", ())
     maps = components.routes.maps
-    contents = [(name, one) for name, one in contents_of(changes).items() if maps(*name)]
+    # a new table joins without a change
+    new = ChangeKind.CREATE_TABLE
+    contents = [(name, one) for name, one in contents_of(changes).items() if maps(*name) and one.kind is not new]
     mapped = (
         *(one for one in changes if one.rows not in TABLE_KINDS and (one.before.database, one.before.table) in schemas),
         *changes_by_name(contents, lambda *name: schemas.get(name), lambda name, content, _: _known(content)),

@@ -101,6 +101,8 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
     may_differ = table.steps or table.deletes_orphans
     if may_differ and not context.sink.target_states(run.job, run.incarnation, [table.target]):
         # the target is created with the new columns when its first rows arrive
+        if not table.deletes_orphans:
+            return replace(table, steps=())
         table = replace(table, steps=(), deletes_orphans=False)
     steps = alter_steps(table.steps, table)
     if steps:

@@ -69,11 +69,11 @@ class ChangeReader:
                 fold_case=self._history.fold_case,
             )
         except Unreadable:
-            (name, *others) = map(table_of, effect.tables)
-            if others or self._history.dropped(name) is None:
+            names = [table_of(name) for name in effect.tables]
+            if not names or any(self._history.dropped(name) is None for name in names):
                 raise
-            # it creates the table again, and the server has its columns: CREATE TABLE .. LIKE, for example
-            created = TableSchema(*name, (), ())
+            # it creates a dropped table again, and the server has its columns: CREATE TABLE .. LIKE, for example
+            created = TableSchema(*names[0], (), ())
             return (TableChange(created, created, rows=ChangeKind.CREATE_TABLE),)
 
     def _named(self, database: str, table: str) -> TableSchema | None:

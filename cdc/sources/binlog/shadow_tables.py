@@ -143,10 +143,14 @@ class ShadowTables:
         return [name for name in self._history.shadows() if name[1].casefold() in text]
 
     def as_alter(self, original: TableSchema, shadow: Name) -> TableChange | None:
-        """Return the record of ``shadow`` as one ALTER TABLE of ``original``; None if rows can differ otherwise.
+        """Return the record of ``shadow`` as one ALTER TABLE of ``original``; None if rows can differ otherwise."""
+        try:
+            return self._as_alter(original, shadow)
+        except Unreadable as error:
+            _log.warning("the statements of a shadow table of %s cannot be read: %s", original.name, error)
+            return None
 
-        Raises: Unreadable.
-        """
+    def _as_alter(self, original: TableSchema, shadow: Name) -> TableChange | None:
         found = self._history.shadow(shadow)
         is_copy = shadow[0] == original.database and original.table in originals_of(shadow[1])
         if found is None or found.copy is None or not is_copy:
