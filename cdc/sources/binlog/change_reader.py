@@ -101,9 +101,10 @@ class ChangeReader:
         for name, content in contents.items():
             if not self._history.maps(*name):
                 continue
-            original = self._before(*name)
-            has_columns = original is not None and original.columns
-            copy = self._shadows.as_alter(original, content.origin) if has_columns and content.origin else None
+            original, origin = self._before(*name), content.origin
+            copy = None
+            if original is not None and original.columns and origin is not None:
+                copy = self._shadows.as_alter(original, origin)
             if copy is not None:
                 copies.append(copy)
             else:
