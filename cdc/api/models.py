@@ -116,10 +116,10 @@ class SnapshotStatus:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """A column in which a target differs from its source table, because a schema change was not applied."""
+    """What differs between a target and its source table, because a schema change was not applied."""
 
-    kind: ChangeKind  # of the change
-    column: str  # source column; of drop.column, the column that only the target has
+    kind: ChangeKind  # of the change; drop.table and rename.table: the target keeps rows without a source table
+    column: str  # source column; of drop.column, the column that only the target has; "": not one column
     target: str | None  # its target column; null: the target has none
 
     @classmethod
@@ -127,7 +127,8 @@ class ColumnDifference:
         """Return the differences that ``columns`` has."""
         renamed, added = ChangeKind.RENAME_COLUMN, ChangeKind.ADD_COLUMN
         found = [cls(renamed if target else added, name, target) for name, target in sorted(columns.names.items())]
-        return (*found, *(cls(ChangeKind.DROP_COLUMN, name, name) for name in sorted(columns.kept)))
+        found += [cls(ChangeKind.DROP_COLUMN, name, name) for name in sorted(columns.kept)]
+        return (*found, *([cls(columns.rows_kept, "", None)] if columns.rows_kept is not None else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class ChannelStatus:
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # null: all rows come from the stream
     invalid_dates: int = 0  # dates that became NULL since the start of the run
-    differences: tuple[ColumnDifference, ...] = ()  # columns of schema changes that were not applied
+    differences: tuple[ColumnDifference, ...] = ()  # schema changes that were not applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from cdc.job.wiring import Components
 from cdc.model.change_record import RecordedTable
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
-from cdc.model.schema_change import PlannedTable, SchemaChange
+from cdc.model.schema_change import ChangeKind, PlannedTable, SchemaChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.table_changes import read_changes
+from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
 from cdc.pipeline.change_plan import alter_steps, plan_change, target_before
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import Checkpoint
@@ -75,13 +76,21 @@ def preview_statement(
             statement,
             database=databases.pop() if len(databases) == 1 else "",
             schema_of=lambda database, table: schemas.get((database, table)),
+            tables_of=lambda database: [table for owner, table in schemas if owner == database],
             dialect=Dialect(mariadb=mariadb),  # as the job reads it
             fold_case=fold_case,
         )
     except Unreadable as error:
         reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."
         return Preview(statement, reason, "Change the target yourself, then run `cdc resume NAME`.", ())
-    mapped = tuple(one for one in changes if (one.before.database, one.before.table) in schemas)
+    maps = components.routes.maps
+    # a new table joins without a change
+    new = ChangeKind.CREATE_TABLE
+    contents = [(name, one) for name, one in contents_of(changes).items() if maps(*name) and one.kind is not new]
+    mapped = (
+        *(one for one in changes if one.rows not in TABLE_KINDS and (one.before.database, one.before.table) in schemas),
+        *changes_by_name(contents, lambda *name: schemas.get(name), lambda name, content, _: _known(content)),
+    )
     components.routes.use_column_maps(checkpoint.column_maps if checkpoint else {})
     parts = _PlanContext(run, components.routes, components.sink, components.types, components.snapshot)
     context = cast(RunContext, parts)
@@ -95,6 +104,12 @@ def preview_statement(
     # a comment or an index changes a table, but nothing that the job reads
     changed = [one for one in plan.tables if one.actions or one.steps or one.is_reloaded]
     return Preview(statement, None, None, tuple(_previewed(context, one) for one in changed))
+
+
+def _known(content: Content) -> TableSchema:
+    """Return the table that a name will mean; it has no columns if no channel reads it now."""
+    assert content.schema is not None
+    return content.schema
 
 
 def _previewed(context: RunContext, table: PlannedTable) -> PreviewedTable:

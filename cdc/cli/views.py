@@ -86,7 +86,7 @@ def _differences(status: JobStatus) -> Table:
         table.add_column(name, overflow="fold")
     for channel in status.channels:
         for one in channel.differences:
-            names = (one.column, one.target or "none")
+            names = (one.column, one.target or "none") if one.column else ("", "keeps its rows")
             table.add_row(
                 Text(channel.source, style="bold yellow"), one.kind.value, *(Text(_printable(name)) for name in names)
             )

@@ -7,9 +7,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from cdc.config.fields import Model, Seconds
-from cdc.model.schema_change import ChangeAction, ChangeKind, ChangeMode, ChangePolicy
+from cdc.model.schema_change import REFUSED_ACTIONS, ChangeAction, ChangeKind, ChangeMode, ChangePolicy
 
 ALTER_TIMEOUT_S = 1800.0
+_INSTEAD = {
+    ChangeAction.APPLY: "the job never deletes the rows of a dropped table; use ignore or pause, and drop the target "
+    "yourself",
+    ChangeAction.IGNORE: "later rows are those of another table; use apply or pause",
+}
 _GROUPS = {kind.value.split(".")[0] for kind in ChangeKind}
 
 
@@ -38,9 +43,11 @@ class SchemaChanges(Model):
     @classmethod
     def _known_kinds(cls, value: dict[str, ChangeAction]) -> dict[str, ChangeAction]:
         known = {kind.value for kind in ChangeKind} | _GROUPS
-        for name in value:
+        for name, action in value.items():
             if name not in known:
                 raise ValueError(f"has no kind {name}; kinds are {', '.join(sorted(known))}")
+            if name not in _GROUPS and (ChangeKind(name), action) in REFUSED_ACTIONS:
+                raise ValueError(f"cannot have {name}: {action.value}; {_INSTEAD[action]}")
         return value
 
     @property

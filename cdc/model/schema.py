@@ -80,6 +80,25 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyStatement:
+    """An ALTER TABLE of a shadow table, with what its meaning depends on."""
+
+    sql: str
+    database: str  # the session's default database
+    ansi_quotes: bool
+    mariadb: bool
+    sql_mode: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowCopy:
+    """How a shadow table differs from the table that it copies. gh-ost and pt-online-schema-change create it."""
+
+    statements: tuple[CopyStatement, ...] = ()  # in order, since it had the columns of its original
+    has_triggers: bool = False  # pt-online-schema-change has created the triggers that fill it
+
+
+@dataclass(frozen=True, slots=True)
 class TableSchema:
     """A source table as it is from a position on. A changed table is a new value."""
 
@@ -90,6 +109,8 @@ class TableSchema:
     comment: str = ""
     since: Position | None = None  # None: already before the first position of the job
     charset: str = ""  # the default of new text columns, MySQL's name; "" if it is not known
+    copy: ShadowCopy | None = None  # of a shadow table, which no channel reads
+    is_dropped: bool = False  # the table does not exist any more; these were its columns
 
     @property
     def name(self) -> str:

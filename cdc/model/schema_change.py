@@ -70,7 +70,8 @@ class TableChange:
 
     ``after``: without ``since``. A text column whose charset the statement does not name has the charset "" if the
     table's default is not known; ``confirmed`` takes it from the catalog. A table that is not known has no columns: the
-    old one of RENAME TABLE, and the one before CREATE TABLE.
+    old one of RENAME TABLE, and the one before CREATE TABLE. After ``changes_by_name`` both have the same name: a table
+    that does not exist after the statement has an ``after`` with ``is_dropped``.
     """
 
     before: TableSchema
@@ -79,6 +80,7 @@ class TableChange:
     rows: ChangeKind | None = None  # a kind that removes or replaces rows without row events
     key_changed: bool = False  # another key; a key whose columns were only renamed is the same
     key_is_certain: bool = True  # False: the key of ``after`` depends on indexes that a TableSchema does not have
+    values_differ: bool = False  # existing rows have values that do not follow from ``columns``
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class SchemaChange:
     first: Position  # before the statement
     last: Position  # after it: reading can continue there
     tables: tuple[TableChange, ...]
+    forgets: tuple[str, ...] = ()  # shadow tables that have another name after it
 
 
 class ChangeAction(StrEnum):
@@ -122,6 +125,13 @@ _ACTIONS = {
     ChangeKind.TRUNCATE_TABLE: (_APPLY, _PAUSE, _IGNORE),
     ChangeKind.DROP_PARTITION: (_APPLY, _PAUSE, _IGNORE),
 }
+# what cannot be done, with what a group such as "drop" means instead
+REFUSED_ACTIONS = {
+    (ChangeKind.DROP_TABLE, _APPLY): _IGNORE,
+    (ChangeKind.DROP_DATABASE, _APPLY): _IGNORE,
+    (ChangeKind.RENAME_TABLE, _IGNORE): _PAUSE,
+    (ChangeKind.CREATE_TABLE, _IGNORE): _PAUSE,
+}
 _MODES = (ChangeMode.EVOLVE, ChangeMode.LENIENT, ChangeMode.IGNORE)
 
 
@@ -136,7 +146,7 @@ class ChangePolicy:
         """Return the action for ``kind``."""
         group = kind.value.split(".")[0]
         if (given := self.kinds.get(kind.value, self.kinds.get(group))) is not None:
-            return given
+            return REFUSED_ACTIONS.get((kind, given), given)
         return _PAUSE if self.mode is ChangeMode.PAUSE else _ACTIONS[kind][_MODES.index(self.mode)]
 
 
@@ -146,6 +156,7 @@ class ColumnMap:
 
     names: Mapping[str, str | None] = field(default_factory=dict)  # source column -> target column; None: it has none
     kept: Mapping[str, Column] = field(default_factory=dict)  # target columns that the source dropped, as they were
+    rows_kept: ChangeKind | None = None  # the change after which the target has rows that the source no longer has
 
     def target_of(self, column: str) -> str | None:
         """Return the target column of a source column; None if it has none."""

@@ -20,6 +20,8 @@ FORM = (
 _PART = r"`(?:[^`]|``)+`|[^`.\s]+"
 _TABLE = re.compile(rf"(?P<database>{_PART})\.(?P<table>{_PART})")
 _SPECIAL = re.compile(r"[`.\s*]")
+_GHOST = re.compile(r"_(.+)_gho", re.DOTALL)
+_NEW_SUFFIX, _MOST_UNDERSCORES = "_new", 10
 _SHADOW = re.compile(r"_.+_(?:gho|ghc|ghk|del|new|old)", re.DOTALL)
 
 
@@ -135,6 +137,20 @@ def is_shadow(table: str) -> bool:
     Source: gh-ost, "What's in a name?"; Percona Toolkit, "pt-online-schema-change".
     """
     return _SHADOW.fullmatch(table) is not None
+
+
+def originals_of(table: str) -> tuple[str, ...]:
+    """Return the tables that a shadow table with this name can be the copy of: of ``_t_gho`` and ``__t_new``.
+
+    A name that begins with several underscores has several originals. Source: see ``is_shadow``.
+    """
+    if (found := _GHOST.fullmatch(table)) is not None:
+        return (found[1],)
+    if not table.endswith(_NEW_SUFFIX):
+        return ()
+    underscores = min(len(table) - len(table.lstrip("_")), _MOST_UNDERSCORES)
+    names = [table[count : -len(_NEW_SUFFIX)] for count in range(1, underscores + 1)]
+    return tuple(name for name in names if name)
 
 
 def part_text(part: str) -> str:

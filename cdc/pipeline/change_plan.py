@@ -30,6 +30,7 @@ from cdc.model.schema_change import (
     SchemaChange,
     TableChange,
 )
+from cdc.mysql.table_contents import TABLE_KINDS
 from cdc.run_context import RunContext
 from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
@@ -82,8 +83,14 @@ def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> Pl
     )
     after = replace(mapping, column_map=planner.column_map)
     try:
-        after.reads(change.after)
+        if change.after.columns and not change.after.is_dropped:
+            after.reads(change.after)
+            if planner.deletes_orphans and not set(after.key_of(change.after)) <= after.copies(change.after).keys():
+                raise PlanRefused(f"a key column of {mapping.target} is computed, so its orphan rows cannot be found")
     except (SchemaMismatch, TargetMismatch) as error:
+        is_new = not change.before.columns
+        if is_new and context.routes.leave_out(change.after.database, change.after.table, error):
+            return None
         raise PlanRefused(f"{error.message.removesuffix('.')} after it", error.hint) from error
     return table
 
@@ -91,8 +98,12 @@ def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> Pl
 def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
     """Return ``table`` after the sink was asked whether its steps can be done. A new load can replace a fill."""
     run = context.run
-    if table.steps and not context.sink.target_states(run.job, run.incarnation, [table.target]):
-        return replace(table, steps=())  # the target is created with the new columns when its first rows arrive
+    may_differ = table.steps or table.deletes_orphans
+    if may_differ and not context.sink.target_states(run.job, run.incarnation, [table.target]):
+        # the target is created with the new columns when its first rows arrive
+        if not table.deletes_orphans:
+            return replace(table, steps=())
+        table = replace(table, steps=(), deletes_orphans=False)
     steps = alter_steps(table.steps, table)
     if steps:
         sink = context.sink
@@ -133,10 +144,18 @@ class _TablePlanner:
     def plan(self) -> None:
         """Find all steps. Raises: PlanRefused."""
         change = self._change
+        if change.after.is_dropped:
+            self._plan_end(change.rows)
+            return
         if change.key_changed:  # in every mode: rows that were one row can become two, and the reverse
             raise PlanRefused("it changes the key", _LOAD_AGAIN)
-        if change.rows is not None:
+        if change.rows in TABLE_KINDS:
+            self._plan_table(change.rows)
+        elif change.rows is not None:
             self._plan_rows(change.rows)
+        self.is_reloaded |= change.values_differ
+        if change.before.is_dropped or self.deletes_orphans:
+            self.column_map = replace(self.column_map, rows_kept=None)
         handlers = {
             ChangeKind.ADD_COLUMN: self._plan_add,
             ChangeKind.DROP_COLUMN: self._plan_drop,
@@ -156,9 +175,22 @@ class _TablePlanner:
         self.actions.append((kind, column, action))
         return action
 
+    def _plan_end(self, kind: ChangeKind | None) -> None:
+        """The table does not exist any more, or has another name. Its rows stay in the target."""
+        kind = kind or ChangeKind.DROP_TABLE
+        self._action(kind, "")
+        self.actions[-1] = (kind, "", ChangeAction.IGNORE)
+        self.column_map = replace(self.column_map, rows_kept=kind)
+
+    def _plan_table(self, kind: ChangeKind | None) -> None:
+        """The name means another table, of which no row is loaded. CREATE OR REPLACE has the kind DROP_TABLE."""
+        kind = kind or ChangeKind.CREATE_TABLE
+        self._action(kind, "")
+        if kind is ChangeKind.DROP_TABLE:
+            self.actions[-1] = (ChangeKind.CREATE_TABLE, "", ChangeAction.APPLY)
+        self.is_reloaded = self.deletes_orphans = True
+
     def _plan_rows(self, kind: ChangeKind) -> None:
-        if kind not in (ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION):
-            raise PlanRefused(f"the job cannot follow {kind.value} yet")
         if self._action(kind, "") is ChangeAction.APPLY:
             self.is_reloaded = self.deletes_orphans = True
 

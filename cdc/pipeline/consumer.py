@@ -149,7 +149,8 @@ class Consumer:
                 on_poll=cycles.poll_end,
                 now=self._now,
             )
-            coordinator.begin(committed.snapshots, whole)
+            dropped = [schema.name for schema in committed.schemas if schema.is_dropped]
+            coordinator.begin(committed.snapshots, whole, dropped)
             cycles.save_snapshots()  # the status shows the pending snapshots at once
         return cycles
 

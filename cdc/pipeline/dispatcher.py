@@ -153,7 +153,7 @@ class Dispatcher:
             return
         self.schemas = schemas
         for schema in schemas:
-            if schema.name not in self.channels and schema.name not in self._waiting:
+            if schema.name not in self.channels and schema.name not in self._waiting and not schema.is_dropped:
                 self._join(schema)
 
     def _join(self, schema: TableSchema) -> Channel | None:

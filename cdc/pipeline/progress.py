@@ -51,7 +51,9 @@ def progress_of(
     """Return the progress of a run. Calls: any thread."""
     channels, routes = dispatcher.channels.copy() if dispatcher else {}, context.routes
     targets = {source: channel.target.name for source, channel in channels.items()}
-    for source in committed.snapshots.keys() - targets.keys():  # the channel is created when the snapshot begins
+    # the channel is created when the snapshot begins; a table that was dropped or renamed has none
+    ended = {source for source, one in committed.column_maps.items() if one.rows_kept is not None}
+    for source in (committed.snapshots.keys() | ended) - targets.keys():
         if (mapping := routes.mapping_for(*table_of(source))) is not None:
             targets[source] = mapping.target
     status = context.receiver.status()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cdc.errors import DdlStop
@@ -53,7 +53,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
         sequence=committed.sequence,
         closed_by=CloseReason.SCHEMA_CHANGE,
         counts=committed.counts,
-        snapshots={**committed.snapshots, **_loads(plan)},
+        snapshots={**_existing(committed.snapshots, change), **_loads(plan)},
         targets=committed.targets,
         sink=committed.sink,
         left_out=context.routes.left_out,
@@ -69,8 +69,14 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
 
 def _schemas_after(schemas: tuple[TableSchema, ...], change: SchemaChange) -> tuple[TableSchema, ...]:
     found = {schema.name: schema for schema in schemas}
-    found |= {table.after.name: table.after for table in change.tables}
-    return tuple(found.values())
+    found |= {table.after.name: table.after for table in change.tables if table.after.columns or table.after.is_dropped}
+    return tuple(schema for name, schema in found.items() if name not in change.forgets)
+
+
+def _existing(snapshots: Mapping[str, TableSnapshot], change: SchemaChange) -> dict[str, TableSnapshot]:
+    """Return the snapshots of tables that exist after the change."""
+    ended = {table.after.name for table in change.tables if table.after.is_dropped}
+    return {name: one for name, one in snapshots.items() if name not in ended}
 
 
 def _loads(plan: ChangePlan) -> dict[str, TableSnapshot]:

@@ -228,6 +228,12 @@ def _forget(
                 if tables.get(name, TargetFault.INCOMPLETE) is TargetFault.INCOMPLETE
             },
             snapshots={**checkpoint.snapshots, **waiting},
+            # a table that was dropped may exist again without a statement in the binlog
+            schemas=tuple(one for one in checkpoint.schemas if not (one.is_dropped and one.name in waiting)),
+            column_maps={
+                source: replace(one, rows_kept=None) if source in waiting else one
+                for source, one in checkpoint.column_maps.items()
+            },
             sink=None if root_is_lost else checkpoint.sink,
         )
 

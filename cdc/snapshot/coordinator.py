@@ -62,15 +62,19 @@ class SnapshotCoordinator:
 
     # what is due
 
-    def begin(self, saved: Mapping[str, TableSnapshot], whole: Collection[str] = ()) -> None:
+    def begin(
+        self, saved: Mapping[str, TableSnapshot], whole: Collection[str] = (), dropped: Collection[str] = ()
+    ) -> None:
         """Restore the saved states, and add new tables of the source. Raises: SourceUnavailable.
 
-        ``whole``: tables that need a full snapshot, for any saved state.
+        ``whole``: tables that need a full snapshot, for any saved state. ``dropped``: tables that do not exist at the
+        position of the stream. If the source has them again, the stream has not reached the statement yet.
         """
         with Server(self._settings.endpoint) as server:
             there = [table_text(*name) for name in mapped_tables(server, self._context.routes.maps)]
         kept = {name: one for name, one in saved.items() if self._context.routes.maps(*table_of(name))}
-        new = [name for name in there if name in whole or (self._settings.initial and name not in kept)]
+        is_new = self._settings.initial
+        new = [name for name in there if name in whole or (is_new and name not in kept and name not in dropped)]
         self.tables = {**kept, **{name: TableSnapshot() for name in new}}
 
     @property

@@ -68,12 +68,34 @@ class SchemaHistory:
 
     def newest(self, name: Name) -> TableSchema | None:
         """Return the table's newest version; None if it has ended or no version is known."""
+        version = self._newest(name)
+        return None if version is None or version.is_dropped else version
+
+    def _newest(self, name: Name) -> TableSchema | None:
         versions = self._versions.get(name)
         return versions[-1] if versions and not self._has_ended(versions[-1]) else None
 
     def current(self, name: Name) -> TableSchema | None:
         """Return the table's newest version, or the catalog's description of a table without versions."""
-        return self.newest(name) or self.catalog.get(name)
+        return None if self.dropped(name) is not None else self.newest(name) or self.catalog.get(name)
+
+    def dropped(self, name: Name) -> TableSchema | None:
+        """Return the columns of a table that was dropped or renamed, while its target has its rows; else None."""
+        version = self._newest(name)
+        return version if version is not None and version.is_dropped else None
+
+    def shadow(self, name: Name) -> TableSchema | None:
+        """Return a shadow table, if all its statements are known."""
+        version = self._newest(name)
+        return version if version is not None and version.copy is not None else None
+
+    def shadows(self) -> tuple[Name, ...]:
+        """Return the names of all shadow tables whose statements are known."""
+        return tuple(name for name in self._versions if self.shadow(name) is not None)
+
+    def add_shadow(self, name: Name, schema: TableSchema, since: Position) -> None:
+        """Add a version of a shadow table, which did not exist before ``since``."""
+        self._versions[name] = (*self._versions.get(name, ()), replace(schema, since=since))
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
         """Return the schemas that are valid at ``position``."""
@@ -102,7 +124,7 @@ class SchemaHistory:
     def require(self, database: str, table: str, *, hint: str) -> TableSchema:
         """Return the table's current schema; query the server for an unknown table. Raises: SchemaMismatch."""
         name = (database, table)
-        found = self.current(name) or self.look_up(name)
+        found = self.current(name) or (None if self.dropped(name) is not None else self.look_up(name))
         if found is None:
             problem = (
                 "Table {} does not exist at the source."
@@ -126,7 +148,10 @@ class SchemaHistory:
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.mysql.ddl.TableLookup``."""
-        seen = {**self.catalog, **self._versions, **dict.fromkeys(self.searched | self._loaded)}
+        versions = [known for known in self._versions if (one := self._newest(known)) is None or not _is_away(one)]
+        away = self._versions.keys() - versions
+        loaded = dict.fromkeys(one for one in {**self.catalog, **dict.fromkeys(self._loaded)} if one not in away)
+        seen = {**loaded, **dict.fromkeys(versions), **dict.fromkeys(self.searched)}
         return tuple(table_text(db, name) for db, name in seen if db == database and table in (None, name))
 
     def reads_column(self, database: str, table: str, column: str) -> bool:
@@ -153,6 +178,11 @@ class SchemaHistory:
         """Unregister a table that no longer exists."""
         with self._loaded_lock:
             self._loaded -= {name}
+
+
+def _is_away(schema: TableSchema) -> bool:
+    """Return whether this is not a table that a channel reads now: it was dropped, or is a shadow table."""
+    return schema.is_dropped or schema.copy is not None
 
 
 @dataclass(frozen=True, slots=True)

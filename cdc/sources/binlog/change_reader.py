@@ -8,29 +8,32 @@ they must be certain by themselves; then the rows confirm them, because the deco
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
 from cdc.model.schema import Kind, TableSchema
-from cdc.model.schema_change import ColumnChange, Fill, FillKind, SchemaChange, TableChange
+from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, SchemaChange, TableChange
+from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import table_schemas
-from cdc.mysql.column_definition import TEXTS, Dialect
+from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
-from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.ddl_tokens import Unreadable, refuse
 from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.shadow_tables import ShadowTables, dialect_of
 from cdc.sources.schema_history import Name, SchemaHistory
-
-_REAL_AS_FLOAT, _NO_BACKSLASH_ESCAPES = 1, 1 << 20  # bits of sql_mode
 
 
 class ChangeReader:
     """Reads statements that change mapped tables. Calls: the reading thread."""
 
-    def __init__(self, history: SchemaHistory, search: ColumnChangeSearch) -> None:
+    def __init__(self, history: SchemaHistory, search: ColumnChangeSearch, shadows: ShadowTables) -> None:
         self._history = history
         self._search = search
+        self._shadows = shadows
 
     def read(self, statement: Statement, effect: Effect) -> SchemaChange | str:
         """Return what ``statement`` changes, or the reason why that is not certain.
@@ -38,13 +41,10 @@ class ChangeReader:
         Raises: SchemaMismatch - the server's columns are not those that follow from the statement.
         """
         try:
-            found = read_changes(
-                statement.sql,
-                database=statement.database,
-                schema_of=self._known,
-                dialect=_dialect(statement),
-                fold_case=self._history.fold_case,
-            )
+            found = self._read(statement, effect)
+            drops_nothing = not found and effect.reason == "DROP TABLE"  # no row of the table was ever read
+            if drops_nothing or any(one.rows in TABLE_KINDS for one in found):
+                return self._change_of_tables(statement, found)
             changes = [_timed(one, statement.timestamp) for one in found if self._is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
@@ -58,11 +58,86 @@ class ChangeReader:
             return f"the source cannot be asked for the columns: {error.message}"
         return SchemaChange(statement.sql, statement.before, statement.after, tuple(confirmed_changes))
 
-    def _known(self, database: str, table: str) -> TableSchema | None:
-        return self._history.current((database, table)) if self._history.maps(database, table) else None
+    def _read(self, statement: Statement, effect: Effect) -> tuple[TableChange, ...]:
+        try:
+            return read_changes(
+                statement.sql,
+                database=statement.database,
+                schema_of=self._named,
+                tables_of=lambda database: [table_of(name)[1] for name in self._history.known(database)],
+                dialect=dialect_of(statement),
+                fold_case=self._history.fold_case,
+            )
+        except Unreadable:
+            names = [table_of(name) for name in effect.tables]
+            if not names or any(self._history.dropped(name) is None for name in names):
+                raise
+            # it creates a dropped table again, and the server has its columns: CREATE TABLE .. LIKE, for example
+            created = TableSchema(*names[0], (), ())
+            return (TableChange(created, created, rows=ChangeKind.CREATE_TABLE),)
+
+    def _named(self, database: str, table: str) -> TableSchema | None:
+        """Return a mapped table that the job has loaded; None for others.
+
+        It has no columns if only a snapshot has loaded it and the server no longer has it.
+        """
+        if not self._history.maps(database, table):
+            return None
+        is_loaded = bool(self._history.known(database, table))
+        return self._history.current((database, table)) or (TableSchema(database, table, (), ()) if is_loaded else None)
 
     def _is_mapped(self, change: TableChange) -> bool:
         return any(self._history.maps(schema.database, schema.table) for schema in (change.before, change.after))
+
+    # --- statements that rename, drop or create tables ---
+
+    def _change_of_tables(self, statement: Statement, found: Sequence[TableChange]) -> SchemaChange | str:
+        if statement.is_part:
+            return "its transaction also has rows"
+        contents = contents_of(found)
+        forgets = {name for content in contents for name in (content, contents[content].origin) if name is not None}
+        copies: list[TableChange] = []
+        others: list[tuple[Name, Content]] = []
+        for name, content in contents.items():
+            if not self._history.maps(*name):
+                continue
+            original, origin = self._before(*name), content.origin
+            copy = None
+            if original is not None and original.columns and origin is not None:
+                copy = self._shadows.as_alter(original, origin)
+            if copy is not None:
+                copies.append(copy)
+            else:
+                others.append((name, content))
+        changes = [
+            *self._confirmed(statement, copies),
+            *changes_by_name(others, self._before, lambda *one: self._after(statement, *one)),
+            *(one for one in found if one.rows not in TABLE_KINDS and self._is_mapped(one)),
+        ]
+        names = tuple(sorted(table_text(*name) for name in forgets if self._history.shadow(name) is not None))
+        return SchemaChange(statement.sql, statement.before, statement.after, tuple(changes), names)
+
+    def _before(self, database: str, table: str) -> TableSchema | None:
+        """Return the columns of a table, or those that it had when it was dropped: its target still has them."""
+        return self._history.dropped((database, table)) or self._named(database, table)
+
+    def _after(self, statement: Statement, name: Name, content: Content, before: TableSchema | None) -> TableSchema:
+        """Return the columns of ``name`` after the statement. Raises: Unreadable, SchemaMismatch."""
+        computed = content.schema
+        assert computed is not None
+        if computed.columns:
+            change = TableChange(computed, replace(computed, database=name[0], table=name[1]))
+            return self._confirmed(statement, [change])[0].after
+        if self._history.connect is not None:
+            with self._history.connect() as server:
+                found = table_schemas(server, [name]).get(name)
+                if found is not None and not self._search.on_server(server, statement.after, {name}):
+                    return found
+        if before is not None and before.columns:
+            refuse(f"the columns of {table_text(*name)} after it are not known")
+        return computed
+
+    # --- the columns of the server ---
 
     def _confirmed(self, statement: Statement, changes: list[TableChange]) -> list[TableChange]:
         if self._history.connect is None or all(one.rows is not None and not one.columns for one in changes):
@@ -83,16 +158,6 @@ class ChangeReader:
                         raise
                     done.append(_certain(change))
         return done
-
-
-def _dialect(statement: Statement) -> Dialect:
-    mode = statement.sql_mode
-    return Dialect(
-        mariadb=statement.mariadb,
-        ansi_quotes=statement.ansi_quotes,
-        backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
-        real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
-    )
 
 
 def _certain(change: TableChange) -> TableChange:

@@ -19,6 +19,7 @@ from cdc.mysql.ddl import Effect, EffectKind
 from cdc.mysql.server import Server
 from cdc.sources.binlog.change_reader import ChangeReader
 from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.shadow_tables import ShadowTables
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.schema_history import Name, ResumeOptions, is_same_position
 
@@ -35,7 +36,8 @@ class DdlHandler:
         self._files = tables.files
         self._resume_options = resume_options
         self._start: BinlogPosition | None = None
-        self._changes = ChangeReader(tables.history, tables.search)
+        self._shadows = ShadowTables(tables.history)
+        self._changes = ChangeReader(tables.history, tables.search, self._shadows)
         self._plain_writes: set[Name] = set()  # tables without triggers or foreign keys to other mapped tables
         self._handlers = {
             EffectKind.WRITES: self._handle_writes,
@@ -61,10 +63,16 @@ class DdlHandler:
         handler = self._handlers.get(effect.kind)
         if handler is not None:
             handler(statement, effect)
+        if effect.kind is not EffectKind.WRITES:
+            self._shadows.note(statement)
 
     # --- changes of tables ---
 
     def _handle_creation(self, statement: Statement, effect: Effect) -> None:
+        if self._history.dropped(table_of(effect.tables[0])) is not None:
+            # the target has the rows of the table that was dropped
+            self._handle_change(statement, replace(effect, kind=EffectKind.TOUCHES, row_changing=True))
+            return
         log.info(
             "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}
         )

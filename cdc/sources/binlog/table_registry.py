@@ -127,6 +127,13 @@ class TableRegistry:
     def _schema(self, table_map: TableMap) -> TableSchema | None:
         name, position = (table_map.database, table_map.table), self.rules.progress.position
         known = self.history.newest(name)
+        if self.history.dropped(name) is not None:
+            raise SchemaMismatch(
+                f"{table_map.name} was dropped, but has rows: the binlog does not show how it was created again.",
+                hint="Drop its target and run `cdc resume NAME --reload-missing`: a snapshot loads the table.",
+                table=table_map.name,
+                position=position,
+            )
         if known is not None and mismatch(known, table_map) is None:
             exact = known if self.files is None else with_nulls(known, table_map)
             return self._keep(name, exact)

@@ -75,6 +75,7 @@ class Statement:
     dml: bool  # rows logged as text (STATEMENT format) inside a transaction
     mariadb: bool = True  # the server executes ``/*M! */`` comments
     sql_mode: int | None = None  # the session's, as bits; None: not known
+    is_part: bool = False  # its transaction has other events, such as the rows of CREATE TABLE .. SELECT
 
 
 @dataclass(frozen=True, slots=True)

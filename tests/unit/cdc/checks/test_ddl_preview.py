@@ -70,7 +70,7 @@ def test_preview_shows_actions_steps_and_costs() -> None:
     [
         (ADD, ChangeMode.PAUSE, "`schema_changes` has the action pause for"),
         ("TRUNCATE TABLE shop.orders", ChangeMode.LENIENT, "pause for truncate.table"),
-        ("DROP TABLE shop.orders", ChangeMode.EVOLVE, "cannot follow drop.table yet"),
+        ("DROP TABLE shop.orders", ChangeMode.PAUSE, "pause for drop.table"),
         ("ALTER TABLE shop.orders MODIFY a DATE", ChangeMode.EVOLVE, "cannot convert a from int to date"),
         ("ALTER TABLE shop.orders ADD (", ChangeMode.EVOLVE, "cannot be followed"),
     ],
@@ -156,3 +156,16 @@ def test_ddl_command_with_statement_for_canal_is_refused(tmp_path: Path, monkeyp
     with pytest.raises(ConfigError) as refused:
         CliRunner().invoke(app, ("ddl", str(file), "--statement", ADD), catch_exceptions=False)
     assert "pauses before each DDL" in refused.value.message
+
+
+def test_preview_of_tables_shows_each_name() -> None:
+    def actions(statement: str) -> dict[str, list[tuple[str, str]]]:
+        found = preview(statement, ChangeMode.LENIENT)
+        assert found.reason is None, found.reason
+        return {
+            one.change.target: [(each.kind.value, each.action) for each in one.change.actions] for one in found.tables
+        }
+
+    assert actions("DROP TABLE shop.orders") == {"ods.orders": [("drop.table", "ignore")]}
+    assert actions("RENAME TABLE shop.orders TO crm.orders") == {"ods.orders": [("rename.table", "ignore")]}
+    assert actions("CREATE TABLE shop.other (id INT PRIMARY KEY)") == {}

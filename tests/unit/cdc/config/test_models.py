@@ -11,6 +11,7 @@ import pytest
 from cdc.config.models import load_config
 from cdc.config.sink_models import DeltaSinkConfig, DorisSinkConfig
 from cdc.config.source_models import BinlogSourceConfig, CanalSourceConfig
+from cdc.errors import ConfigError
 from tests.support.job_files import JOB, with_change, write_job
 
 
@@ -172,3 +173,12 @@ def test_secrets_contain_token_of_spark_remote(tmp_path: Path, monkeypatch: pyte
 def test_commit_minimum_defaults_follow_lower_maximum(tmp_path: Path) -> None:
     config = load_config(write_job(tmp_path, JOB + "commit: {max_bytes: 1MiB, max_rows: 100}\n"))
     assert (config.commit.min_bytes, config.commit.min_rows) == (1 << 20, 100)
+
+
+@pytest.mark.parametrize("line", ["{drop.table: apply}", "{drop.database: apply}", "{rename.table: ignore}"])
+def test_load_config_refuses_actions_that_lose_or_mix_rows(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot have (drop|rename)") as caught:
+        load_config(write_job(tmp_path, JOB + f"schema_changes: {{mode: lenient, kinds: {line}}}\n"))
+    assert "use" in str(caught.value)
+    for valid in ("{drop: apply, drop.table: pause}", "{rename.table: pause, drop.database: ignore}"):
+        load_config(write_job(tmp_path, JOB + f"schema_changes: {{kinds: {valid}}}\n"))

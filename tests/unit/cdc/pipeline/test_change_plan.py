@@ -23,9 +23,11 @@ from cdc.model.schema_change import (
     ColumnMap,
     Fill,
     FillKind,
+    PlannedTable,
     SchemaChange,
     TableChange,
 )
+from cdc.mysql.table_contents import replaced
 from cdc.pipeline.change_plan import alter_steps, plan_change, target_after, target_before
 from channels.mapping import Mapping, Routes
 from channels.sinks.base import AlterAction, Finding
@@ -235,3 +237,103 @@ def test_actions_cover_every_kind() -> None:
 def test_plan_changed_key_pauses_whatever_the_job_file_says(kinds: dict[str, ChangeAction]) -> None:
     with pytest.raises(DdlStop, match="it changes the key"):
         planned((), kinds=kinds, mode=ChangeMode.EVOLVE, key_changed=True)
+
+
+class ListingSink(AlteringSink):
+    """A sink that can list its keys; ``tables`` exist."""
+
+    def __init__(self, *tables: str) -> None:
+        super().__init__()
+        self.tables = tables
+
+    def target_states(self, job: str, incarnation: str, targets: list[str]) -> dict[str, TargetState]:
+        return {name: TargetState("1") for name in targets if name in self.tables}
+
+    def keys(self, *_: object) -> None:
+        raise AssertionError("a plan reads nothing")
+
+
+def table_plan(
+    before: TableSchema, after: TableSchema, rows: ChangeKind, mode: ChangeMode = ChangeMode.LENIENT, **options: Any
+) -> PlannedTable:
+    column_map = options.pop("column_map", None)
+    routes = Routes([Mapping("shop.*", "ods.*", changes=ChangePolicy(mode))])
+    routes.use_column_maps({"shop.orders": column_map} if column_map else {})
+    context: Any = SimpleNamespace(
+        run=RunIdentity("shop", "0badcafe", 1),
+        routes=routes,
+        sink=options.get("sink", ListingSink("ods.orders")),
+        snapshot=options.get("snapshot", "tables"),
+        types=None,
+    )
+    change = replaced(before, after, rows) if after.columns and before.columns else TableChange(before, after, (), rows)
+    stop = DdlStop("RENAME changes shop.orders.", hint="Resume.")
+    (plan,) = plan_change(context, SchemaChange("RENAME", HERE, THERE, (change,)), 7, stop).tables
+    return plan
+
+
+OTHER = replace(BEFORE, columns=(ID, A, B))
+UNKNOWN = replace(BEFORE, columns=(), key=())
+GONE = replace(BEFORE, is_dropped=True)
+
+
+@pytest.mark.parametrize("mode", [ChangeMode.EVOLVE, ChangeMode.LENIENT])
+def test_plan_of_another_table_loads_it_again_and_deletes_orphans(mode: ChangeMode) -> None:
+    plan = table_plan(BEFORE, OTHER, ChangeKind.RENAME_TABLE, mode)
+    assert (plan.is_reloaded, plan.deletes_orphans) == (True, True)
+    assert [(one.action, one.new_name) for one in plan.steps] == [("add", "b")]
+    assert plan.actions[0] == (ChangeKind.RENAME_TABLE, "", ChangeAction.APPLY)
+    with pytest.raises(DdlStop, match="cannot find the rows"):
+        table_plan(BEFORE, OTHER, ChangeKind.RENAME_TABLE, mode, sink=AlteringSink())
+    with pytest.raises(DdlStop, match="no tables to load them from"):
+        table_plan(BEFORE, OTHER, ChangeKind.RENAME_TABLE, mode, snapshot=None)
+
+
+@pytest.mark.parametrize("mode", [ChangeMode.IGNORE, ChangeMode.PAUSE])
+def test_plan_of_a_rename_pauses_in_other_modes(mode: ChangeMode) -> None:
+    for before, after in ((BEFORE, OTHER), (BEFORE, GONE), (UNKNOWN, BEFORE)):
+        with pytest.raises(DdlStop, match="pause for rename"):
+            table_plan(before, after, ChangeKind.RENAME_TABLE, mode)
+
+
+def test_plan_of_a_new_name_deletes_orphans_of_an_existing_target() -> None:
+    plan = table_plan(UNKNOWN, BEFORE, ChangeKind.RENAME_TABLE)
+    assert (plan.is_reloaded, plan.deletes_orphans, plan.steps) == (True, True, ())
+    sink = AlteringSink()  # it cannot list its keys
+    with pytest.raises(DdlStop, match="cannot find the rows"):
+        table_plan(UNKNOWN, BEFORE, ChangeKind.RENAME_TABLE, sink=sink)
+    sink.target_states = lambda *_: {}  # type: ignore[method-assign]
+    plan = table_plan(UNKNOWN, BEFORE, ChangeKind.RENAME_TABLE, sink=sink)
+    assert (plan.is_reloaded, plan.deletes_orphans) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.DROP_TABLE, ChangeKind.DROP_DATABASE, ChangeKind.RENAME_TABLE])
+def test_plan_of_a_table_that_ends_keeps_rows_and_never_says_applied(kind: ChangeKind) -> None:
+    plan = table_plan(BEFORE, GONE, kind, ChangeMode.EVOLVE, sink=AlteringSink())
+    assert (plan.steps, plan.is_reloaded, plan.deletes_orphans) == ((), False, False)
+    assert plan.actions == ((kind, "", ChangeAction.IGNORE),)
+    assert plan.columns_after.rows_kept is kind
+    with pytest.raises(DdlStop, match=f"pause for {kind.value}"):
+        table_plan(BEFORE, GONE, kind, ChangeMode.PAUSE)
+
+
+@pytest.mark.parametrize("rows", [ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE])
+def test_plan_of_a_table_created_again_removes_the_difference(rows: ChangeKind) -> None:
+    before = GONE if rows is ChangeKind.CREATE_TABLE else BEFORE  # DROP_TABLE: CREATE OR REPLACE
+    plan = table_plan(before, OTHER, rows, column_map=ColumnMap(rows_kept=ChangeKind.DROP_TABLE))
+    assert (plan.is_reloaded, plan.deletes_orphans, plan.columns_after.rows_kept) == (True, True, None)
+    assert plan.actions[0] == (ChangeKind.CREATE_TABLE, "", ChangeAction.APPLY)
+    with pytest.raises(DdlStop, match="cannot find the rows"):
+        table_plan(before, OTHER, rows, sink=AlteringSink())
+
+
+def test_plan_new_name_without_a_key_is_left_out_by_its_pattern() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        table_plan(UNKNOWN, replace(BEFORE, key=()), ChangeKind.RENAME_TABLE)
+
+
+def test_policy_group_never_empties_or_mixes_tables() -> None:
+    policy = ChangePolicy(ChangeMode.LENIENT, {"drop": ChangeAction.APPLY, "rename": ChangeAction.IGNORE})
+    assert policy.action(ChangeKind.DROP_COLUMN) is ChangeAction.APPLY
+    assert policy.action(ChangeKind.DROP_TABLE) is policy.action(ChangeKind.DROP_DATABASE) is ChangeAction.IGNORE
+    assert policy.action(ChangeKind.RENAME_TABLE) is ChangeAction.PAUSE

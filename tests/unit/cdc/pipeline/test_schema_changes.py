@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from cdc.api.models import ColumnDifference
 from cdc.errors import DdlStop, TargetMismatch
 from cdc.model.batch import TargetState
 from cdc.model.position import BinlogPosition
-from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema import Column, CopyStatement, Kind, ShadowCopy, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
@@ -24,6 +25,7 @@ from cdc.model.schema_change import (
     SchemaChange,
     TableChange,
 )
+from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.pipeline.schema_changes import prepare_change, roll_forward
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
@@ -195,3 +197,36 @@ def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     assert not prepare_change(context, committed, stop)
     stop.change = SchemaChange("ALTER", THERE, THERE, ())
     assert not prepare_change(context, committed, stop), "an XA transaction is open before the statement"
+
+
+def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    record = store.acquire("shop", "shop.yaml")
+    ghost = replace(table("_items_gho", AFTER), copy=ShadowCopy((CopyStatement("ALTER", "shop", False, False, 0),)))
+    start = Checkpoint(
+        0, 1, CheckpointState.COMMITTED, HERE, HERE,
+        schemas=(table("orders", BEFORE), table("items", BEFORE), ghost),
+        snapshots={f"shop.{name}": TableSnapshot(SnapshotState.CONSISTENT) for name in ("orders", "items")},
+    )  # fmt: skip
+    store.save(start)
+    reread = store.last_committed("shop")
+    assert reread is not None and reread.schemas == start.schemas, "the record of the copy is saved"
+    orders, items = (table(name, BEFORE) for name in ("orders", "items"))
+    tables = (
+        TableChange(orders, replace(orders, is_dropped=True), rows=ChangeKind.DROP_TABLE),
+        TableChange(items, table("items", AFTER), CHANGES, values_differ=True),
+    )
+    stop = DdlStop("DROP changes shop.orders.", hint="Resume.")
+    stop.change = SchemaChange("DROP", HERE, THERE, tables, forgets=("shop._items_gho",))
+    context: Any = SimpleNamespace(
+        run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
+        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store,
+    )  # fmt: skip
+    assert prepare_change(context, reread, stop)
+    saved = roll_forward(context, store.unfinished()[0])
+    assert {schema.name: schema.is_dropped for schema in saved.schemas} == {"shop.orders": True, "shop.items": False}
+    assert saved.snapshots == {"shop.items": TableSnapshot()}, "a dropped table has no snapshot, the other is loaded"
+    assert saved.column_maps["shop.orders"].rows_kept is ChangeKind.DROP_TABLE
+    (difference,) = ColumnDifference.of(saved.column_maps["shop.orders"])
+    assert (difference.kind, difference.column, difference.target) == (ChangeKind.DROP_TABLE, "", None)
+    store.close()

@@ -1,10 +1,14 @@
 """Verification of targets: a run that finds targets which are not the tables that the job wrote."""
 
+from dataclasses import replace
+
 import pytest
 
 from cdc.errors import CheckpointError, ErrorAction, SinkUnavailable, TargetLost, action_for
 from cdc.model.batch import LoadName, PreparedLoad, TargetState
 from cdc.model.position import BinlogPosition
+from cdc.model.schema import TableSchema
+from cdc.model.schema_change import ChangeKind, ColumnMap
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.pipeline.targets import TargetFault, lost_targets_of, verify_targets
 from cdc.run_context import RunContext
@@ -229,3 +233,14 @@ def test_lost_target_text_names_fault_and_checkpoints():
     root, items = lost_targets_of(sink, "shop", "0badcafe", a_checkpoint(5), {"ods.items": ()})
     assert (root.fault, items.fault) == (TargetFault.REPLACED, TargetFault.OLDER)
     assert "another" in str(root) and "checkpoint 3" in str(items) and "checkpoint 5" in str(items)
+
+
+def test_reload_missing_ends_the_difference_of_a_dropped_table(store):
+    sink, dropped = FakeSink(), TableSchema("shop", "orders", (), (), is_dropped=True)
+    kept = {f"shop.{table}": ColumnMap(rows_kept=ChangeKind.DROP_TABLE) for table in TABLES}
+    del sink.states["ods.orders"]
+    store.save(a_checkpoint(5, schemas=(dropped, replace(dropped, table="items")), column_maps=kept))
+    committed = verify(store, sink, reload_missing=True)
+    assert [schema.table for schema in committed.schemas] == ["items"], "rows of orders are read again"
+    assert [name for name, one in committed.column_maps.items() if one.rows_kept] == ["shop.items"]
+    assert committed.snapshots["shop.orders"].is_due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from cdc.errors import SchemaMismatch
 from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
-from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema import Column, Kind, ShadowCopy, TableSchema
 from cdc.mysql.ddl import EffectKind
 from cdc.sources.schema_history import SchemaHistory
 from channels.mapping import Mapping, Routes
@@ -101,3 +102,26 @@ def test_effect_of_shadow_table_of_a_pattern_is_none(table):
     assert history.effect("CREATE TABLE t2 LIKE t", "shop").kind is EffectKind.CREATES
     swap = history.effect(f"RENAME TABLE t TO _t_del, {table} TO t", "shop")
     assert (swap.kind, swap.tables, swap.row_changing) == (EffectKind.TOUCHES, ("shop.t",), True)
+
+
+def test_history_dropped_table_keeps_its_columns_until_it_is_created_again(history):
+    history.begin([replace(table("id", "a"), is_dropped=True)])
+    history.catalog[NAME] = table("id", "b")  # the server has it again, later
+    assert history.newest(NAME) is history.current(NAME) is None
+    assert len(history.dropped(NAME).columns) == 2 and history.known("shop") == ()
+    with pytest.raises(SchemaMismatch, match="not known"):
+        history.require(*NAME, hint="Wait.")
+    history.add(NAME, table("id", "b"), at(200))
+    assert history.dropped(NAME) is None and history.known("shop") == ("shop.t",)
+    assert history.at(at(150))[0].is_dropped and not history.at(at(200))[0].is_dropped
+
+
+def test_history_shadow_table_begins_and_ends_at_its_statements(history):
+    name, shadow = ("shop", "_t_gho"), replace(table("id"), table="_t_gho", copy=ShadowCopy())
+    history.add_shadow(name, shadow, at(100))
+    assert history.at(at(99)) == () and columns(history.at(at(100))) == [["id"]]
+    assert history.shadow(name) is not None and history.shadows() == (name,) and history.known("shop") == ()
+    history.end(name, at(200))
+    assert history.shadow(name) is None and history.at(at(200)) == ()
+    history.add_shadow(name, shadow, at(300))
+    assert columns(history.at(at(300))) == [["id"]] and history.at(at(250)) == ()

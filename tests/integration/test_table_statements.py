@@ -1,0 +1,283 @@
+"""Jobs that follow statements on whole tables into Delta: gh-ost, pt-online-schema-change, RENAME, DROP, CREATE."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from cdc.demo import proof
+from cdc.demo.local_servers import LocalServer, free_port
+from cdc.demo.process import JobProcess, is_caught_up
+from cdc.state.sqlite import SqliteStore
+from tests.integration.test_schema_changes import JOB, _compare, _end
+
+CREATE = "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, note VARCHAR(20) NOT NULL, a INT)"
+CUT_OVER = threading.Lock()  # gh-ost has applied all changes of the table when it renames it
+TRIGGERS = (
+    "CREATE TRIGGER pt_osc_orders_del AFTER DELETE ON {d}.orders FOR EACH ROW "
+    "DELETE IGNORE FROM {d}._orders_new WHERE {d}._orders_new.id <=> OLD.id",
+    "CREATE TRIGGER pt_osc_orders_upd AFTER UPDATE ON {d}.orders FOR EACH ROW BEGIN "
+    "DELETE IGNORE FROM {d}._orders_new WHERE !(OLD.id <=> NEW.id) AND {d}._orders_new.id <=> OLD.id; "
+    "REPLACE INTO {d}._orders_new ({c}) VALUES ({n}); END",
+    "CREATE TRIGGER pt_osc_orders_ins AFTER INSERT ON {d}.orders FOR EACH ROW "
+    "REPLACE INTO {d}._orders_new ({c}) VALUES ({n})",
+)
+
+
+def _columns_of(server: LocalServer, database: str, table: str) -> list[str]:
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table} LIMIT 0")
+        return [column[0] for column in cursor.description]
+
+
+def gh_ost(server: LocalServer, database: str, clauses: str, *, end: bool = True) -> None:
+    """Run the statements of gh-ost. Writers wait while rows are copied."""
+    d = database
+    server.execute(
+        f"DROP /* gh-ost */ TABLE IF EXISTS `{d}`.`_orders_gho`",
+        f"DROP /* gh-ost */ TABLE IF EXISTS `{d}`.`_orders_ghc`",
+        f"CREATE /* gh-ost */ TABLE `{d}`.`_orders_ghc` (id BIGINT AUTO_INCREMENT, last_update TIMESTAMP NOT NULL "
+        "DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, hint VARCHAR(64) CHARSET ascii NOT NULL, "
+        "value VARCHAR(4096) CHARSET ascii NOT NULL, PRIMARY KEY (id), UNIQUE KEY hint_uidx (hint))",
+        f"CREATE /* gh-ost */ TABLE `{d}`.`_orders_gho` LIKE `{d}`.`orders`",
+        f"ALTER /* gh-ost */ TABLE `{d}`.`_orders_gho` {clauses}",
+    )
+    shared = [one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_gho")]
+    names = ", ".join(shared)
+    server.execute(f"INSERT INTO `{d}`.`_orders_ghc` (hint, value) VALUES ('state', 'Migrated')")
+    if not end:
+        server.execute(f"INSERT IGNORE INTO `{d}`._orders_gho ({names}) SELECT {names} FROM `{d}`.orders LIMIT 10")
+        return
+    server.execute(
+        f"CREATE TABLE `{d}`.`_orders_del` (id INT AUTO_INCREMENT PRIMARY KEY) COMMENT='ghost-cut-over-sentry'",
+        f"DROP TABLE `{d}`.`_orders_del`",
+    )
+    with CUT_OVER:
+        server.execute(
+            f"INSERT IGNORE INTO `{d}`._orders_gho ({names}) SELECT {names} FROM `{d}`.orders",
+            f"RENAME /* gh-ost */ TABLE `{d}`.`orders` TO `{d}`.`_orders_del`, `{d}`.`_orders_gho` TO `{d}`.`orders`",
+        )
+    server.execute(f"DROP TABLE IF EXISTS `{d}`.`_orders_ghc`", f"DROP TABLE IF EXISTS `{d}`.`_orders_del`")
+
+
+def pt_osc(server: LocalServer, database: str, clauses: str, *, drop_swap: bool = False, begun: bool = False) -> None:
+    """Run the statements of pt-online-schema-change. ``begun``: those up to the triggers have run."""
+    if not begun:
+        pt_osc_begin(server, database, clauses)
+    d = database
+    names = ", ".join(one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_new"))
+    server.execute(
+        f"INSERT LOW_PRIORITY IGNORE INTO `{d}`._orders_new ({names}) SELECT {names} FROM `{d}`.orders LOCK IN SHARE MODE"
+    )
+    if drop_swap:
+        server.execute(f"DROP TABLE IF EXISTS `{d}`.orders", f"RENAME TABLE `{d}`._orders_new TO `{d}`.orders")
+        return
+    server.execute(
+        f"RENAME TABLE `{d}`.orders TO `{d}`._orders_old, `{d}`._orders_new TO `{d}`.orders",
+        f"DROP TABLE IF EXISTS `{d}`._orders_old",
+        *(f"DROP TRIGGER IF EXISTS `{d}`.pt_osc_orders_{one}" for one in ("del", "upd", "ins")),
+    )
+
+
+def pt_osc_begin(server: LocalServer, database: str, clauses: str) -> None:
+    d = database
+    with server.connect(d) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW CREATE TABLE orders")
+        text = cursor.fetchone()[1].replace("CREATE TABLE `orders`", f"CREATE TABLE `{d}`.`_orders_new`", 1)
+        cursor.execute(text)
+        cursor.execute(f"ALTER TABLE `{d}`.`_orders_new` {clauses}")
+    shared = [one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_new")]
+    values = {"d": d, "c": ", ".join(shared), "n": ", ".join(f"NEW.{one}" for one in shared)}
+    with server.connect(d) as connection, connection.cursor() as cursor:
+        for trigger in TRIGGERS:
+            cursor.execute(trigger.format(**values))
+
+
+@contextmanager
+def writers(server: LocalServer, database: str) -> Iterator[None]:
+    """Write rows with two sessions until the end of the block. Between two tables of one name, they wait."""
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        with server.connect(database) as connection, connection.cursor() as cursor:
+            count = 0
+            while not stop.wait(0.005):
+                count += 1
+                with CUT_OVER, suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
+                    cursor.execute(f"INSERT INTO orders (note, a) VALUES ('w{number}', {count})")
+                    cursor.execute(f"UPDATE orders SET a = a + 1 WHERE id % 40 = {count % 40}")
+                    cursor.execute(f"DELETE FROM orders WHERE a = {count} AND id % 7 = {number}")
+                    connection.commit()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def started(
+    server: LocalServer, database: str, folder: Path, changes: str = "evolve", source: str = "*"
+) -> Iterator[JobProcess]:
+    """Start a job whose table orders is loaded."""
+    port, file = free_port(), folder / "job.yaml"
+    text = JOB.format(port=server.port, database=database, status=port, changes=changes)
+    if source != "*":
+        text = text.replace(f'"{database}.*", target: "ods.*"', f"{database}.{source}, target: ods.{source}")
+    file.write_text(text)
+    with JobProcess(file, home=folder / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(server), 120)
+        yield job
+        job.stop()
+
+
+def _create(server: LocalServer, database: str) -> None:
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(CREATE)
+        cursor.execute("INSERT INTO orders (note, a) WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r "
+                       "WHERE i < 200) SELECT CONCAT('n', i), i FROM r")  # fmt: skip
+        connection.commit()
+
+
+def _is_done(server: LocalServer) -> Any:
+    """Everything up to now is committed, and every table that exists is consistent."""
+    end = _end(server)
+
+    def holds(status: dict[str, Any]) -> bool:
+        assert status["state"] != "PAUSED" or status["resume"] == "AUTOMATIC", status
+        existing = [one for one in status["channels"] if all(each["column"] for each in one["differences"])]
+        return all((one["snapshot"] or {}).get("consistent") for one in existing) and is_caught_up(status, end)
+
+    return holds
+
+
+def _reloaded(folder: Path) -> list[bool]:
+    """Return whether the newest change loaded its tables again."""
+    store = SqliteStore(folder / "state")
+    (change,) = store.changes("shop", 1)
+    store.close()
+    return [table.is_reloaded for table in change.tables]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    _create(server, database)
+    with started(server, database, tmp_path, source="*" if kind == "mysql" else "orders") as job:
+        with writers(server, database):
+            gh_ost(server, database, "ADD COLUMN five INT NOT NULL DEFAULT 5, ADD COLUMN text VARCHAR(9) DEFAULT 'x'")
+            gh_ost(server, database, "ADD COLUMN never INT", end=False)  # interrupted
+            gh_ost(
+                server, database, "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT"
+            )
+        job.wait_for("gh-ost", _is_done(server), 120)
+        assert _reloaded(tmp_path) == [False]
+        _compare(server, database, tmp_path)
+        with writers(server, database):
+            pt_osc_begin(server, database, "ADD COLUMN six INT DEFAULT 6")
+            job.wait_for("the triggers", _is_done(server), 120)
+            job.kill()  # the statements of the copy are part of the saved state
+            job.start()
+            pt_osc(server, database, "", begun=True)
+            pt_osc(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six", drop_swap=True)
+        job.wait_for("pt-osc", _is_done(server), 120)
+        assert _reloaded(tmp_path) == [False]
+        _compare(server, database, tmp_path)
+        gh_ost(server, database, "ADD COLUMN at DATETIME DEFAULT CURRENT_TIMESTAMP")
+        server.execute(f"INSERT INTO `{database}`.orders (note, a) VALUES ('last', 1)")
+        status = job.wait_for("values that differ by row", _is_done(server), 120)
+        assert _reloaded(tmp_path) == [True]
+        _compare(server, database, tmp_path)
+        assert sorted(one.name for one in (tmp_path / "warehouse" / "ods").iterdir()) == ["orders"]
+        assert [one["differences"] for one in status["channels"]] == [[]]
+        history = job.log.read_text()
+        assert history.count("snapshot of") <= 4, history
+
+
+def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_path):
+    _create(mysql, database)
+    pt_osc_begin(mysql, database, "ADD COLUMN six INT DEFAULT 6, DROP COLUMN a")
+    with started(mysql, database, tmp_path) as job:
+        pt_osc(mysql, database, "", begun=True)
+        mysql.execute(f"INSERT INTO {database}.orders (note) VALUES ('last')")
+        job.wait_for("the swap", _is_done(mysql), 120)
+        assert _reloaded(tmp_path) == [True]
+        _compare(mysql, database, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path):
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    d = f"`{database}`"
+    _create(server, database)
+    server.execute(
+        f"CREATE TABLE {d}.fresh (id INT NOT NULL PRIMARY KEY, note VARCHAR(40), b INT)",
+        f"INSERT INTO {d}.fresh VALUES (1, 'one', 1), (1000, 'thousand', 2)",
+    )
+    with started(server, database, tmp_path) as job:
+        # a swap: orders means another table, fresh has no table any more, spare is a new name
+        server.execute(
+            f"RENAME TABLE {d}.orders TO {d}.spare, {d}.fresh TO {d}.orders",
+            f"INSERT INTO {d}.orders VALUES (2, 'two', 2)",
+            f"UPDATE {d}.spare SET a = -1 WHERE id < 10",
+            f"DELETE FROM {d}.orders WHERE id = 1",
+        )
+        status = job.wait_for("the swap", _is_done(server), 120)
+        for table in ("orders", "spare"):
+            _compare(server, database, tmp_path, table)
+        found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
+        assert found["fresh"] == [{"kind": "rename.table", "column": "", "target": None}]
+        assert proof.read_delta(tmp_path / "warehouse" / "ods" / "fresh").num_rows == 2, "no row is lost"
+        assert found["orders"] == found["spare"] == []
+
+        # an exchange of two names, with a row between
+        server.execute(
+            f"RENAME TABLE {d}.orders TO {d}._tmp_, {d}.spare TO {d}.orders, {d}._tmp_ TO {d}.spare",
+            f"INSERT INTO {d}.spare VALUES (3, 'three', 3)",
+        )
+        job.wait_for("the exchange", _is_done(server), 120)
+        for table in ("orders", "spare"):
+            _compare(server, database, tmp_path, table)
+
+        if kind == "mariadb":
+            server.execute(
+                f"CREATE OR REPLACE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, z INT) CHARSET=utf8mb4",
+                f"INSERT INTO {d}.spare VALUES (3, 33), (4, 44)",
+            )
+            job.wait_for("the replaced table", _is_done(server), 120)
+            _compare(server, database, tmp_path, "spare")
+
+        job.kill()  # and while the job is away: a dump is restored, with other columns, and a name is free again
+        server.execute(
+            f"DROP TABLE IF EXISTS {d}.orders",
+            f"CREATE TABLE {d}.orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20) NOT NULL, c INT) CHARSET=utf8mb4",
+            f"INSERT INTO {d}.orders VALUES (7, 'seven', 7), (5000, 'new', 8)",
+            f"ALTER TABLE {d}.orders RENAME TO {d}.fresh",
+        )
+        if kind == "mariadb":  # it drops the tables that exist, and logs both
+            with pytest.raises(pymysql.err.OperationalError, match="nope"):
+                server.execute(f"DROP TABLE {d}.spare, {d}.nope")
+        else:
+            server.execute(f"DROP TABLE {d}.spare")
+        job.start()
+        status = job.wait_for("all statements", _is_done(server), 120)
+        _compare(server, database, tmp_path, "fresh")
+        found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
+        assert found["fresh"] == []
+        assert [one["kind"] for one in found["spare"]] == ["drop.table"]
+        assert [one["kind"] for one in found["orders"]] == ["rename.table"]
+        assert status["state"] == "RUNNING"
