@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cdc.errors import DdlStop
 from cdc.model.schema import TableSchema
 from cdc.model.schema_change import ChangeAction, ChangePlan, PlannedStep, PlannedTable, SchemaChange
 from cdc.model.snapshot import TableSnapshot
+from cdc.model.table_names import originals_of
 from cdc.model.timing import utc_now
 from cdc.pipeline.change_plan import alter_steps, plan_change, target_after, target_before
 from cdc.pipeline.committer import last_of
@@ -53,7 +54,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
         sequence=committed.sequence,
         closed_by=CloseReason.SCHEMA_CHANGE,
         counts=committed.counts,
-        snapshots={**_existing(committed.snapshots, change), **_loads(plan)},
+        snapshots={**_existing(committed, change), **_loads(plan)},
         targets=committed.targets,
         sink=committed.sink,
         left_out=context.routes.left_out,
@@ -73,10 +74,24 @@ def _schemas_after(schemas: tuple[TableSchema, ...], change: SchemaChange) -> tu
     return tuple(schema for name, schema in found.items() if name not in change.forgets)
 
 
-def _existing(snapshots: Mapping[str, TableSnapshot], change: SchemaChange) -> dict[str, TableSnapshot]:
-    """Return the snapshots of tables that exist after the change."""
-    ended = {table.after.name for table in change.tables if table.after.is_dropped}
-    return {name: one for name, one in snapshots.items() if name not in ended}
+def _existing(committed: Checkpoint, change: SchemaChange) -> dict[str, TableSnapshot]:
+    """Return the snapshots of tables that exist after the change.
+
+    A table with a recorded shadow table keeps its state: with drop_swap, the next statement renames the shadow table,
+    which has the rows of the dropped one.
+    """
+    copied = {
+        (schema.database, original)
+        for schema in committed.schemas
+        if schema.copy is not None
+        for original in originals_of(schema.table)
+    }
+    ended = {
+        table.after.name
+        for table in change.tables
+        if table.after.is_dropped and (table.after.database, table.after.table) not in copied
+    }
+    return {name: one for name, one in committed.snapshots.items() if name not in ended}
 
 
 def _loads(plan: ChangePlan) -> dict[str, TableSnapshot]:

@@ -230,3 +230,25 @@ def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> 
     (difference,) = ColumnDifference.of(saved.column_maps["shop.orders"])
     assert (difference.kind, difference.column, difference.target) == (ChangeKind.DROP_TABLE, "", None)
     store.close()
+
+
+@pytest.mark.parametrize("shadow", ["_orders_new", "_items_new"])
+def test_prepare_drop_keeps_the_snapshot_only_for_drop_swap(tmp_path: Path, shadow: str) -> None:
+    store, orders = SqliteStore(tmp_path), table("orders", BEFORE)
+    record = store.acquire("shop", "shop.yaml")
+    start = Checkpoint(
+        0, 1, CheckpointState.COMMITTED, HERE, HERE,
+        schemas=(orders, replace(table(shadow, AFTER), copy=ShadowCopy(has_triggers=True))),
+        snapshots={"shop.orders": TableSnapshot(SnapshotState.CONSISTENT)},
+    )  # fmt: skip
+    store.save(start)
+    stop = DdlStop("DROP changes shop.orders.", hint="Resume.")
+    dropped = TableChange(orders, replace(orders, is_dropped=True), rows=ChangeKind.DROP_TABLE)
+    stop.change = SchemaChange("DROP", HERE, THERE, (dropped,))
+    context: Any = SimpleNamespace(
+        run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
+        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store,
+    )  # fmt: skip
+    assert prepare_change(context, start, stop)
+    assert bool(store.unfinished()[0].snapshots) is (shadow == "_orders_new")
+    store.close()
