@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 import struct
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,12 +24,17 @@ from benchmarks.rig.measure import report
 from benchmarks.rig.orders import DATABASE
 from benchmarks.rig.recording import Recording, path_of, recordings
 from benchmarks.rig.suite import Case, Options
-from cdc.demo.local_servers import LocalServer
+from cdc.demo.local_servers import LocalServer, obtain
 from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
+from cdc.mysql.connection import Endpoint, Tls
+from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder.decoder import BinlogDecoder
 from cdc.sources.binlog.decoder.events import HEADER_BYTES, parse_payload
+from cdc.sources.binlog.event_scan import scan
+from cdc.sources.binlog.replication_stream import ReaderIdentity
+from cdc.sources.binlog.start_position import FIRST_EVENT
 from cdc.sources.canal.client import CanalClient
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.layout import Layout, schema_of
@@ -224,6 +231,34 @@ def long_stream(options: Options) -> None:
     report("decode.long_stream", lowest, "MB/s", data={"recording": recording.name}, checked="", sizes=sizes)
 
 
+def start_in_head(options: Options) -> None:
+    """Measure a start between the head of a file and its first transaction, which is large and must not be read."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cdc-bench-") as folder,
+        LocalServer.start(obtain("mysql", print), Path(folder) / "mysql") as server,
+    ):
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, note VARCHAR(1000))")
+        endpoint = Endpoint("127.0.0.1", server.port, "root", tls=Tls("off"))
+        with Server(endpoint) as asked:
+            here, identity = asked.position(), ReaderIdentity.of("bench", "0badcafe", str(endpoint))
+            numbers = f"SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {options.rows}"
+            server.execute(
+                f"SET cte_max_recursion_depth = {options.rows}",
+                f"INSERT INTO shop.t WITH RECURSIVE n(i) AS ({numbers}) SELECT i, REPEAT('x', 900) FROM n",
+            )
+            head = replace(here, offset=FIRST_EVENT)
+            megabytes = (asked.position().offset - here.offset) / 1e6
+            scan(asked, head, here, identity)  # the first stream loads the kernels
+            walls, cpu = _timed(lambda: scan(asked, head, here, identity))
+            found = scan(asked, head, here, identity)
+    if (found.file, found.offset) != (here.file, here.offset):
+        raise SystemExit(f"The start is {found}, but must be {here}.")
+    report(
+        "decode.start_in_head", statistics.median(walls), "s", goal="the same for any size", checked="position",
+        data={"transaction_mb": round(megabytes)}, cpu_s=round(cpu, 4),
+    )  # fmt: skip
+
+
 def canal_client(_: Options) -> None:
     """Measure the Canal client from a socket to Arrow, with acks."""
     for name, transaction_rows, event_rows, goal in _CANAL_FIGURES:
@@ -275,5 +310,6 @@ def _protobuf_library(entries: list[bytes]) -> float:
 CASES = (
     Case("decode.binlog", binlog, runs=1),  # each figure is the median of five
     Case("decode.long_stream", long_stream, Options(100_000_000), 1_000_000, runs=1),
+    Case("decode.start_in_head", start_in_head, Options(20_000), 2_000, runs=1),
     Case("decode.canal_client", canal_client),
 )

@@ -38,6 +38,13 @@ GAP_OLDEST_HINT = (
     "`cdc resume NAME --accept-gap` continues with the oldest changes that the server has, and loads all mapped "
     "tables again."
 )
+MISSING_FILES_HINT = (
+    "Restore the complete files, then `cdc resume NAME`. If they are lost, `cdc resume NAME --accept-gap` continues "
+    "without their changes."
+)
+OTHER_FILES_HINT = (
+    "Restore the files that the job has read, or correct `source.path`. Read other files with a job of another name."
+)
 
 
 _COMMAND = re.compile(

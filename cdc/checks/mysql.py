@@ -19,7 +19,7 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.sources.binlog.log_coverage import uncovered_tables
 from cdc.sources.binlog.replication_stream import BinlogStream, ReaderIdentity
-from cdc.sources.binlog.transport import binlog_files, check_readers
+from cdc.sources.binlog.transport import binlog_files, check_readers, missing_files
 from cdc.sources.prepared_xa import prepared_now
 from channels.sinks.base import Finding
 
@@ -104,9 +104,9 @@ def _about_tables(server: Server, table_filter: TableFilter, sources: Sequence[s
 
 
 def check_files(pattern: str) -> tuple[Finding, ...]:
-    """Return a finding if no binlog file matches ``pattern``."""
-    if binlog_files(pattern):
-        return ()
+    """Return a finding if no binlog file matches ``pattern``, and for each gap in the numbers of the files."""
+    if files := binlog_files(pattern):
+        return tuple(map(finding_of, missing_files(files)))
     return (
         Finding(f"No binlog file matches {pattern}.", "Correct `source.path`; files are named like mysql-bin.000001."),
     )

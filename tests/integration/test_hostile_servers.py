@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +19,13 @@ from cdc.errors import CdcError, DecodeError, SourceUnavailable
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind
 from cdc.mysql.client import GuardedConnection, Limits
-from cdc.mysql.connection import Endpoint, Tls, connect
+from cdc.mysql.connection import Endpoint, ServerError, Tls, connect, translated
 from cdc.mysql.query_stream import Select
 from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder.decoder import BinlogDecoder
 from cdc.sources.binlog.decoder.framing import NEED
 from cdc.sources.binlog.decoder.stream_buffer import StreamBuffer
+from cdc.sources.binlog.replication_stream import BinlogStream
 from cdc.sources.canal.client import CanalClient
 from cdc.sources.canal.protocol_pb2 import Ack, Handshake, Packet
 from tests.emulators.hostile import OK, Peer, column, greeting, hostile, logged_in
@@ -447,6 +449,85 @@ def test_decoder_endless_event_raises_a_product_error(monkeypatch: pytest.Monkey
                 decoder.feed(count)
                 fed += count
                 decoder.next()
+
+
+ROTATE = struct.pack("<IBIIIH", 0, 4, 1, 19 + 8 + 16, 0, 0x20) + struct.pack("<Q", 4) + b"mysql-bin.000001"
+
+
+def dump(*packets: bytes) -> Callable[[Peer], None]:
+    """Answer everything up to the dump command, then send ``packets`` and wait."""
+
+    def script(peer: Peer) -> None:
+        peer.packet(greeting(b"mysql_native_password"))
+        peer.read()
+        peer.packet(OK)
+        while peer.read()[:1] != b"\x12":  # COM_BINLOG_DUMP
+            peer.packet(OK)
+        for packet in packets:
+            peer.packet(packet)
+        peer.wait()
+
+    return script
+
+
+def dump_then(after: Callable[[Peer], None]) -> Callable[[Peer], None]:
+    def script(peer: Peer) -> None:
+        peer.wait = lambda: None  # type: ignore[method-assign]
+        dump()(peer)
+        after(peer)
+
+    return script
+
+
+STREAMS: dict[str, Callable[[Peer], None]] = {
+    "silent": dump(),
+    "closes": dump_then(lambda peer: None),
+    "drips": dump_then(lambda peer: (peer.send(b"\xff\xff\xff"), Peer.wait(peer))[0]),
+    "endless full packets": dump_then(lambda peer: full_packets(peer)),
+    "empty packet": dump(b""),
+    "unknown status": dump(b"\x55"),
+    "error without text": dump(b"\xff"),
+    "error with control characters": dump(b"\xff\1\2#HY000\x1b[31mno"),
+    "local file": dump(b"\xfb/etc/passwd"),
+    "event shorter than its header": dump(b"\0" + ROTATE[:10]),
+    "event with another size": dump(b"\0" + ROTATE[:9] + struct.pack("<I", 7) + ROTATE[13:]),
+    "rows before a format": dump(b"\0" + ROTATE, b"\0" + struct.pack("<IBIIIH", 0, 30, 1, 29, 0, 0) + bytes(10)),
+    "format that is cut": dump(b"\0" + ROTATE, b"\0" + struct.pack("<IBIIIH", 0, 15, 1, 24, 0, 0) + bytes(5)),
+    "rotate without a name": dump(b"\0" + struct.pack("<IBIIIH", 0, 4, 1, 22, 0, 0x20) + bytes(3)),
+    "garbage": dump(b"\0" + bytes(range(256)) * 9),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_replication_stream_broken_reply_raises_a_product_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.sources.binlog.decoder.decoder.LARGEST_EVENT", 20 << 20)
+    monkeypatch.setattr("cdc.sources.binlog.replication_stream.SILENT_HEARTBEATS", 2)
+    decoder = BinlogDecoder(
+        table_filter=Mapped("shop"), tables=Schemas({}), on_statement=lambda _: None,
+        start=BinlogPosition("mysql-bin.000001", 4), sequence=0, framed=True,
+    )  # fmt: skip
+    tracemalloc.start()
+    try:
+        with hostile(STREAMS[name]) as server:
+            stream = BinlogStream(endpoint(server.port), identity(), mariadb=False, heartbeat_s=0.3)
+            try:
+                stream.dump(BinlogPosition("mysql-bin.000001", 4), by_gtid=False)
+                began = time.monotonic()
+                with pytest.raises((CdcError, ServerError)) as caught:
+                    while time.monotonic() - began < 60:
+                        if count := stream.receive(decoder.free_space(), 0.1):
+                            decoder.feed(count)
+                            while decoder.next() is not None:
+                                pass
+            finally:
+                stream.close()
+            received = bytes(server.received)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_BYTES
+    finally:
+        tracemalloc.stop()
+    error = caught.value if isinstance(caught.value, CdcError) else translated(caught.value, endpoint(1))
+    assert error.hint and "\x1b" not in str(error)
+    assert PASSWORD.encode() not in received and b"root:" not in received, "no local file is sent"
 
 
 # Canal

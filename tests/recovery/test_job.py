@@ -254,7 +254,7 @@ def test_reader_conflict_is_retried_and_then_pauses(setup, monkeypatch):
     job.stop()
 
 
-def test_reader_conflict_after_lost_lease_ends_the_job(setup, monkeypatch):
+def test_reader_conflict_after_lost_lease_ends_the_job(setup, monkeypatch, caplog):
     def conflicting(receiver, timeout_s):
         raise ReaderConflict("Another reader has taken the stream.", hint="Stop it.")
 
@@ -267,6 +267,7 @@ def test_reader_conflict_after_lost_lease_ends_the_job(setup, monkeypatch):
     monkeypatch.setattr(SourceReceiver, "get", conflicting)
     with pytest.raises(LeaseLost, match="Another process"):
         job.ended()
+    assert "retry in" not in caplog.text, "an older process must not take the stream once more"
 
 
 def test_waiting_commit_shows_a_pause_and_does_not_block_stop(setup):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import cdc.pipeline.consumer
-from cdc.errors import ErrorAction, SinkUnavailable, action_for
+from cdc.errors import ErrorAction, SinkUnavailable, SnapshotIncomplete, action_for
 from cdc.model.batch import LoadName
 from cdc.model.schema import DELETED, SEQUENCE
 from cdc.model.snapshot import Chunk, SnapshotRequest, SnapshotState, TableSnapshot
@@ -341,10 +341,13 @@ def test_saved_request_is_deleted_after_its_checkpoint(tmp_path):
 
 
 class _Counting(SnapshotCoordinator):
-    """Snapshot steps for large tables, where each count takes all the time that a step has for counts."""
+    """Snapshot steps for large tables, where each count takes all the time that a step has for counts.
 
-    def __init__(self, names, monkeypatch):
-        self.now, self.counts = 0.0, []
+    ``counted``: the result of each count; None: it took too long.
+    """
+
+    def __init__(self, names, monkeypatch, counted=None):
+        self.now, self.counts, self._counted = 0.0, [], counted
         run, routes = SimpleNamespace(job=JOB), SimpleNamespace(maps=lambda *_: True)
         receiver = SimpleNamespace(note_loaded=lambda names: None)
         store = SimpleNamespace(requests=lambda job: ())
@@ -369,6 +372,7 @@ class _Counting(SnapshotCoordinator):
     def _count_rows(self, server, order, snapshot, limit_s):
         self.counts.append(order)
         self.now += limit_s
+        return self._counted
 
     def _prepare_table(self, server, name, position):
         if self.tables[name].state is SnapshotState.WAITING:
@@ -393,6 +397,26 @@ def test_counts_of_a_snapshot_step_share_one_limit(monkeypatch):
         "one count before and one after each table"
     )
     assert {one.state for one in coordinator.tables.values()} == {SnapshotState.CATCHING_UP}
+
+
+@pytest.mark.parametrize(("counted", "rows", "is_complete"), [(1000, 1000, True), (1000, 1, False), (None, 1, False)])
+def test_snapshot_that_omits_most_rows_pauses(monkeypatch, counted, rows, is_complete):
+    """A reader that misses rows without an error: the count, or the estimate without a count, stops the job."""
+    coordinator = _Counting(["shop.t"], monkeypatch, counted)
+
+    def read_to_end():
+        for _ in range(9):
+            turn = coordinator.plan(position_at(0), 0, 1)
+            chunks = [ChunkOutcome(0, 0, ("9",), True, rows, 10)] if turn and turn.read_request else []
+            if turn is not None:
+                coordinator.complete(turn, SnapshotResult((), tuple(chunks)), 1.0)
+            if coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP:
+                return
+
+    with nullcontext() if is_complete else pytest.raises(SnapshotIncomplete, match=f"has read {rows} rows") as caught:
+        read_to_end()
+    assert (coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP) is is_complete
+    assert is_complete or action_for(caught.value) is ErrorAction.PAUSE
 
 
 def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):

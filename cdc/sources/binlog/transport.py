@@ -10,13 +10,14 @@ from __future__ import annotations
 import glob
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from cdc.errors import PositionLost, SourceActionRequired, SourceUnavailable
-from cdc.model.position import BinlogPosition
+from cdc.errors import MISSING_FILES_HINT, PositionLost, SourceActionRequired, SourceUnavailable
+from cdc.model.position import BinlogPosition, file_number
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import RegisteredReplica, Server
 from cdc.sources.binlog.decoder.decoder import BinlogDecoder
@@ -139,6 +140,18 @@ def binlog_files(pattern: str) -> tuple[Path, ...]:
     return tuple(sorted(numbered, key=lambda path: (path.stem, int(path.suffix[1:]))))
 
 
+def missing_files(files: Sequence[Path]) -> Iterator[PositionLost]:
+    """Yield an error for each gap in the numbers of ``files``, which are in order: a server leaves out no number."""
+    for before, after in pairwise(files):
+        known, found = file_number(before.name), file_number(after.name)
+        if known and found and known[0] == found[0] and found[1] != known[1] + 1:
+            yield PositionLost(
+                f"Binlog files between {before.name} and {after.name} are missing.",
+                hint=MISSING_FILES_HINT,
+                path=before.parent,
+            )
+
+
 def files_start(pattern: str, start: object = "earliest") -> BinlogPosition:
     """Return the Position of ``start``: ``earliest`` or {file, offset}. Raises: PositionLost - there is no file."""
     files = binlog_files(pattern)
@@ -169,9 +182,13 @@ class FileByteSource:
         self.ended = False
 
     def begin(self, position: BinlogPosition, tables: TableRegistry) -> ResumePoint:
-        """See ``ByteSource``."""
+        """See ``ByteSource``. Raises PositionLost, too, if a file is missing between two others."""
         tables.prepare_files()
-        return self.open(position)
+        found = self.open(position)
+        for error in missing_files(self._left):
+            if not tables.rules.omits(error, ()):
+                raise error
+        return found
 
     def open(self, position: BinlogPosition) -> ResumePoint:
         """Read from ``position`` on. Raises: PositionLost - its file does not exist."""
@@ -222,7 +239,13 @@ def scan_files(pattern: str, start: BinlogPosition, on_statement: Callable[[Stat
     """Read the control events from ``start`` to the end of the files. Raises: PositionLost, SourceUnavailable."""
     nothing, feed = NoTables(), FileByteSource(pattern)
     decoder = BinlogDecoder(
-        table_filter=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=False
+        table_filter=nothing,
+        tables=nothing,
+        on_statement=on_statement,
+        start=start,
+        sequence=0,
+        framed=False,
+        omits=lambda *_: True,  # the receiver reports what is missing
     )
     feed.open(start)
     try:

@@ -12,8 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from cdc.errors import GAP_HINT, GAP_OLDEST_HINT, CdcError, DecodeError, PositionLost, UnsupportedRowFormat
+from cdc.errors import (
+    GAP_HINT,
+    GAP_OLDEST_HINT,
+    MISSING_FILES_HINT,
+    OTHER_FILES_HINT,
+    CdcError,
+    DecodeError,
+    PositionLost,
+    UnsupportedRowFormat,
+)
 from cdc.model.batch import Batch
+from cdc.model.gtid import AnyGtidSet, MariadbGtidSet
 from cdc.model.position import BinlogPosition, file_number
 from cdc.mysql.charsets import charset_of
 from cdc.mysql.connection import ServerError
@@ -97,6 +107,12 @@ def _format_description(stream: StreamState, event: bytes) -> Batch | None:
 
 
 def _new_log(stream: StreamState, what: str) -> PositionLost:
+    if not stream.sources[0].framed:
+        return PositionLost(
+            f"{what} follows {stream.position}: the binlog files were replaced by other ones.",
+            hint=OTHER_FILES_HINT,
+            position=stream.position,
+        )
     return PositionLost(
         f"{what} follows {stream.position}: the binary logs were reset or replaced.",
         hint=GAP_OLDEST_HINT,
@@ -147,11 +163,25 @@ def _heartbeat(stream: StreamState, event: bytes) -> Batch | None:
 
 
 def _gtid_set(stream: StreamState, event: bytes) -> Batch | None:
+    """Compare the transactions before a file with those that were read. A server sends its files whole."""
     body = event[ev.HEADER_BYTES :]
+    executed: AnyGtidSet
     if event[4] == ev.PREVIOUS_GTIDS:
-        stream.gtids.adopt(ev.parse_gtid_set(body))
+        executed = ev.parse_gtid_set(body)
     else:
-        stream.gtids.adopt_mariadb(ev.parse_gtid_list(body))
+        executed = MariadbGtidSet.empty()
+        for domain, server, number in ev.parse_gtid_list(body):  # of several servers of a domain the last is newest
+            executed = executed.add(domain, server, number)
+    if not stream.sources[0].framed and stream.gtids.lacks(executed):
+        error = PositionLost(
+            f"Transactions between {stream.position} and the beginning of {stream.file} are missing: a binlog file was "
+            "cut, or replaced by another one.",
+            hint=MISSING_FILES_HINT,
+            position=stream.position,
+        )
+        if not stream.callbacks.omits(error, ()):
+            raise error
+    stream.gtids.adopt(executed)
     stream.step()
     return None
 

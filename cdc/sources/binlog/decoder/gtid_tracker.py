@@ -40,18 +40,19 @@ class Gtids:
         extended = self._with(self._set, origin, np.array([number]))
         return str(extended or "")
 
-    def adopt(self, executed: GtidSet) -> None:
-        """Use PREVIOUS_GTIDS, from the beginning of a file, if the set is not known."""
-        if not self._set:
+    def adopt(self, executed: AnyGtidSet) -> None:
+        """Use ``executed``, the transactions before the beginning of a file, if the set is not known or lacks some."""
+        if not self._set or self.lacks(executed):
             self._set, self._text = executed, None
 
-    def adopt_mariadb(self, entries: list[tuple[int, int, int]]) -> None:
-        """Use GTID_LIST if the set is not known. If a domain has several servers, the last entry is the newest."""
-        if not self._set:
-            executed = MariadbGtidSet.empty()
-            for domain, server, number in entries:
-                executed = executed.add(domain, server, number)
-            self._set, self._text = executed, None
+    def lacks(self, executed: AnyGtidSet) -> bool:
+        """Return whether ``executed`` has transactions that are not in the set. False if the set is not known."""
+        known = self._set
+        if isinstance(known, GtidSet) and isinstance(executed, GtidSet):
+            return bool(known) and not known.contains(executed)
+        if isinstance(known, MariadbGtidSet) and isinstance(executed, MariadbGtidSet):
+            return bool(known) and not known.contains(executed)
+        return False
 
     def add(self, transactions: np.ndarray) -> None:
         """Add ended transactions, in order."""

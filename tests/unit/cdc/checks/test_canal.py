@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.sources.canal.client import CanalClient
@@ -60,3 +62,14 @@ def test_source_findings_name_columns_that_canal_changes():
     assert "binlog_transaction_compression" in found[1].problem and "1.1.7" in found[1].hint
     assert "shop.orders.name" in found[2].problem and "gbk" in found[2].problem
     assert "shop.orders.place" in found[3].problem
+
+
+def test_source_findings_json_columns_are_one_warning():
+    columns = (Column("id", Kind.INT, "int"), *(Column(name, Kind.JSON, "json") for name in ("doc", "extra", "unread")))
+    tables = [
+        (TableSchema("shop", name, columns, ("id",)), frozenset({"id", "doc", "extra"})) for name in ("orders", "items")
+    ]
+    (found,) = source_findings(SimpleNamespace(settings={}), tables)
+    assert not found.fatal and "binlog source" in found.hint
+    assert "shop.orders.doc, shop.orders.extra, shop.items.doc, shop.items.extra." in found.problem
+    assert "DATE" in found.problem and "opaque" in found.problem and "unread" not in found.problem
