@@ -172,10 +172,11 @@ class KeyLister(Protocol):
     """A sink that can list the keys of its rows, to find orphan rows."""
 
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
-        """Return the ``limit`` smallest visible keys, ordered by the columns of ``table.key`` and by Arrow's order.
+        """Return the ``limit`` smallest visible keys, in the order in which the sink sorts them, which never changes.
 
-        ``after``: one row; only greater keys are returned.
-        Raises: SinkUnavailable.
+        ``after``: one row, the last key of the page before; only greater keys are returned. Every committed row is
+        visible. The types are those of the columns of ``table``.
+        Raises: SinkUnavailable; TargetMismatch - a key in the table is not exactly a value of its type.
         """
 
 
