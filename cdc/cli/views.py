@@ -80,13 +80,13 @@ def _left_out(status: JobStatus) -> Table:
 
 
 def _differences(status: JobStatus) -> Table:
-    """Return the columns in which targets differ, because schema changes were not applied."""
+    """Return the columns and rows in which targets differ, because schema changes were not applied."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN"):
         table.add_column(name, overflow="fold")
     for channel in status.channels:
         for one in channel.differences:
-            names = (one.column, one.target or "none")
+            names = (one.column, one.target or "none") if one.column else ("rows", "rows")
             table.add_row(
                 Text(channel.source, style="bold yellow"), one.kind.value, *(Text(_printable(name)) for name in names)
             )

@@ -46,6 +46,7 @@ class OrphanSearch:
 
     last: str | None  # the last compared key, as ``key_text``; None: no key was compared yet
     is_done: bool = False
+    is_possible: bool = True  # False: the target's keys cannot be listed, or are no copies of source columns
 
     def run(
         self,

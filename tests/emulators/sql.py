@@ -311,7 +311,9 @@ class SqlStatements:
             case exp.Drop(kind="TABLE"):
                 return self._drop_table(tree, context)
             case exp.TruncateTable():
-                self.storage.truncate(self.table(tree.expressions[0], context))
+                table = self.table(tree.expressions[0], context)
+                self.cluster.alters.refuse_second(table)
+                self.storage.truncate(table)
                 return [], []
             case exp.Insert():
                 return self.insert(tree, context)

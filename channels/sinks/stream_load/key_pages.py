@@ -132,7 +132,10 @@ def _bound(kind: ColumnType, text: str) -> tuple[str, Any]:
 def _decoded(
     table: TargetTable, types: Sequence[ColumnType], texts: Sequence[pa.ChunkedArray], after: pa.Table | None
 ) -> pa.Table:
-    """Return the keys of ``texts``, one per column. Raises: TargetMismatch - a value is not exact, or the rows are not in order."""
+    """Return the keys of ``texts``, one per column.
+
+    Raises: TargetMismatch - a value is not exact, or the rows are not in order.
+    """
     found = []
     compared: list[pa.ChunkedArray] = []
     for field, kind, text in zip(_schema(table), types, texts, strict=True):
