@@ -23,11 +23,14 @@ _SLOW_S = 10.0  # a frontend that failed after this time is not asked again for 
 _AUTH_CODES = (1044, 1045, 1227)
 
 
-class _TextCursor(pymysql.cursors.Cursor):
+_Cursor: Any = pymysql.cursors.Cursor  # the stubs lack the methods that are used here
+
+
+class _TextCursor(_Cursor):  # type: ignore[misc]
     """A cursor that converts no values."""
 
     def _query(self, q: Any) -> Any:
-        connection: Any = self._get_db()
+        connection = self._get_db()
         decoders, connection.decoders = connection.decoders, {}
         try:
             return super()._query(q)
