@@ -116,19 +116,20 @@ class SnapshotStatus:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """What differs between a target and its source table, because a schema change was not applied."""
+    """A column or rows in which a target differs from its source table, because a schema change was not applied."""
 
     kind: ChangeKind  # of the change; drop.table and rename.table: the target keeps rows without a source table
-    column: str  # source column; of drop.column, the column that only the target has; "": not one column
+    column: str  # source column; of drop.column, the column that only the target has; "" for rows that only it has
     target: str | None  # its target column; null: the target has none
 
     @classmethod
-    def of(cls, columns: ColumnMap) -> tuple[ColumnDifference, ...]:
-        """Return the differences that ``columns`` has."""
+    def of(cls, columns: ColumnMap, snapshot: TableSnapshot | None) -> tuple[ColumnDifference, ...]:
+        """Return the differences that ``columns`` has. A later snapshot can have deleted rows that were kept."""
+        rows = [kind for kind, since in columns.kept_rows.items() if not (snapshot and snapshot.has_removed(since))]
         renamed, added = ChangeKind.RENAME_COLUMN, ChangeKind.ADD_COLUMN
         found = [cls(renamed if target else added, name, target) for name, target in sorted(columns.names.items())]
         found += [cls(ChangeKind.DROP_COLUMN, name, name) for name in sorted(columns.kept)]
-        return (*found, *([cls(columns.rows_kept, "", None)] if columns.rows_kept is not None else []))
+        return (*found, *(cls(ChangeKind(kind), "", None) for kind in sorted(rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class ChannelStatus:
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # null: all rows come from the stream
     invalid_dates: int = 0  # dates that became NULL since the start of the run
-    differences: tuple[ColumnDifference, ...] = ()  # schema changes that were not applied
+    differences: tuple[ColumnDifference, ...] = ()  # columns and rows of schema changes that were not applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def _left_out(status: JobStatus) -> Table:
 
 
 def _differences(status: JobStatus) -> Table:
-    """Return the columns in which targets differ, because schema changes were not applied."""
+    """Return the columns and rows in which targets differ, because schema changes were not applied."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN"):
         table.add_column(name, overflow="fold")
@@ -118,7 +118,7 @@ def preview_view(preview: Preview, console: Console) -> None:
         lines += [f"{change.source} -> {change.target}"]
         lines += [f"  {line}" for line in _table_changes(change).splitlines()]
         steps = [(" -> ".join(dict.fromkeys(filter(None, (step.old, step.new)))), step.action) for step in change.steps]
-        lines += [f"  step {number}: {action} {names}" for number, (names, action) in enumerate(steps, 1)]
+        lines += [f"  step {number}: {action} {names}".rstrip() for number, (names, action) in enumerate(steps, 1)]
         lines += [f"  cost: {cost}" for cost in one.costs]
     lines = lines or ["The statement changes no column and no row that the job reads. The job would continue."]
     for line in lines:

@@ -97,10 +97,10 @@ def with_requests(channels: Iterable[ChannelStatus], requests: Iterable[Snapshot
 
 
 def _with_differences(channels: Iterable[ChannelStatus], checkpoint: Checkpoint | None) -> Iterator[ChannelStatus]:
-    maps = checkpoint.column_maps if checkpoint else {}
+    maps, snapshots = (checkpoint.column_maps, checkpoint.snapshots) if checkpoint else ({}, {})
     for one in channels:
-        differs = one.source in maps
-        yield replace(one, differences=ColumnDifference.of(maps[one.source])) if differs else one
+        found = maps.get(one.source)
+        yield replace(one, differences=ColumnDifference.of(found, snapshots.get(one.source))) if found else one
 
 
 def _shown(position: Position) -> dict[str, Any]:

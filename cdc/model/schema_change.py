@@ -156,7 +156,7 @@ class ColumnMap:
 
     names: Mapping[str, str | None] = field(default_factory=dict)  # source column -> target column; None: it has none
     kept: Mapping[str, Column] = field(default_factory=dict)  # target columns that the source dropped, as they were
-    rows_kept: ChangeKind | None = None  # the change after which the target has rows that the source no longer has
+    kept_rows: Mapping[str, Position] = field(default_factory=dict)  # kind of change -> after its newest statement
 
     def target_of(self, column: str) -> str | None:
         """Return the target column of a source column; None if it has none."""
@@ -165,7 +165,10 @@ class ColumnMap:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One change of one column of a target. Without ``old`` the column is added, without ``new`` it is dropped."""
+    """One change of one column of a target. Without ``old`` the column is added, without ``new`` it is dropped.
+
+    Without both, the step is about all rows of the target.
+    """
 
     action: str  # a value of ``channels.sinks.base.AlterAction``
     old_name: str | None = None  # target column before the step

@@ -68,6 +68,15 @@ class TableSnapshot:
         """Whether rows must be read or orphan rows deleted."""
         return self.state in (SnapshotState.WAITING, SnapshotState.READING, SnapshotState.DELETING_ORPHANS)
 
+    def has_removed(self, position: Position) -> bool:
+        """Return whether it has deleted all rows that the source did not have any more at ``position``."""
+        if self.state is not SnapshotState.CONSISTENT or not self.deletes_orphans or self.low is None:
+            return False
+        try:
+            return self.low.reached(position)
+        except ValueError:
+            return False  # after a failover positions cannot be compared
+
     def advance(self, position: Position, now: str, *, caught_up: bool) -> TableSnapshot:
         """Return the snapshot after the stream has reached ``position``; ``caught_up``: at the end of the source."""
         if self.state is not SnapshotState.CATCHING_UP or self.high is None:

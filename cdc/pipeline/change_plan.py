@@ -18,6 +18,7 @@ from dataclasses import replace
 from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
 from cdc.model.arrow_types import widens
 from cdc.model.fill_values import fill_scalar
+from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
@@ -53,7 +54,7 @@ def plan_change(context: RunContext, change: SchemaChange, checkpoint_id: int, s
     Raises: DdlStop - ``stop``, with the reason why the job cannot follow the change; SinkUnavailable.
     """
     try:
-        tables = [_planned(context, one, checkpoint_id) for one in change.tables]
+        tables = [_planned(context, one, checkpoint_id, change.last) for one in change.tables]
         tables = [_checked(context, one) for one in tables if one is not None]
     except PlanRefused as refused:
         stop.message = f"{stop.message.removesuffix('.')}: {refused}."
@@ -63,12 +64,12 @@ def plan_change(context: RunContext, change: SchemaChange, checkpoint_id: int, s
     return ChangePlan(change.statement, tuple(one for one in tables if one is not None))
 
 
-def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> PlannedTable | None:
+def _planned(context: RunContext, change: TableChange, checkpoint_id: int, last: Position) -> PlannedTable | None:
     """Return the plan of one table; None if no channel reads it."""
     mapping = context.routes.mapping_for(change.before.database, change.before.table)
     if mapping is None:
         return None
-    planner = _TablePlanner(mapping, change, checkpoint_id)
+    planner = _TablePlanner(mapping, change, checkpoint_id, last)
     planner.plan()
     table = PlannedTable(
         change.before.name,
@@ -85,8 +86,12 @@ def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> Pl
     try:
         if change.after.columns and not change.after.is_dropped:
             after.reads(change.after)
-            if planner.deletes_orphans and not set(after.key_of(change.after)) <= after.copies(change.after).keys():
-                raise PlanRefused(f"a key column of {mapping.target} is computed, so its orphan rows cannot be found")
+            if table.deletes_orphans and not after.copies(change.after).keys() >= set(after.key_of(change.after)):
+                raise PlanRefused(
+                    f"a key column of {table.target} is an expression, so rows that the source no longer has cannot be "
+                    "found",
+                    _keep_rows_hint(table),
+                )
     except (SchemaMismatch, TargetMismatch) as error:
         is_new = not change.before.columns
         if is_new and context.routes.leave_out(change.after.database, change.after.table, error):
@@ -118,7 +123,9 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
         if findings:
             raise PlanRefused(findings[0].problem.removesuffix("."), findings[0].hint)
     if table.deletes_orphans and not can_list_keys(context.sink):
-        raise PlanRefused(f"this sink cannot find the rows of {table.target} that the source no longer has")
+        raise PlanRefused(
+            f"this sink cannot find the rows of {table.target} that the source no longer has", _keep_rows_hint(table)
+        )
     if table.is_reloaded and context.snapshot is None:
         raise PlanRefused(
             "existing rows get values that only the source has, and this source has no tables to load them from"
@@ -129,7 +136,7 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
 class _TablePlanner:
     """Finds the steps of one table, change by change."""
 
-    def __init__(self, mapping: TableMapping, change: TableChange, checkpoint_id: int) -> None:
+    def __init__(self, mapping: TableMapping, change: TableChange, checkpoint_id: int, last: Position) -> None:
         self.column_map = mapping.column_map
         self.steps: list[PlannedStep] = []
         self.actions: list[tuple[ChangeKind, str, ChangeAction]] = []
@@ -137,6 +144,7 @@ class _TablePlanner:
         self._mapping = mapping
         self._change = change
         self._checkpoint_id = checkpoint_id
+        self._last = last
         self._keys = {name.casefold() for name in change.before.key}
         self._pending = set(change.columns)
         self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
@@ -156,7 +164,7 @@ class _TablePlanner:
             self._plan_rows(change.rows)
         self.is_reloaded |= change.values_differ
         if change.before.is_dropped or self.deletes_orphans:
-            self.column_map = replace(self.column_map, rows_kept=None)
+            self.column_map = replace(self.column_map, kept_rows={})
         handlers = {
             ChangeKind.ADD_COLUMN: self._plan_add,
             ChangeKind.DROP_COLUMN: self._plan_drop,
@@ -172,7 +180,8 @@ class _TablePlanner:
     def _action(self, kind: ChangeKind, column: str) -> ChangeAction:
         action = self._mapping.changes.action(kind)
         if action is ChangeAction.PAUSE:
-            raise PlanRefused(f"`schema_changes` has the action pause for {kind.value}")
+            hint = _ROW_ACTIONS.format(kind=kind.value) if kind in _ROW_KINDS else ""
+            raise PlanRefused(f"`schema_changes` has the action pause for {kind.value}", hint)
         self.actions.append((kind, column, action))
         return action
 
@@ -181,7 +190,7 @@ class _TablePlanner:
         kind = kind or ChangeKind.DROP_TABLE
         self._action(kind, "")
         self.actions[-1] = (kind, "", ChangeAction.IGNORE)
-        self.column_map = replace(self.column_map, rows_kept=kind)
+        self._note_kept_rows(kind)
 
     def _plan_table(self, kind: ChangeKind | None) -> None:
         """The name means another table, of which no row is loaded. CREATE OR REPLACE has the kind DROP_TABLE."""
@@ -192,8 +201,17 @@ class _TablePlanner:
         self.is_reloaded = self.deletes_orphans = True
 
     def _plan_rows(self, kind: ChangeKind) -> None:
-        if self._action(kind, "") is ChangeAction.APPLY:
+        if self._action(kind, "") is ChangeAction.IGNORE:
+            self._note_kept_rows(kind)
+            return
+        self.column_map = replace(self.column_map, kept_rows={})
+        if kind is ChangeKind.TRUNCATE_TABLE:
+            self._step(AlterAction.TRUNCATE)
+        else:
             self.is_reloaded = self.deletes_orphans = True
+
+    def _note_kept_rows(self, kind: ChangeKind) -> None:
+        self.column_map = replace(self.column_map, kept_rows={**self.column_map.kept_rows, kind.value: self._last})
 
     def _plan_add(self, change: ColumnChange) -> None:
         column = _known(change.new)
@@ -329,7 +347,18 @@ class _TablePlanner:
         return self._mapping.names(schema, column.name)
 
 
+_ROW_KINDS = (ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION)
+_ROW_ACTIONS = (
+    "Set `schema_changes.kinds: {{{kind}: apply}}` to remove the rows from the target too, or `{{{kind}: ignore}}` to "
+    "keep them there, and resume."
+)
 _LOAD_AGAIN = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
+
+
+def _keep_rows_hint(table: PlannedTable) -> str:
+    """Return the hint for rows that cannot be deleted; "" if the change cannot be ignored."""
+    kinds = [kind.value for kind, *_ in table.actions if kind in _ROW_KINDS]
+    return f"Set `schema_changes.kinds: {{{kinds[0]}: ignore}}` to keep these rows, and resume." if kinds else ""
 
 
 def _frees(change: ColumnChange, name: str) -> bool:

@@ -52,7 +52,7 @@ def progress_of(
     channels, routes = dispatcher.channels.copy() if dispatcher else {}, context.routes
     targets = {source: channel.target.name for source, channel in channels.items()}
     # the channel is created when the snapshot begins; a table that was dropped or renamed has none
-    ended = {source for source, one in committed.column_maps.items() if one.rows_kept is not None}
+    ended = {source for source, one in committed.column_maps.items() if one.kept_rows}
     for source in (committed.snapshots.keys() | ended) - targets.keys():
         if (mapping := routes.mapping_for(*table_of(source))) is not None:
             targets[source] = mapping.target

@@ -165,6 +165,8 @@ def _alterer(context: RunContext) -> TableAlterer:
 
 def _summary(table: PlannedTable) -> str:
     done = [f"{kind.value} {column}".strip() for kind, column, action in table.actions if action is ChangeAction.APPLY]
+    if table.deletes_orphans:  # nothing is done yet
+        return f"{', '.join(done)}: a snapshot loads {table.target} again and deletes orphan rows"
     left = [f"{kind.value} {column}".strip() for kind, column, action in table.actions if action is ChangeAction.IGNORE]
     parts = [f"applied {', '.join(done)} to {table.target}"] * bool(done)
     parts += [f"{table.target} is left as it is: {', '.join(left)}"] * bool(left)

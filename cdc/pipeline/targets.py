@@ -231,7 +231,7 @@ def _forget(
             # a table that was dropped may exist again without a statement in the binlog
             schemas=tuple(one for one in checkpoint.schemas if not (one.is_dropped and one.name in waiting)),
             column_maps={
-                source: replace(one, rows_kept=None) if source in waiting else one
+                source: replace(one, kept_rows={}) if source in waiting else one
                 for source, one in checkpoint.column_maps.items()
             },
             sink=None if root_is_lost else checkpoint.sink,

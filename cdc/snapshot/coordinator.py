@@ -263,7 +263,10 @@ class SnapshotCoordinator:
 
     def _record_search(self, name: str, search: OrphanSearch | None, server: Server) -> None:
         if search is not None:
-            self.tables = {**self.tables, name: replace(self.tables[name], compared_key=search.last)}
+            known = self.tables[name]
+            # the status reports no rows as deleted that could not be searched
+            known = replace(known, compared_key=search.last, deletes_orphans=search.is_possible)
+            self.tables = {**self.tables, name: known}
         if search is None or search.is_done:
             self._finish_table(name, server)
 

@@ -46,6 +46,8 @@ class OrphanSearch:
 
     last: str | None  # the last compared key, as ``key_text``; None: no key was compared yet
     is_done: bool = False
+    is_cancelled: bool = False  # set by another thread: end after the current page
+    is_possible: bool = True  # False: the target's keys cannot be listed, or are no copies of source columns
 
     def run(
         self,
@@ -65,7 +67,11 @@ class OrphanSearch:
             else:
                 found.append(missing(page))
                 self.last = key_text(page.slice(page.num_rows - 1))
-            is_over = time.monotonic() - began >= seconds or sum(one.num_rows for one in found) >= MOST_ORPHANS
+            is_over = (
+                self.is_cancelled
+                or time.monotonic() - began >= seconds
+                or sum(one.num_rows for one in found) >= MOST_ORPHANS
+            )
             if self.is_done or is_over:
                 return pa.concat_tables(found) if found else page
 

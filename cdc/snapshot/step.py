@@ -140,6 +140,8 @@ class StepRunner:
         search = self._submit(step.delete_orphans)
         self._awaited(search)
         if not search.done():
+            if step.search is not None:
+                step.search.is_cancelled = True
             return None
         task = search.result()
         if task is None:

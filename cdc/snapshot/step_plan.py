@@ -91,7 +91,7 @@ def orphan_step(
     def delete_orphans() -> Task | None:
         if columns is None or not can_list_keys(sink):
             _log.warning("orphan rows of %s remain: the sink cannot list its keys, or a key column is not a copy", name)
-            search.is_done = True
+            search.is_done, search.is_possible = True, False
             return None
         orphans = search.run(
             lambda after: sink.keys(target, after, PAGE_KEYS),

@@ -35,9 +35,12 @@ class AlterPlan:
     filled: list[tuple[str, pa.Scalar]] = field(default_factory=list)  # columns that must have this value in all rows
     changed: bool = False  # some step is not done yet
     rewrites: bool = False  # the values of existing rows change, or the names or types of their columns
+    empties: bool = False  # all existing rows are removed
 
     def rows(self, old: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yield the rows of ``old`` with the columns of ``schema``, in slices that bound the memory of fills."""
+        if self.empties:
+            return
         fill_bytes = sum(pa.repeat(one.fill, 1).nbytes for one in self.columns if one.fill is not None)
         step = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, fill_bytes)))
         for first in range(0, old.num_rows, step):
@@ -103,6 +106,9 @@ class _Planner:
             self._drop(step)
         elif step.action is AlterAction.RENAME:
             self._rename(step)
+        elif step.action is AlterAction.TRUNCATE:
+            self.plan.empties = True
+            self._note(rewrites=True)
         else:
             self._change(step)
 

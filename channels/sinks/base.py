@@ -172,10 +172,11 @@ class KeyLister(Protocol):
     """A sink that can list the keys of its rows, to find orphan rows."""
 
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
-        """Return the ``limit`` smallest visible keys, ordered by the columns of ``table.key`` and by Arrow's order.
+        """Return the ``limit`` smallest visible keys, in the order in which the sink sorts them, which never changes.
 
-        ``after``: one row; only greater keys are returned.
-        Raises: SinkUnavailable.
+        ``after``: one row, the last key of the page before; only greater keys are returned. Every committed row is
+        visible. The types are those of the columns of ``table``.
+        Raises: SinkUnavailable; TargetMismatch - a key in the table is not exactly a value of its type.
         """
 
 
@@ -197,13 +198,14 @@ class Repairable(Protocol):
 
 
 class AlterAction(Enum):
-    """What a step does to one column of a target."""
+    """What a step does to one column of a target, or to all its rows."""
 
     ADD = "add"
     DROP = "drop"
     RENAME = "rename"
     WIDEN = "widen"
     MAKE_NULLABLE = "make nullable"
+    TRUNCATE = "truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ class AlterStep:
     """One change of one column of a target, with the column before and after it.
 
     ``before`` is None for ADD, ``after`` for DROP. RENAME changes only the name, WIDEN only type and nullability.
+    TRUNCATE has no column: it removes all rows that are committed before the change.
     """
 
     action: AlterAction
@@ -237,7 +240,8 @@ class TableAlterer(Protocol):
         """Do ``steps`` in order, and return when readers see them and loads can begin. May be repeated.
 
         ``table``: before the steps. ``mark``: the checkpoint of the change; no load of an earlier one is open. A step
-        that is done already (by a crashed run, or by hand) is recognised by the table's columns and skipped.
+        that is done already (by a crashed run, or by hand) is recognised by the table's columns and skipped. TRUNCATE
+        can be done again, because no row is committed between it and the end of the change.
         Existing rows get ``fill`` in the same moment in which the column becomes visible.
         Blocks: until the sink's own job has ended, or ``stop_altering`` is called.
         Raises: TargetMismatch - a column is neither as before nor as after the step, or the sink refuses the step;

@@ -31,6 +31,7 @@ DROP = AlterStep(AlterAction.DROP, INT, None)
 RENAME = AlterStep(AlterAction.RENAME, NAME, replace(NAME, name="was"))
 WIDEN = AlterStep(AlterAction.WIDEN, INT, LONG)
 LOOSEN = AlterStep(AlterAction.MAKE_NULLABLE, replace(INT, nullable=False), INT)
+TRUNCATE = AlterStep(AlterAction.TRUNCATE, None, None)
 WITH_N = replace(TABLE, columns=(*TABLE.columns, INT))
 
 
@@ -237,6 +238,45 @@ def test_lost_connection_in_statement_does_the_step_once(
     assert [struck[1] for struck in cluster.faults.struck] == [fault]
     assert len(cluster.alters.jobs) - before == (0 if step is RENAME else 1)
     sink.alter(TABLE, [step], mark_of(3))
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.DROP_ANSWER])
+def test_lost_connection_in_truncate_is_repeated(kind: str, cluster: Any, sink: Any, fault: Fault) -> None:
+    cluster.faults.order("sql", fault, match="TRUNCATE TABLE `ods`")
+    sink.alter(TABLE, [TRUNCATE], mark_of(2))
+    assert [struck[1] for struck in cluster.faults.struck] == [fault]
+    assert cluster.rows("SELECT * FROM ods.orders") == []
+    again = new_sink(kind, cluster)
+    again.alter(TABLE, [TRUNCATE], mark_of(2))
+    assert cluster.rows("SELECT * FROM ods.orders") == []
+    again.close()
+
+
+def test_prepared_load_of_killed_run_does_not_survive_truncate(kind: str, cluster: Any, sink: Any) -> None:
+    killed = new_sink(kind, cluster)
+    load = write(killed, (9, "x", False, 9), name=name_of(2))
+    killed.close()
+    sink.alter(TABLE, [TRUNCATE], mark_of(3))
+    assert sink.state(load) is not LoadState.PREPARED
+    assert cluster.rows("SELECT * FROM ods.orders") == []
+
+
+def test_truncate_waits_for_the_job_of_the_table(cluster: Any, with_n: Any) -> None:
+    cluster.alters.is_held = True
+    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN n BIGINT NULL DEFAULT '5'")
+    ended = run_alter(with_n, TRUNCATE)
+    wait_until(lambda: alters(cluster)[-1] == "RUNNING", cluster)
+    assert cluster.rows("SELECT id FROM ods.orders") == [(1,), (2,)]
+    cluster.alters.is_held = False
+    assert ended() is None
+    assert cluster.rows("SELECT id FROM ods.orders") == []
+
+
+def test_truncate_that_is_always_refused_stops_with_its_text(cluster: Any, sink: Any) -> None:
+    cluster.faults.order("sql", Fault.ERROR, times=50, match="TRUNCATE TABLE", text="table is not stable")
+    with pytest.raises(TargetMismatch, match="table is not stable") as caught:
+        sink.alter(TABLE, [TRUNCATE], mark_of(2))
+    assert "TRUNCATE TABLE `ods`.`orders`" in caught.value.hint
 
 
 def test_crash_while_job_runs_is_waited_for_by_next_sink(kind: str, cluster: Any, with_n: Any) -> None:

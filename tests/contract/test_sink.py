@@ -193,13 +193,13 @@ def test_sink_keys_are_complete_and_paged(subject: Subject) -> None:
     subject.sink.commit([load], mark(1))
     gone = subject.prepare(name(2), (4, "four"), deletes=[2])
     sink = subject.sink
-    if can_list_keys(sink):
-        keys = sink.keys(ORDERS, None, 10)
-        assert keys.column("id").to_pylist() == [1, 2, 3] and keys.column_names == ["id"]
-        subject.sink.commit([gone], mark(2))
-        assert sink.keys(ORDERS, None, 10).column("id").to_pylist() == [1, 3, 4]
-        assert sink.keys(ORDERS, keys.slice(0, 1), 1).column("id").to_pylist() == [3]
-        assert sink.keys(ORDERS, pa.table({"id": [4]}), 1).num_rows == 0
+    assert can_list_keys(sink)
+    keys = sink.keys(ORDERS, None, 10)
+    assert keys.column("id").to_pylist() in ([1, 2, 3], [1, 3, 4]) and keys.column_names == ["id"]
+    subject.sink.commit([gone], mark(2))
+    assert sink.keys(ORDERS, None, 10).column("id").to_pylist() == [1, 3, 4]
+    assert sink.keys(ORDERS, keys.slice(0, 1), 1).column("id").to_pylist() == [3]
+    assert sink.keys(ORDERS, pa.table({"id": [4]}), 1).num_rows == 0
 
 
 @with_two_phases
@@ -505,6 +505,30 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+# keys that collations, padding, signs or escapes could confuse
+MORE_KEYS: dict[str, list[Any]] = {
+    "text": [
+        "a",
+        "A",
+        "a ",
+        "a\t",
+        "\u00e4",
+        "\u00df",
+        "ss",
+        "\U0001f600",
+        "it's",
+        'a"b',
+        "a\\b",
+        "a\\",
+        "%s",
+        "\n",
+        "0",
+        "-",
+        "\\N",
+    ],
+}
+
+
 def test_sink_every_type_is_read_back_unchanged(subject: Subject) -> None:
     columns = tuple(TargetColumn(name, kind, True) for name, (kind, _) in VALUES.items())
     table = TargetTable("ods.types", (TargetColumn("id", pa.int64(), False), *columns), ("id",))
@@ -549,6 +573,42 @@ def test_sink_every_type_can_be_part_of_a_key(kind: str, subject: Subject) -> No
     load(2, [False, True, False, False])
     found = {(row["a"], row["b"]) for row in subject.read("ods.keyed")}
     assert found == {keys[0], keys[2], keys[3]} and len(subject.read("ods.keyed")) == 3
+
+
+@pytest.mark.parametrize("kind", [name for name in VALUES if name not in ("vector", "float", "double")])
+def test_sink_keys_of_every_type_are_exact_and_paged(kind: str, subject: Subject) -> None:
+    arrow, values = VALUES[kind]
+    table = TargetTable(
+        "ods.keyed", (TargetColumn("a", arrow, False), TargetColumn("b", pa.int32(), False)), ("a", "b")
+    )
+    subject.sink.ensure_table(table)
+    values = [*(value[:60] if isinstance(value, bytes) else value for value in values), *MORE_KEYS.get(kind, ())]
+    keys = [(value, number) for value in values for number in (-1, 2)]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "a": pa.array([value for value, _ in keys], arrow),
+            "b": pa.array([number for _, number in keys], pa.int32()),
+            DELETED: pa.array([False] * len(keys)),
+            SEQUENCE: pa.array(range(len(keys)), pa.int64()),
+        }
+    )
+    load = subject.sink.part_writer(table)(name(1, channel="ods.keyed"), iter([batch]))
+    assert load is not None and can_list_keys(subject.sink)
+    subject.sink.commit([load], mark(1))
+    found: list[tuple[Any, int]] = []
+    after = None
+    while (page := subject.sink.keys(table, after, 3)).num_rows:
+        assert page.schema == pa.schema([pa.field("a", arrow), pa.field("b", pa.int32())])
+        found += [(row["a"], row["b"]) for row in page.to_pylist()]
+        after = page.slice(page.num_rows - 1)
+    assert len(found) == len(keys) and set(found) == set(keys)
+    # the page after a key that is deleted meanwhile is the same
+    second = subject.sink.keys(table, None, 2)
+    gone = batch.slice(keys.index(found[1]), 1).set_column(2, DELETED, pa.array([True]))
+    load = subject.sink.part_writer(table)(name(2, channel="ods.keyed"), iter([gone]))
+    subject.sink.commit([load], mark(2))  # type: ignore[list-item]
+    again = subject.sink.keys(table, second.slice(1), 1).to_pylist()
+    assert [(row["a"], row["b"]) for row in again] == found[2:3]
 
 
 def test_delta_keeps_year_zero(tmp_path: Path) -> None:

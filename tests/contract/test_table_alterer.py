@@ -109,6 +109,7 @@ def _starrocks(folder: Path, mode: str) -> AbstractContextManager[Subject]:
     return _cluster(starrocks, frozenset({"any name"}), mode=mode)
 
 
+TRUNCATE = AlterStep(AlterAction.TRUNCATE, None, None)
 SUBJECTS: dict[str, Callable[[Path], AbstractContextManager[Subject]]] = {
     "memory": _memory,
     "delta": _delta,
@@ -251,6 +252,19 @@ def test_make_nullable_accepts_null(subject: Subject) -> None:
     table = subject.alter([make_nullable(COUNT)])
     assert subject.rows() == OLD_ROWS
     assert_usable(subject, table, count=None)
+
+
+def test_truncate_removes_all_rows_and_loads_go_on(subject: Subject) -> None:
+    found = subject.sink.check_steps(TABLE, [TRUNCATE])
+    assert not found and subject.rows() == OLD_ROWS, "nothing costs anything, and nothing is done yet"
+    subject.sink.alter(TABLE, [TRUNCATE], mark(2))
+    assert subject.rows() == []
+    subject.sink.alter(TABLE, [TRUNCATE], mark(2))
+    assert_usable(subject, TABLE, count=1)
+    assert subject.sink.keys(TABLE, None, 10).column("id").to_pylist() == [9]
+    subject.load(TABLE, OLD_ROWS, 4)
+    subject.sink.alter(TABLE, [TRUNCATE], mark(5))
+    assert subject.rows() == []
 
 
 def test_alter_repeated_with_its_mark_changes_nothing(subject: Subject) -> None:

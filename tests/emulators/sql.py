@@ -37,6 +37,7 @@ logging.getLogger("mysql_mimic").setLevel(logging.CRITICAL)  # it logs every ref
 
 Rows = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
+_SYNCED = "SYNC"  # in the variables of a session: its next query sees all commits
 _USE = re.compile(rf"\s*USE\s+({IDENTIFIER})\s*;?\s*", re.IGNORECASE)
 _SHOW_TABLES = re.compile(rf"SHOW\s+TABLES(?:\s+(?:FROM|IN)\s+({IDENTIFIER}))?", re.IGNORECASE)
 _ADD_PARTITION = re.compile(
@@ -168,6 +169,7 @@ class _Session(Session):
             return None
         if not names:
             return None
+        rows = [tuple(int(one) if isinstance(one, bool) else one for one in row) for row in rows]  # sent as TINYINT
         return ResultSet(rows, [ResultColumn(*_column(name, [row[i] for row in rows])) for i, name in enumerate(names)])
 
 
@@ -238,6 +240,9 @@ class SqlStatements:
 
     def shared(self, sql: str, context: Context) -> Rows | None:
         """Run a statement that both products have beside plain SQL; return None if it is no such statement."""
+        if re.fullmatch("SYNC", sql, re.IGNORECASE):
+            context.variables[_SYNCED] = "1"
+            return [], []
         if match := re.match(r"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG\s+LIKE\s+'(\w+)'", sql, re.IGNORECASE):
             return self.config(match[1])
         if match := re.fullmatch(self.node_statement, sql, re.IGNORECASE):
@@ -306,13 +311,18 @@ class SqlStatements:
             case exp.Drop(kind="TABLE"):
                 return self._drop_table(tree, context)
             case exp.TruncateTable():
-                self.storage.truncate(self.table(tree.expressions[0], context))
+                table = self.table(tree.expressions[0], context)
+                self.cluster.alters.refuse_second(table)
+                self.storage.truncate(table)
                 return [], []
             case exp.Insert():
                 return self.insert(tree, context)
             case exp.Alter():
                 return self.alter(tree, context)
-        names, _, rows = self.storage.query(self.for_duckdb(tree, context))
+        sql = self.for_duckdb(tree, context)
+        if self.cluster.is_behind and not context.variables.pop(_SYNCED, ""):
+            sql = f"SELECT * FROM ({sql}) WHERE false"  # a follower that has replayed no load yet
+        names, _, rows = self.storage.query(sql)
         return names, rows
 
     def parsed(self, sql: str) -> exp.Expression:
@@ -321,6 +331,10 @@ class SqlStatements:
 
     def for_duckdb(self, tree: exp.Expression, context: Context) -> str:
         """Return the statement in DuckDB's dialect, each table with its database."""
+        for hint in tree.find_all(exp.Hint):
+            if not re.fullmatch(r"SET_VAR\(query_timeout = \d+\)", hint.expressions[0].sql(self.dialect)):
+                raise SqlRefused(f"not supported by the emulator: {hint.sql(self.dialect)}")
+            hint.pop()
         for table in tree.find_all(exp.Table):
             if not table.args.get("db") and table.name.lower() not in {c.alias_or_name for c in tree.find_all(exp.CTE)}:
                 table.set("db", exp.to_identifier(context.database or ""))

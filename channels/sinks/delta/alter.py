@@ -1,7 +1,8 @@
 """Change the columns of a Delta table: all steps of a change become visible in one commit.
 
 Columns that are added without a value, or made nullable, change only the metadata. All other steps write each data file
-again, with the new columns. Column mapping is not used, because pyarrow readers return NULL for such columns.
+again, with the new columns, or remove all data files (TRUNCATE). Column mapping is not used, because pyarrow readers
+return NULL for such columns.
 A column is never dropped by metadata alone, because old values would be visible if its name is added again.
 
 Source: the Delta protocol, "Change Metadata", "Transaction Identifiers"; docs/explanation/schema-changes.md.
@@ -67,7 +68,8 @@ class DeltaAlterer:
             plan = _plan(found, table.name, steps)
         except TargetMismatch as error:
             return (*delta_tables.unwritable(found), Finding(error.message, error.hint))
-        return (*delta_tables.unwritable(found), *_costs(plan, table.name, table_files(found, ())))
+        costs = () if plan.empties else _costs(plan, table.name, table_files(found, ()))
+        return (*delta_tables.unwritable(found), *costs)
 
     def alter(self, found: DeltaTable, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
         """Commit ``steps`` to ``found`` as its next version. Raises: CommitFailedError; see ``TableAlterer.alter``."""
@@ -85,7 +87,7 @@ class DeltaAlterer:
                 self._change_metadata(found, folder, plan, schema, mark)
         except OSError as error:
             raise unavailable(error, folder) from error
-        verb = "rewrote" if plan.rewrites else "changed the metadata of"
+        verb = "removed" if plan.empties else "rewrote" if plan.rewrites else "changed the metadata of"
         logger.info("altered %s: %s %d files in %.3f s", table.name, verb, len(files), time.monotonic() - started)
 
     def begin(self) -> None:
@@ -148,7 +150,8 @@ class DeltaAlterer:
             rows = (part for group in _groups(path, old) for part in plan.rows(group, new))
             return write_files(rows, folder, f"{name}-{number}", new, key)
 
-        actions = [action for found_ in self._threads.map(rewritten, range(len(files))) for action in found_]
+        numbers = range(0 if plan.empties else len(files))
+        actions = [action for found_ in self._threads.map(rewritten, numbers) for action in found_]
 
         def write(properties: CommitProperties) -> None:
             found.create_write_transaction(

@@ -209,7 +209,7 @@ class StarrocksSink(ClusterSink):
             self._checkpoints.create(whole.database)
             reply = self._shared.commit(whole, loads[0].detail["transaction"], checkpoint)
             if reply.is_ok:
-                self._await_visible(whole.database, whole.label)
+                self._await_visible(loads, whole.label)
                 return
         # roll back before the replay, so that these loads can never be committed later
         if not self._shared.is_rolled_back(whole) or self._is_recorded(checkpoint):

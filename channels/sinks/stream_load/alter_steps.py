@@ -45,6 +45,8 @@ def by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 
 def image_of(table: TargetTable, step: AlterStep, columns: Columns, rules: TableRules) -> Image:
     """Return if ``columns`` are as before ``step``, as after it, or neither. Raises: TypeError - see ``type_of``."""
+    if step.action is AlterAction.TRUNCATE:
+        return Image.BEFORE  # columns do not show it
     is_before = _has(table, step.before, columns, rules, null=False) if step.before else True
     is_after = _has(table, step.after, columns, rules, null=step.action is not AlterAction.RENAME)
     match step.action:
@@ -126,6 +128,8 @@ def statement_of(table: TargetTable, step: AlterStep, columns: Columns, comment:
             return f"{alter} ADD COLUMN {new} {kind} NULL{default}{note}"
         case AlterAction.DROP:
             return f"{alter} DROP COLUMN {old}"
+        case AlterAction.TRUNCATE:
+            return f"TRUNCATE TABLE {quoted_table(table.name)}"
         case AlterAction.RENAME:
             return f"{alter} {rules.alters.rename.format(old=old, new=new)}"
         case _:
@@ -168,6 +172,8 @@ def step_findings(
     """
     renamed: set[str] = set()
     for step in steps:
+        if step.action is AlterAction.TRUNCATE:
+            continue
         try:
             image = image_of(table, step, columns, rules)
             if image is Image.OTHER:

@@ -23,6 +23,21 @@ _SLOW_S = 10.0  # a frontend that failed after this time is not asked again for 
 _AUTH_CODES = (1044, 1045, 1227)
 
 
+_Cursor: Any = pymysql.cursors.Cursor  # the stubs lack the methods that are used here
+
+
+class _TextCursor(_Cursor):  # type: ignore[misc]
+    """A cursor that converts no values."""
+
+    def _query(self, q: Any) -> Any:
+        connection = self._get_db()
+        decoders, connection.decoders = connection.decoders, {}
+        try:
+            return super()._query(q)
+        finally:
+            connection.decoders = decoders
+
+
 class FrontendSql:
     """One connection to the SQL port of the FEs. It is opened again when it is lost. Calls: the driver, any thread."""
 
@@ -70,6 +85,25 @@ class FrontendSql:
 
     def rows(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
         """Return the rows of a statement, by column. Raises: SinkUnavailable, TargetMismatch; SqlError - refused."""
+        found: list[dict[str, Any]] = self._run(statement, values, pymysql.cursors.DictCursor)
+        return found
+
+    def texts(self, statement: str, values: tuple[Any, ...] | None = None) -> list[tuple[str | None, ...]]:
+        """Return the rows of a query, each value as the server's text. They include all commits that have ended.
+
+        Raises: see ``rows``.
+        """
+        # a follower replays what the leader commits; SYNC waits for that, so it needs the connection of the query
+        found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, before="SYNC")
+        return found
+
+    def _run(
+        self,
+        statement: str,
+        values: tuple[Any, ...] | None,
+        kind: type[pymysql.cursors.Cursor],
+        before: str | None = None,
+    ) -> Any:
         with self._lock:
             if time.monotonic() - self._asked_at >= IDLE_S:
                 self._drop()
@@ -83,7 +117,9 @@ class FrontendSql:
                     if self._address.limit:
                         self._address.limit.seconds(self.limits.answer_s)
                     connection = self._connected(host)
-                    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+                    with connection.cursor(kind) as cursor:
+                        if before is not None:
+                            cursor.execute(before)
                         cursor.execute(statement, values)
                         self._asked_at = time.monotonic()
                         return list(cursor.fetchall())

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
+import pyarrow as pa
+
 from cdc.errors import PreparedLoadLost, SinkError
 from cdc.model.batch import PreparedLoad, TargetState
 from cdc.retry import Backoff
@@ -21,6 +23,7 @@ from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S, AlteringSink, Co
 from channels.sinks.stream_load.checkpoints import VISIBLE_TIMEOUT_S, CheckpointTable
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Unreachable
+from channels.sinks.stream_load.key_pages import KeyPages
 from channels.sinks.stream_load.loader import LoadSettings, attempts
 from channels.sinks.stream_load.login import unguarded_findings
 from channels.sinks.stream_load.messages import ProductMessages
@@ -59,7 +62,9 @@ class ClusterSink(AlteringSink, ABC):
         self._tables = TargetTables(self._sql, self.rules, hooks, can_create=create_tables, options=tables)
         self._alterer = ColumnAlterer(self._sql, self._tables, self.rules, hooks, alter_timeout_s)
         self._checkpoints = CheckpointTable(self._sql, self._tables.checkpoints_statement)
+        self._keys = KeyPages(self._sql)
         self._visible_timeout_s = VISIBLE_TIMEOUT_S
+        self._unpublished: dict[str, tuple[str, str]] = {}  # table -> database and label of a load that is not visible
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, f"{self.messages.name.lower()}-commit")
 
     # ---- hooks of a product
@@ -149,6 +154,16 @@ class ClusterSink(AlteringSink, ABC):
         self._discard_unfinished(mark)
         self._alterer.alter(table, steps)
 
+    # ---- keys
+
+    def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
+        """See ``KeyLister``. Raises also TargetMismatch - the keys cannot be read exactly."""
+        load = self._unpublished.get(table.name)
+        if load is not None and self._label_state(*load) == "COMMITTED":
+            raise self.messages.unavailable("a committed load is not visible yet", table=table.name, label=load[1])
+        self._unpublished.pop(table.name, None)
+        return self._keys.page(table, after, limit)
+
     # ---- ownership and checkpoints
 
     def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
@@ -211,7 +226,7 @@ class ClusterSink(AlteringSink, ABC):
                 for other in loads[number + 1 :]:
                     self._discard(other)
                 raise self.messages.loads_lost([label_for(load.name)])
-        self._await_visible(database_of(loads[-1]), label_of(loads[-1]))
+        self._await_visible(loads, label_of(loads[-1]))
 
     def _has_columns(self, loads: Sequence[PreparedLoad]) -> bool:
         """Return True if the table of ``loads`` still has all columns that they were written with."""
@@ -250,11 +265,18 @@ class ClusterSink(AlteringSink, ABC):
             self.messages.raise_refused(refusal, self._address.username, context)
         raise self.messages.unavailable(reason, **context)
 
-    def _await_visible(self, database: str, label: str) -> None:
-        """Wait for the newest load of a table. Versions follow the commit order, so earlier loads are visible too."""
+    def _await_visible(self, loads: Sequence[PreparedLoad], label: str) -> None:
+        """Wait for ``label``, the newest of ``loads``. Versions follow the commit order: earlier ones are visible too.
+
+        After the time limit, ``keys`` waits for it.
+        """
+        database, tables = database_of(loads[-1]), {load.table for load in loads}
+        self._unpublished |= dict.fromkeys(tables, (database, label))
         deadline = time.monotonic() + self._visible_timeout_s
         for pause in Backoff(0.02, 0.5):
             if self._label_state(database, label) != "COMMITTED":
+                for table in tables:
+                    self._unpublished.pop(table, None)
                 return
             if time.monotonic() > deadline:
                 text = "%s is committed and not visible yet; %s publishes it automatically"

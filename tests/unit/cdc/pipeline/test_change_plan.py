@@ -242,13 +242,67 @@ def test_plan_column_that_the_job_file_names_pauses_in_every_mode() -> None:
             planned((change,), mode=ChangeMode.EVOLVE, mapping=mapping)
 
 
-def test_plan_truncate_loads_again_or_pauses_by_mode() -> None:
-    rows = ChangeKind.TRUNCATE_TABLE
-    with pytest.raises(DdlStop, match="pause for truncate"):
-        planned((), rows=rows)
-    assert not planned((), rows=rows, mode=ChangeMode.IGNORE).tables[0].is_reloaded
-    with pytest.raises(DdlStop, match="cannot find the rows"):
-        planned((), rows=rows, mode=ChangeMode.EVOLVE)
+class ListingSink(AlteringSink):
+    """A sink that can list its keys."""
+
+    def keys(self, *_: object) -> None:
+        raise AssertionError("a plan reads no keys")
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION])
+@pytest.mark.parametrize("mode", [ChangeMode.LENIENT, ChangeMode.PAUSE])
+def test_plan_of_removed_rows_pauses_and_names_both_options(kind: ChangeKind, mode: ChangeMode) -> None:
+    with pytest.raises(DdlStop, match=f"pause for {kind.value}") as caught:
+        planned((), rows=kind, mode=mode, sink=ListingSink())
+    for action in ("apply", "ignore"):
+        assert f"{{{kind.value}: {action}}}" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION])
+def test_plan_of_ignored_rows_keeps_the_difference(kind: ChangeKind) -> None:
+    for arguments in ({"mode": ChangeMode.IGNORE}, {"kinds": {kind.value: ChangeAction.IGNORE}}):
+        (table,) = planned((), rows=kind, **arguments).tables  # type: ignore[arg-type]
+        assert table.steps == () and not table.is_reloaded and not table.deletes_orphans
+        assert table.columns_after == ColumnMap(kept_rows={kind.value: THERE})
+        assert table.actions == ((kind, "", ChangeAction.IGNORE),)
+
+
+def test_plan_truncate_empties_the_target_without_a_load() -> None:
+    kept = ColumnMap(kept_rows={"drop.partition": HERE})
+    plan = planned((), rows=ChangeKind.TRUNCATE_TABLE, mode=ChangeMode.EVOLVE, snapshot=None, column_map=kept)
+    assert texts(plan) == ["truncate >"]
+    (table,) = plan.tables
+    assert not table.is_reloaded and not table.deletes_orphans
+    assert table.columns_after == ColumnMap(), "rows that were kept before are removed too"
+
+
+def test_plan_dropped_partition_loads_again_and_deletes_orphans() -> None:
+    rows, evolve = ChangeKind.DROP_PARTITION, ChangeMode.EVOLVE
+    kept = ColumnMap(kept_rows={"truncate.table": HERE})
+    (table,) = planned((), rows=rows, mode=evolve, sink=ListingSink(), column_map=kept).tables
+    assert table.is_reloaded and table.deletes_orphans and table.steps == ()
+    assert table.columns_after == ColumnMap()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({}, "cannot find the rows"),
+        ({"sink": ListingSink(), "snapshot": None}, "no tables to load"),
+        (
+            {
+                "sink": ListingSink(),
+                "mapping": Mapping("shop.orders", "ods.orders", columns={"id": "id", "k": "id + 1"}, key=("id", "k")),
+            },
+            "a key column of ods.orders is an expression",
+        ),
+    ],
+)
+def test_plan_of_rows_that_cannot_be_found_pauses(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(DdlStop, match=why) as caught:
+        planned((), rows=ChangeKind.DROP_PARTITION, mode=ChangeMode.EVOLVE, **arguments)
+    if "tables" not in why:
+        assert "{drop.partition: ignore}" in caught.value.hint
 
 
 def test_plan_target_that_does_not_exist_has_no_steps() -> None:
@@ -343,7 +397,7 @@ def test_plan_of_a_table_that_ends_keeps_rows_and_never_says_applied(kind: Chang
     plan = table_plan(BEFORE, GONE, kind, ChangeMode.EVOLVE, sink=AlteringSink())
     assert (plan.steps, plan.is_reloaded, plan.deletes_orphans) == ((), False, False)
     assert plan.actions == ((kind, "", ChangeAction.IGNORE),)
-    assert plan.columns_after.rows_kept is kind
+    assert plan.columns_after.kept_rows.keys() == {kind.value}
     with pytest.raises(DdlStop, match=f"pause for {kind.value}"):
         table_plan(BEFORE, GONE, kind, ChangeMode.PAUSE)
 
@@ -351,8 +405,8 @@ def test_plan_of_a_table_that_ends_keeps_rows_and_never_says_applied(kind: Chang
 @pytest.mark.parametrize("rows", [ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE])
 def test_plan_of_a_table_created_again_removes_the_difference(rows: ChangeKind) -> None:
     before = GONE if rows is ChangeKind.CREATE_TABLE else BEFORE  # DROP_TABLE: CREATE OR REPLACE
-    plan = table_plan(before, OTHER, rows, column_map=ColumnMap(rows_kept=ChangeKind.DROP_TABLE))
-    assert (plan.is_reloaded, plan.deletes_orphans, plan.columns_after.rows_kept) == (True, True, None)
+    plan = table_plan(before, OTHER, rows, column_map=ColumnMap(kept_rows={"drop.table": HERE}))
+    assert (plan.is_reloaded, plan.deletes_orphans, plan.columns_after.kept_rows) == (True, True, {})
     assert plan.actions[0] == (ChangeKind.CREATE_TABLE, "", ChangeAction.APPLY)
     with pytest.raises(DdlStop, match="cannot find the rows"):
         table_plan(before, OTHER, rows, sink=AlteringSink())

@@ -8,7 +8,7 @@ from cdc.errors import CheckpointError, ErrorAction, SinkUnavailable, TargetLost
 from cdc.model.batch import LoadName, PreparedLoad, TargetState
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
-from cdc.model.schema_change import ChangeKind, ColumnMap
+from cdc.model.schema_change import ColumnMap
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.pipeline.targets import TargetFault, lost_targets_of, verify_targets
 from cdc.run_context import RunContext
@@ -237,10 +237,10 @@ def test_lost_target_text_names_fault_and_checkpoints():
 
 def test_reload_missing_ends_the_difference_of_a_dropped_table(store):
     sink, dropped = FakeSink(), TableSchema("shop", "orders", (), (), is_dropped=True)
-    kept = {f"shop.{table}": ColumnMap(rows_kept=ChangeKind.DROP_TABLE) for table in TABLES}
+    kept = {f"shop.{table}": ColumnMap(kept_rows={"drop.table": position(100)}) for table in TABLES}
     del sink.states["ods.orders"]
     store.save(a_checkpoint(5, schemas=(dropped, replace(dropped, table="items")), column_maps=kept))
     committed = verify(store, sink, reload_missing=True)
     assert [schema.table for schema in committed.schemas] == ["items"], "rows of orders are read again"
-    assert [name for name, one in committed.column_maps.items() if one.rows_kept] == ["shop.items"]
+    assert [name for name, one in committed.column_maps.items() if one.kept_rows] == ["shop.items"]
     assert committed.snapshots["shop.orders"].is_due

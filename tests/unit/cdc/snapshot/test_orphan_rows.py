@@ -53,6 +53,17 @@ def test_search_ends_at_time_limit_and_with_many_orphans(monkeypatch: pytest.Mon
     assert search.run(lambda after: key_page(NONE, after, 30), lambda page: page, 0.0).num_rows == 0 and search.is_done
 
 
+def test_search_cancelled_ends_after_its_page() -> None:
+    keys = pa.table({"id": list(range(100))})
+    search = OrphanSearch(None)
+
+    def page_after(after: pa.Table | None) -> pa.Table:
+        search.is_cancelled = after is not None
+        return key_page(keys, after, 10)
+
+    assert search.run(page_after, lambda page: page, 3600.0).num_rows == 20 and not search.is_done
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_key_pages_of_composite_keys_have_each_key_once(seed: int) -> None:
     draw = random.Random(seed)
