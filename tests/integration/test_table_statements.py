@@ -18,6 +18,7 @@ from cdc.state.sqlite import SqliteStore
 from tests.integration.test_schema_changes import JOB, _compare, _end
 
 CREATE = "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, note VARCHAR(20) NOT NULL, a INT)"
+DEADLOCK = 1213
 CUT_OVER = threading.Lock()  # gh-ost has applied all changes of the table when it renames it
 TRIGGERS = (
     "CREATE TRIGGER pt_osc_orders_del AFTER DELETE ON {d}.orders FOR EACH ROW "
@@ -72,9 +73,15 @@ def pt_osc(server: LocalServer, database: str, clauses: str, *, drop_swap: bool 
         pt_osc_begin(server, database, clauses)
     d = database
     names = ", ".join(one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_new"))
-    server.execute(
-        f"INSERT LOW_PRIORITY IGNORE INTO `{d}`._orders_new ({names}) SELECT {names} FROM `{d}`.orders LOCK IN SHARE MODE"
-    )
+    copy = f"INSERT LOW_PRIORITY IGNORE INTO `{d}`._orders_new ({names}) SELECT {names} FROM `{d}`.orders LOCK IN SHARE MODE"
+    while True:  # the tool repeats a copy that was chosen as the victim of a deadlock with a writer
+        try:
+            server.execute(copy)
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != DEADLOCK:
+                raise
+        else:
+            break
     if drop_swap:
         server.execute(f"DROP TABLE IF EXISTS `{d}`.orders", f"RENAME TABLE `{d}`._orders_new TO `{d}`.orders")
         return
