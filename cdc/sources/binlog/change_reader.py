@@ -7,16 +7,14 @@ they must be certain by themselves; then the rows confirm them, because the deco
 
 from __future__ import annotations
 
-import datetime
-from dataclasses import replace
-
 from cdc.errors import SchemaMismatch, SourceUnavailable
-from cdc.model.schema import Kind, TableSchema
-from cdc.model.schema_change import ColumnChange, Fill, FillKind, SchemaChange, TableChange
+from cdc.model.schema import TableSchema
+from cdc.model.schema_change import SchemaChange, TableChange
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.column_definition import TEXTS, Dialect
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import confirmed, read_changes
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
@@ -45,18 +43,19 @@ class ChangeReader:
                 dialect=_dialect(statement),
                 fold_case=self._history.fold_case,
             )
-            changes = [_timed(one, statement.timestamp) for one in found if self._is_mapped(one)]
+            changes = [one for one in found if self._is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
                 return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
             if not all(one.before.columns for one in changes):
                 return "the columns before the statement are not known"
-            confirmed_changes = self._confirmed(statement, changes)
+            time = StatementTime(statement.timestamp, statement.microseconds, statement.time_zone)
+            tables = with_time(self._confirmed(statement, changes), time, self._history.connect)
         except Unreadable as error:
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"
-        return SchemaChange(statement.sql, statement.before, statement.after, tuple(confirmed_changes))
+        return SchemaChange(statement.sql, statement.before, statement.after, tuple(tables))
 
     def _known(self, database: str, table: str) -> TableSchema | None:
         return self._history.current((database, table)) if self._history.maps(database, table) else None
@@ -92,6 +91,7 @@ def _dialect(statement: Statement) -> Dialect:
         ansi_quotes=statement.ansi_quotes,
         backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
         real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
+        time_zone=statement.time_zone,
     )
 
 
@@ -103,19 +103,3 @@ def _certain(change: TableChange) -> TableChange:
         if column.kind in TEXTS and not column.charset:
             raise Unreadable(f"the character set of column {column.name} is not known")
     return change
-
-
-def _timed(change: TableChange, timestamp: int) -> TableChange:
-    """Return ``change`` with the time of the statement as the value of new TIMESTAMP columns, in whole seconds."""
-    return replace(change, columns=tuple(_timed_column(one, timestamp) for one in change.columns))
-
-
-def _timed_column(change: ColumnChange, timestamp: int) -> ColumnChange:
-    column = change.new
-    if change.fill.kind is not FillKind.STATEMENT_TIME or column is None:
-        return change
-    # the zone of the session, which DATETIME and DATE have, and fractions are not read: these tables are loaded again
-    if column.kind is not Kind.TIMESTAMP or column.fsp:
-        return change
-    text = datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return replace(change, fill=Fill(FillKind.LITERAL, text.encode()))
