@@ -107,8 +107,8 @@ def _notes(change: TableChange) -> Iterator[str]:
         if one.fill.kind is FillKind.STATEMENT_TIME and one.new is not None:
             zone = "" if one.new.kind is Kind.TIMESTAMP else " in the time zone of its session"
             yield (
-                f"existing rows of {one.new.name} get the time of the statement{zone}, which the preview does not know. "
-                "If the binlog and the server do not tell it exactly, the job loads the table again."
+                f"existing rows of {one.new.name} get the time of the statement{zone}, which the preview does not "
+                "know. If binlog and server do not give its exact value, the job loads the table again."
             )
 
 
