@@ -18,7 +18,7 @@ from dataclasses import replace
 from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
 from cdc.model.arrow_types import widens
 from cdc.model.fill_values import fill_scalar
-from cdc.model.schema import Column, TableSchema
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
@@ -35,6 +35,7 @@ from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable, can_alter, can_list_keys
 
+_INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
 
@@ -126,7 +127,7 @@ class _TablePlanner:
         self._mapping = mapping
         self._change = change
         self._checkpoint_id = checkpoint_id
-        self._keys = {name.casefold() for name in change.before.key}
+        self._keys = {name.casefold() for name in (*change.before.key, *mapping.key)}
         self._pending = set(change.columns)
         self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
 
@@ -231,18 +232,25 @@ class _TablePlanner:
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
         if is_same and not change.changes_values:
             return
-        self._action(change.kind, old.name)
-        if old.arrow != new.arrow:
-            if not widens(old.arrow, new.arrow):
-                if widens(new.arrow, old.arrow):
-                    raise PlanRefused(f"{old.name} becomes narrower: {old.type} to {new.type}", _LOAD_AGAIN)
-                raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
-            if old.name.casefold() in self._keys:
-                raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
+        if self._action(change.kind, old.name) is ChangeAction.IGNORE:
+            raise PlanRefused(f"{change.kind.value} cannot be ignored: rows of the new type need not match the target")
+        if {old.name.casefold(), target.casefold()} & self._keys:
+            self._check_key(change)
+        if widens(old.arrow, new.arrow):
             self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
-        elif not can_be_null(old) and can_be_null(new):
-            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, new))
+        elif old.arrow != new.arrow and not widens(new.arrow, old.arrow):
+            raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
+        elif not can_be_null(old) and can_be_null(new):  # the target keeps a type that is wider than the new one
+            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, replace(old, nullable=True)))
         self.is_reloaded |= change.changes_values
+
+    def _check_key(self, change: ColumnChange) -> None:
+        """Raise PlanRefused for a key column that does not become a wider integer with the same values."""
+        old, new = _known(change.old), _known(change.new)
+        if change.changes_values:
+            raise PlanRefused(f"values of the key column {old.name} can have changed", _LOAD_AGAIN)
+        if old.arrow != new.arrow and not {old.kind, new.kind} <= _INTEGERS:
+            raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
 
     # parts
 
