@@ -94,6 +94,7 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
     run = context.run
     if table.steps and not context.sink.target_states(run.job, run.incarnation, [table.target]):
         return replace(table, steps=())  # the target is created with the new columns when its first rows arrive
+    table = _with_lengths(context, table)
     steps = alter_steps(table.steps, table)
     if steps:
         sink = context.sink
@@ -114,6 +115,30 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
             "existing rows get values that only the source has, and this source has no tables to load them from"
         )
     return table
+
+
+def _with_lengths(context: RunContext, table: PlannedTable) -> PlannedTable:
+    """Return ``table`` with those changes of a length, such as that of VARCHAR, that the sink has in its own type."""
+    lengths = [step for step in table.steps if _is_length(step)]
+    if not lengths:
+        return table
+    sink, before = context.sink, target_before(context, table)
+    renamed = {step.new_name for step in table.steps if step.action == AlterAction.RENAME.value}
+    needed = [
+        step
+        for step in lengths
+        if can_alter(sink) and (step.old_name in renamed or sink.check_steps(before, alter_steps([step], table)))
+    ]
+    mapping = context.routes.mapping_for(table.before.database, table.before.table)
+    if needed and mapping is not None and mapping.changes.action(ChangeKind.ALTER_TYPE) is not ChangeAction.APPLY:
+        raise PlanRefused(f"{needed[0].old_name} becomes longer, and `schema_changes` does not apply changes of types")
+    return replace(table, steps=tuple(step for step in table.steps if step in needed or step not in lengths))
+
+
+def _is_length(step: PlannedStep) -> bool:
+    """Return whether ``step`` changes a column without its Arrow type."""
+    is_widen = step.action == AlterAction.WIDEN.value
+    return is_widen and step.old is not None and step.new is not None and step.old.arrow == step.new.arrow
 
 
 class _TablePlanner:
@@ -171,8 +196,7 @@ class _TablePlanner:
         if action is ChangeAction.IGNORE:
             self._map(column.name, None)
             return
-        names = {one.casefold(): one for one in self.column_map.kept}
-        kept_name = names.get(column.name.casefold())
+        kept_name = {one.casefold(): one for one in self.column_map.kept}.get(column.name.casefold())
         if kept_name is not None:
             self._move_away(kept_name)
         if change.fill.kind in _LOADED:
@@ -230,8 +254,10 @@ class _TablePlanner:
         if target is None:
             return
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
-        if is_same and not change.changes_values:
-            return
+        if is_same:
+            self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))  # see ``_with_lengths``
+            if not change.changes_values:
+                return
         if self._action(change.kind, old.name) is ChangeAction.IGNORE:
             raise PlanRefused(f"{change.kind.value} cannot be ignored: rows of the new type need not match the target")
         if {old.name.casefold(), target.casefold()} & self._keys:
@@ -240,8 +266,9 @@ class _TablePlanner:
             self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
         elif old.arrow != new.arrow and not widens(new.arrow, old.arrow):
             raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
-        elif not can_be_null(old) and can_be_null(new):  # the target keeps a type that is wider than the new one
-            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, replace(old, nullable=True)))
+        elif not can_be_null(old) and can_be_null(new):
+            wide = new if old.arrow == new.arrow else replace(old, nullable=True)
+            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, wide))
         self.is_reloaded |= change.changes_values
 
     def _check_key(self, change: ColumnChange) -> None:
@@ -305,8 +332,7 @@ _LOAD_AGAIN = "Load the table into a new target, or drop the target and run `cdc
 
 def _frees(change: ColumnChange, name: str) -> bool:
     """Return whether ``change`` renames the column ``name``."""
-    is_rename = change.kind is ChangeKind.RENAME_COLUMN and change.old is not None
-    return is_rename and _known(change.old).name.casefold() == name.casefold()
+    return change.kind is ChangeKind.RENAME_COLUMN and _known(change.old).name.casefold() == name.casefold()
 
 
 def _has(schema: TableSchema, column: Column) -> bool:

@@ -42,6 +42,9 @@ RENAMED = ColumnChange(ChangeKind.RENAME_COLUMN, A, replace(A, name="b"))
 WIDER = replace(A, kind=Kind.BIGINT, type="bigint")
 WIDENED = ColumnChange(ChangeKind.ALTER_TYPE, A, WIDER)
 
+TEXT = replace(A, kind=Kind.VARCHAR, type="varchar(20)", length=20)
+LONGER = ColumnChange(ChangeKind.ALTER_TYPE, replace(TEXT, type="varchar(10)", length=10), TEXT)
+
 
 class AlteringSink:
     """A sink with one table, which accepts every step unless ``refuses`` has its action."""
@@ -178,9 +181,22 @@ def test_plan_step_that_the_sink_refuses_pauses() -> None:
 
 
 def test_plan_type_with_the_same_values_has_no_step() -> None:
-    longer = replace(A, kind=Kind.VARCHAR, type="varchar(20)", length=20)
-    change = ColumnChange(ChangeKind.ALTER_TYPE, replace(longer, length=10), longer)
-    assert texts(planned((change,), mode=ChangeMode.PAUSE)) == []
+    assert texts(planned((LONGER,), mode=ChangeMode.PAUSE)) == []
+
+
+class LengthSink(AlteringSink):
+    """A sink whose types have a length, as those of Doris and StarRocks."""
+
+    def check_steps(self, _: object, steps: list[Any]) -> tuple[Finding, ...]:
+        return tuple(
+            Finding("It rewrites rows.", "Expect it.", fatal=False) for one in steps if one.action.value == "widen"
+        )
+
+
+def test_plan_longer_text_widens_a_target_that_has_lengths() -> None:
+    assert texts(planned((LONGER,), sink=LengthSink())) == ["widen a>a"]
+    with pytest.raises(DdlStop, match="a becomes longer"):
+        planned((LONGER,), sink=LengthSink(), mode=ChangeMode.PAUSE)
 
 
 def test_plan_changed_values_load_the_table_again() -> None:
