@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,10 +10,11 @@ from cdc.errors import DdlStop
 from cdc.job.wiring import Components
 from cdc.model.change_record import RecordedTable
 from cdc.model.position import BinlogPosition
-from cdc.model.schema import TableSchema
-from cdc.model.schema_change import ChangeKind, PlannedTable, SchemaChange
+from cdc.model.schema import Kind, TableSchema
+from cdc.model.schema_change import ChangeKind, FillKind, PlannedTable, SchemaChange, TableChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
 from cdc.pipeline.change_plan import alter_steps, plan_change, target_before
@@ -32,6 +33,7 @@ class PreviewedTable:
 
     change: RecordedTable
     costs: tuple[str, ...]  # of steps that write all rows again
+    notes: tuple[str, ...] = ()  # what only the statement in the binlog says
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,17 @@ def preview_statement(
     context = cast(RunContext, parts)
     names = ", ".join(dict.fromkeys(one.before.name for one in mapped))
     stop = DdlStop(f"The statement changes {names}.", hint="Change the target yourself, then run `cdc resume NAME`.")
-    change = SchemaChange(statement, _NOWHERE, _NOWHERE, mapped)
+    # the event of the statement will have its time, so plan with any time
+    timed = with_time(list(mapped), StatementTime(0, 0, "+00:00"), None)
+    change = SchemaChange(statement, _NOWHERE, _NOWHERE, tuple(timed))
     try:
         plan = plan_change(context, change, checkpoint.id + 1 if checkpoint else 1, stop)
     except DdlStop as refused:
         return Preview(statement, refused.message, refused.hint, ())
     # a comment or an index changes a table, but nothing that the job reads
     changed = [one for one in plan.tables if one.actions or one.steps or one.is_reloaded]
-    return Preview(statement, None, None, tuple(_previewed(context, one) for one in changed))
+    notes = {one.before.name: tuple(_notes(one)) for one in mapped}
+    return Preview(statement, None, None, tuple(_previewed(context, one, notes[one.source]) for one in changed))
 
 
 def _known(content: Content) -> TableSchema:
@@ -112,7 +117,17 @@ def _known(content: Content) -> TableSchema:
     return content.schema
 
 
-def _previewed(context: RunContext, table: PlannedTable) -> PreviewedTable:
+def _notes(change: TableChange) -> Iterator[str]:
+    for one in change.columns:
+        if one.fill.kind is FillKind.STATEMENT_TIME and one.new is not None:
+            zone = "" if one.new.kind is Kind.TIMESTAMP else " in the time zone of its session"
+            yield (
+                f"existing rows of {one.new.name} get the time of the statement{zone}, which the preview does not "
+                "know. If binlog and server do not give its exact value, the job loads the table again."
+            )
+
+
+def _previewed(context: RunContext, table: PlannedTable, notes: tuple[str, ...]) -> PreviewedTable:
     steps, sink = alter_steps(table.steps, table), context.sink
     findings = sink.check_steps(target_before(context, table), steps) if steps and can_alter(sink) else ()
-    return PreviewedTable(RecordedTable.of(table), tuple(one.problem for one in findings))
+    return PreviewedTable(RecordedTable.of(table), tuple(one.problem for one in findings), notes)

@@ -120,6 +120,7 @@ def preview_view(preview: Preview, console: Console) -> None:
         steps = [(" -> ".join(dict.fromkeys(filter(None, (step.old, step.new)))), step.action) for step in change.steps]
         lines += [f"  step {number}: {action} {names}".rstrip() for number, (names, action) in enumerate(steps, 1)]
         lines += [f"  cost: {cost}" for cost in one.costs]
+        lines += [f"  note: {note}" for note in one.notes]
     lines = lines or ["The statement changes no column and no row that the job reads. The job would continue."]
     for line in lines:
         console.print(_printable(line), markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ Source: MySQL manual, "Data Types"; docs/reference/types.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ class Column:
     comment: str = ""
     generated: bool = False
     visible: bool = True
+    auto_increment: bool = field(default=False, compare=False)  # False: also if only row metadata is known
 
     @property
     def arrow(self) -> pa.DataType:
@@ -88,6 +89,7 @@ class CopyStatement:
     ansi_quotes: bool
     mariadb: bool
     sql_mode: int | None
+    time_zone: str = ""  # the session's; "": not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,8 @@ def _type_change(old: Column, new: NewColumn) -> ColumnChange | None:
     renamed = replace(old, name=new.column.name)
     definition = new.definition
     # a new expression, or numbers in place of zeros in a column that was not AUTO_INCREMENT before
-    is_computed = definition is not None and (definition.generated or definition.auto_increment)
+    numbers_zeros = new.column.auto_increment and not old.auto_increment
+    is_computed = definition is not None and (definition.generated or numbers_zeros)
     if is_same_type(old, new.column) and not is_computed:
         return None
     changes_values = is_computed or can_change_values(old, new.column)

@@ -207,6 +207,7 @@ def _column(row: dict[str, Any]) -> Column:
         comment=_text(row["remark"]),
         generated=bool(_text(row["expression"])) and "GENERATED" in extra and "ROW " not in _text(row["expression"]),
         visible="INVISIBLE" not in extra,
+        auto_increment="AUTO_INCREMENT" in extra,
     )
 
 

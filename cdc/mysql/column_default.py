@@ -17,6 +17,7 @@ from cdc.model.schema import Column, Kind
 from cdc.model.schema_change import Fill, FillKind
 from cdc.mysql.column_definition import ColumnDefinition, Dialect
 from cdc.mysql.ddl_tokens import Token, text_of
+from cdc.mysql.statement_time import offset_of
 
 BY_ROW = Fill(FillKind.BY_ROW)
 _NOW = ("NOW", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP")
@@ -26,7 +27,6 @@ _DATE = r"(\d{4})-(\d\d)-(\d\d)"
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?"
 _DATETIME = re.compile(rf"{_DATE}(?:[ T]{_TIME})?", re.ASCII)
 _DURATION = re.compile(r"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
-_OFFSET = re.compile(r"([+-])(\d\d):(\d\d)")
 # the charsets in which Python's codec has exactly the characters of the server's charset
 _CODECS = {"utf8mb4": "utf-8", "latin1": "cp1252", "ascii": "ascii", "utf16": "utf-16", "utf16le": "utf-16-le"}
 _NOT_ASCII = ("swe7", "binary")  # an ASCII character may be another byte, or the text has no characters
@@ -74,12 +74,13 @@ def _without_brackets(tokens: Sequence[Token]) -> Sequence[Token]:
 
 def _is_statement_time(tokens: Sequence[Token], column: Column) -> bool:
     words = [token.word for token in tokens]
-    if column.kind is Kind.DATE:
-        return words in (["CURRENT_DATE"], ["CURRENT_DATE", "(", ")"], ["CURDATE", "(", ")"])
-    if column.kind not in (Kind.DATETIME, Kind.TIMESTAMP) or words[0] not in _NOW:
+    if column.kind is Kind.DATE and words in (["CURRENT_DATE"], ["CURRENT_DATE", "(", ")"], ["CURDATE", "(", ")"]):
+        return True
+    if column.kind not in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP) or words[0] not in _NOW:
         return False
     digits = words[2] if len(words) == 4 else "0"
-    return words[1:] in ([], ["(", ")"], ["(", digits, ")"]) and digits == str(column.fsp)
+    is_call = words[1:] in ([], ["(", ")"], ["(", digits, ")"])
+    return is_call and (column.kind is Kind.DATE or digits == str(column.fsp))
 
 
 def _type_default(column: Column) -> bytes | None:
@@ -265,11 +266,10 @@ def _moment(literal: _Literal, column: Column, dialect: Dialect) -> bytes | None
 
 def _offset(time_zone: str) -> timedelta:
     """Return the offset of a time zone from UTC. Named zones may have changes that the server does not know."""
-    found = _OFFSET.fullmatch("+00:00" if time_zone == "UTC" else time_zone)
-    if found is None:
+    offset = offset_of(time_zone)
+    if offset is None:
         raise _Uncertain
-    offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
-    return offset if found[1] == "+" else -offset
+    return offset
 
 
 def _fraction(digits: str, fsp: int) -> bytes:

@@ -280,6 +280,7 @@ def _column(found: ColumnDefinition, base: str, arguments: Sequence[Token]) -> C
         comment=found.comment,
         generated=found.generated,
         visible=found.visible,
+        auto_increment=found.auto_increment,
     )
 
 

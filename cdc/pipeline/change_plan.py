@@ -19,7 +19,7 @@ from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
 from cdc.model.arrow_types import widens
 from cdc.model.fill_values import fill_scalar
 from cdc.model.position import Position
-from cdc.model.schema import Column, TableSchema
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
@@ -37,6 +37,7 @@ from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable, can_alter, can_list_keys
 
+_INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
 
@@ -109,6 +110,7 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
         if not table.deletes_orphans:
             return replace(table, steps=())
         table = replace(table, steps=(), deletes_orphans=False)
+    table = _with_lengths(context, table)
     steps = alter_steps(table.steps, table)
     if steps:
         sink = context.sink
@@ -133,6 +135,30 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
     return table
 
 
+def _with_lengths(context: RunContext, table: PlannedTable) -> PlannedTable:
+    """Return ``table`` with those changes of a length, such as that of VARCHAR, that the sink has in its own type."""
+    lengths = [step for step in table.steps if _is_length(step)]
+    if not lengths:
+        return table
+    sink, before = context.sink, target_before(context, table)
+    renamed = {step.new_name for step in table.steps if step.action == AlterAction.RENAME.value}
+    needed = [
+        step
+        for step in lengths
+        if can_alter(sink) and (step.old_name in renamed or sink.check_steps(before, alter_steps([step], table)))
+    ]
+    mapping = context.routes.mapping_for(table.before.database, table.before.table)
+    if needed and mapping is not None and mapping.changes.action(ChangeKind.ALTER_TYPE) is not ChangeAction.APPLY:
+        raise PlanRefused(f"{needed[0].old_name} becomes longer, and `schema_changes` does not apply changes of types")
+    return replace(table, steps=tuple(step for step in table.steps if step in needed or step not in lengths))
+
+
+def _is_length(step: PlannedStep) -> bool:
+    """Return whether ``step`` changes a column without its Arrow type."""
+    is_widen = step.action == AlterAction.WIDEN.value
+    return is_widen and step.old is not None and step.new is not None and step.old.arrow == step.new.arrow
+
+
 class _TablePlanner:
     """Finds the steps of one table, change by change."""
 
@@ -145,7 +171,7 @@ class _TablePlanner:
         self._change = change
         self._checkpoint_id = checkpoint_id
         self._last = last
-        self._keys = {name.casefold() for name in change.before.key}
+        self._keys = {name.casefold() for name in (*change.before.key, *mapping.key)}
         self._pending = set(change.columns)
         self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
         self._renamed: set[str] = set()  # new names; an exchange gives the old name of a column to another one
@@ -281,20 +307,30 @@ class _TablePlanner:
         if target is None:
             return
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
-        if is_same and not change.changes_values:
-            return
-        self._action(change.kind, old.name)
-        if old.arrow != new.arrow:
-            if not widens(old.arrow, new.arrow):
-                if widens(new.arrow, old.arrow):
-                    raise PlanRefused(f"{old.name} becomes narrower: {old.type} to {new.type}", _LOAD_AGAIN)
-                raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
-            if old.name.casefold() in self._keys:
-                raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
+        if is_same:
+            self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))  # see ``_with_lengths``
+            if not change.changes_values:
+                return
+        if self._action(change.kind, old.name) is ChangeAction.IGNORE:
+            raise PlanRefused(f"{change.kind.value} cannot be ignored: rows of the new type need not match the target")
+        if {old.name.casefold(), target.casefold()} & self._keys:
+            self._check_key(change)
+        if widens(old.arrow, new.arrow):
             self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
+        elif old.arrow != new.arrow and not widens(new.arrow, old.arrow):
+            raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
         elif not can_be_null(old) and can_be_null(new):
-            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, new))
+            wide = new if old.arrow == new.arrow else replace(old, nullable=True)
+            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, wide))
         self.is_reloaded |= change.changes_values
+
+    def _check_key(self, change: ColumnChange) -> None:
+        """Raise PlanRefused for a key column that does not become a wider integer with the same values."""
+        old, new = _known(change.old), _known(change.new)
+        if change.changes_values:
+            raise PlanRefused(f"values of the key column {old.name} can have changed", _LOAD_AGAIN)
+        if old.arrow != new.arrow and not {old.kind, new.kind} <= _INTEGERS:
+            raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
 
     # parts
 
@@ -363,8 +399,7 @@ def _keep_rows_hint(table: PlannedTable) -> str:
 
 def _frees(change: ColumnChange, name: str) -> bool:
     """Return whether ``change`` renames the column ``name``."""
-    is_rename = change.kind is ChangeKind.RENAME_COLUMN and change.old is not None
-    return is_rename and _known(change.old).name.casefold() == name.casefold()
+    return change.kind is ChangeKind.RENAME_COLUMN and _known(change.old).name.casefold() == name.casefold()
 
 
 def _has(schema: TableSchema, column: Column) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cdc.errors import DdlStop
@@ -54,7 +54,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
         sequence=committed.sequence,
         closed_by=CloseReason.SCHEMA_CHANGE,
         counts=committed.counts,
-        snapshots={**_existing(committed, change), **_loads(plan)},
+        snapshots={**_continued(_existing(committed, change), plan), **_loads(plan)},
         targets=committed.targets,
         sink=committed.sink,
         left_out=context.routes.left_out,
@@ -92,6 +92,15 @@ def _existing(committed: Checkpoint, change: SchemaChange) -> dict[str, TableSna
         if table.after.is_dropped and (table.after.database, table.after.table) not in copied
     }
     return {name: one for name, one in committed.snapshots.items() if name not in ended}
+
+
+def _continued(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict[str, TableSnapshot]:
+    """Return running snapshots after the change. Bounds are texts, and stay valid for a key of a wider type.
+
+    A compared key of the target has the types before the change, so the search for orphan rows begins again.
+    """
+    changed = {table.source for table in plan.tables if table.steps}
+    return {name: replace(one, compared_key=None) if name in changed else one for name, one in snapshots.items()}
 
 
 def _loads(plan: ChangePlan) -> dict[str, TableSnapshot]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.errors import TargetMismatch
+from cdc.model.arrow_types import widens
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn
 
 _BATCH_ROWS, _BATCH_BYTES = 1 << 17, 16 << 20  # of the values of added columns: a fill can be a long text
@@ -76,6 +77,8 @@ def alter_plan(
 
 def can_widen(old: pa.DataType, new: pa.DataType) -> bool:
     """Return whether each value of ``old`` is exactly one value of ``new``."""
+    if old == new:
+        return True
     types = pa.types
     if types.is_signed_integer(old):
         digits = {8: 3, 16: 5, 32: 10, 64: 19}[old.bit_width]
@@ -89,7 +92,7 @@ def can_widen(old: pa.DataType, new: pa.DataType) -> bool:
         return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
     if types.is_date32(old):
         return bool(new == pa.timestamp("us"))
-    return bool(old == new or (types.is_float32(old) and types.is_float64(new)))
+    return bool(types.is_float32(old) and types.is_float64(new))
 
 
 @dataclass(slots=True)
@@ -159,23 +162,25 @@ class _Planner:
         before, after = _present(step.before), _present(step.after)
         position = self._require(after.name)
         found = self.plan.columns[position]
-        widens = found.column.arrow != after.arrow
+        arrow = found.column.arrow
+        is_wider = not _holds(arrow, after.arrow)
         relaxes = after.nullable and not found.column.nullable
-        if widens:
+        for old in (before.arrow, arrow) if is_wider else (before.arrow,):
+            if not can_widen(old, after.arrow):
+                raise self._error(after.name, f"Column {after.name} cannot be changed from {old} to {after.arrow}.")
+        if is_wider:
             self._require_type(found, before)
-            if not can_widen(before.arrow, after.arrow):
-                problem = f"Column {after.name} cannot be changed from {before.arrow} to {after.arrow}."
-                raise self._error(after.name, problem)
+            arrow = after.arrow
         if relaxes:
             self._refuse_key(after, "made nullable")
         nullable = found.column.nullable or after.nullable
         # a fill that an earlier step of this plan added becomes a value of the new type
-        fill = found.fill.cast(after.arrow) if found.fill is not None else None
+        fill = found.fill.cast(arrow) if found.fill is not None else None
         self.plan.columns[position] = replace(
-            found, column=replace(found.column, arrow=after.arrow, nullable=nullable), fill=fill
+            found, column=replace(found.column, arrow=arrow, nullable=nullable), fill=fill
         )
-        if widens or relaxes:
-            self._note(rewrites=widens and (found.source is not None or fill is not None))
+        if is_wider or relaxes:
+            self._note(rewrites=is_wider and (found.source is not None or fill is not None))
 
     def _note(self, *, rewrites: bool) -> None:
         self.plan.changed = True
@@ -198,7 +203,7 @@ class _Planner:
         return position
 
     def _require_type(self, found: PlannedColumn, expected: TargetColumn) -> None:
-        if found.column.arrow != expected.arrow:
+        if not _holds(found.column.arrow, expected.arrow):
             problem = f"Column {expected.name} is {found.column.arrow} in the table, but {expected.arrow} is expected."
             raise self._error(expected.name, problem)
 
@@ -209,6 +214,11 @@ class _Planner:
     def _error(self, column: str, problem: str) -> TargetMismatch:
         hint = "Alter the target by hand, or load it again into another `target`; then run `cdc resume`."
         return _mismatch(self.table, problem, hint, column)
+
+
+def _holds(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Return whether a column has the expected type, or a wider one that it kept when the source became narrower."""
+    return found == expected or widens(expected, found)
 
 
 def _mismatch(table: str, problem: str, hint: str, column: str) -> TargetMismatch:

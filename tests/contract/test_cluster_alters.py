@@ -493,6 +493,19 @@ def test_lost_connection_between_statements_is_opened_again(cluster: Any, with_n
     assert len(cluster.faults.struck) == 1 and alters(cluster) == ["FINISHED"] * 2
 
 
+def test_wide_column_takes_rows_of_a_narrower_source_and_is_renamed(cluster: Any, with_n: Any) -> None:
+    """A source column that becomes narrower changes nothing in the target, and later steps know the wide column."""
+    with_n.alter(WITH_N, [WIDEN], mark_of(3))
+    load_n(with_n, WITH_N, 7, 4)
+    assert not [one for one in with_n.check([WITH_N]) if one.fatal]
+    renamed = AlterStep(AlterAction.RENAME, INT, replace(INT, name="m"))
+    again = AlterStep(AlterAction.WIDEN, renamed.after, replace(LONG, name="m"))
+    assert not [one for one in with_n.check_steps(WITH_N, [renamed, again]) if one.fatal]
+    with_n.alter(WITH_N, [renamed, again], mark_of(5))
+    assert described(cluster)["m"][0].lower() == "bigint"
+    assert cluster.rows("SELECT m FROM ods.orders WHERE id = 7") == [(7,)]
+
+
 def test_key_column_change_is_fatal_in_check(sink: Any) -> None:
     key = TABLE.columns[0]
     for step in (

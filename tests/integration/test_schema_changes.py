@@ -129,6 +129,62 @@ def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
         job.stop()
 
 
+TYPES = """CREATE TABLE orders (id INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, n BIGINT NOT NULL,
+  price DECIMAL(12,4), ratio DOUBLE, large BIGINT UNSIGNED, count INT, at DATETIME(6), text VARCHAR(20), kind ENUM('a', 'b'))"""
+# each one changes values without row events, or the key
+TYPE_CHANGES = (
+    "MODIFY id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT",
+    "MODIFY n SMALLINT, MODIFY price DECIMAL(6,2), MODIFY ratio FLOAT",
+    "MODIFY large INT, MODIFY count INT UNSIGNED, MODIFY at DATETIME(2), MODIFY text VARCHAR(3)",
+    "RENAME COLUMN n TO m, MODIFY price DECIMAL(5,1), MODIFY kind ENUM('b', 'x')",
+    "MODIFY m BIGINT, MODIFY price DECIMAL(14,4), MODIFY ratio DOUBLE NOT NULL",
+    "DROP COLUMN large, ADD COLUMN seen DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3)",
+)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_job_follows_changes_of_types_that_change_values(kind, request, tmp_path):
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    columns, row = (
+        "price, ratio, count, at, text, kind",
+        "{n} / 7, {n} / 8, {n} % 90, NOW(6), CONCAT('text ', {n}), 'b'",
+    )
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+02:00'")
+        cursor.execute(TYPES)
+        cursor.execute(f"INSERT INTO orders (n, large, {columns}) {NUMBERS} SELECT -i * 200, POW(2, i % 60), "
+                       f"{row.format(n='i')} FROM r")  # fmt: skip
+        connection.commit()
+        port, file = free_port(), tmp_path / "job.yaml"
+        file.write_text(JOB.format(port=server.port, database=database, status=port, changes="lenient"))
+        with JobProcess(file, home=tmp_path / "state", port=port) as job:
+            job.start()
+            job.wait_for("loaded", _is_done(server), 120)
+            for number, clauses in enumerate(TYPE_CHANGES):
+                cursor.execute(f"UPDATE orders SET count = count + 1 WHERE id % 50 = {number}")
+                cursor.execute(f"ALTER TABLE orders {clauses}")
+                integer = "n" if number < 3 else "m"
+                key = 10_000_000_000 + number if number else 4_000_000_000
+                for n in range(3):
+                    values = row.format(n=n)
+                    cursor.execute(
+                        f"INSERT INTO orders (id, {integer}, {columns}) VALUES ({key + 9 * n}, {n}, {values})"
+                    )
+                cursor.execute(f"DELETE FROM orders WHERE id % 50 = {number + 20}")
+                connection.commit()
+                if number != 2:
+                    status = job.wait_for(f"change {number}", _is_done(server), 120)
+                    but = ["large"] if number == 5 else []
+                    _compare(server, database, tmp_path, but=but)
+            assert status["schema_changes"]["applied"] == len(TYPE_CHANGES)
+            found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").drop_columns(["large"])
+            assert found == proof.read_mysql(server, f"{database}.orders", found.schema).sort_by("id")
+            kinds = {field.name: str(field.type) for field in found.schema}
+            assert (kinds["id"], kinds["m"], kinds["count"]) == ("decimal128(20, 0)", "int64", "int64")
+            job.stop()
+
+
 def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, database, tmp_path):
     with mysql.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20) NOT NULL, a INT, b INT)")

@@ -20,6 +20,8 @@ CHANGES = (
     "RENAME COLUMN plain TO simple",
     "MODIFY COLUMN five BIGINT NOT NULL",
     "DROP COLUMN label",
+    "MODIFY COLUMN note VARCHAR(200)",
+    "MODIFY COLUMN five INT NOT NULL",  # the target keeps BIGINT, and the table is loaded again
 )
 
 

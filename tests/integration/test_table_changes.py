@@ -249,3 +249,29 @@ def test_new_auto_increment_renumbers_zero(kind, request):
         cursor.execute("ALTER TABLE t MODIFY v BIGINT NOT NULL AUTO_INCREMENT COMMENT 'as before', FORCE")
         cursor.execute("SELECT v FROM t WHERE id = 1")
         assert cursor.fetchall() == ((0,),)
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_wider_auto_increment_key_keeps_its_values(kind, request):
+    """A key that was AUTO_INCREMENT before keeps even a zero; a key that becomes AUTO_INCREMENT does not."""
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    statement = "ALTER TABLE {} MODIFY id BIGINT NOT NULL AUTO_INCREMENT"
+    with server.connect(database) as connection, connection.cursor() as cursor, Server(_endpoint(server)) as asked:
+        cursor.execute("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
+        cursor.execute("CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)")
+        cursor.execute("CREATE TABLE plain (id INT PRIMARY KEY)")
+        for table, keeps in (("t", True), ("plain", False)):
+            cursor.execute(f"INSERT INTO {table} VALUES (0), (5)")
+            before = table_schemas(asked, [(database, table)])[database, table]
+            (change,) = read_changes(
+                statement.format(table), database=database, schema_of=lambda *_, now=before: now, dialect=_dialect(kind)
+            )
+            cursor.execute("SET sql_mode = ''")
+            cursor.execute(statement.format(table))
+            change = confirmed(change, table_schemas(asked, [(database, table)])[database, table])
+            cursor.execute(f"SELECT id FROM {table} ORDER BY id")
+            assert (cursor.fetchall()[0] == (0,)) is keeps
+            assert not change.key_changed and [one.changes_values for one in change.columns] == [not keeps]
+            assert change.after.columns[0].auto_increment
+            cursor.execute("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")

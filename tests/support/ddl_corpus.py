@@ -95,7 +95,7 @@ BARE = (
     "DATETIME", "DATE", "TIMESTAMP", "TIMESTAMP(3)", "INT1", "INT8", "MIDDLEINT", "VARCHARACTER(5)",
 )  # fmt: skip
 VALUES = {
-    "TINYINT": "(1,-5),(2,127)", "SMALLINT UNSIGNED": "(1,0),(2,65535)", "INT": "(1,0),(2,-7)", "BIGINT": "(1,4)",
+    "TINYINT": "(1,-5),(2,127)", "SMALLINT UNSIGNED": "(1,0),(2,65535)", "INT": "(1,0),(2,-7)", "BIGINT": "(1,4)", "BIGINT UNSIGNED": "(1,4),(2,70000)",
     "DECIMAL(6,2)": "(1,1.55),(2,-3)", "FLOAT": "(1,1.1),(2,3.3333333)", "DOUBLE": "(1,1.123456789)",
     "VARCHAR(10)": "(1,'7'),(2,'8 ')", "CHAR(4)": "(1,'5')", "TEXT": "(1,'9 ')",
     "VARCHAR(10) CHARACTER SET latin1": "(1,'ü'),(2,'€')", "TEXT CHARACTER SET utf8mb3": "(1,'ü')",
@@ -107,8 +107,9 @@ TARGETS = {
     "TINYINT": ("INT", "BIGINT UNSIGNED", "VARCHAR(9)", "DECIMAL(9,1)", "TINYINT NOT NULL", "BIT(8)", "BOOL"),
     "SMALLINT UNSIGNED": ("INT", "INT UNSIGNED", "MEDIUMINT UNSIGNED", "DOUBLE"),
     "INT": ("BIGINT", "BIGINT NOT NULL", "SMALLINT", "VARCHAR(20)", "INT COMMENT 'new'", "INT UNIQUE", "INT DEFAULT 9", "INT ZEROFILL"),
-    "BIGINT": ("INT", "DECIMAL(20)", "BIGINT INVISIBLE"),
-    "DECIMAL(6,2)": ("DECIMAL(8,2)", "DECIMAL(8,4)", "DECIMAL(6,3)", "DECIMAL(6,1)", "DOUBLE", "INT", "DECIMAL(42,3)"),
+    "BIGINT": ("INT", "SMALLINT", "DECIMAL(20)", "DECIMAL(9,3)", "BIGINT INVISIBLE"),
+    "BIGINT UNSIGNED": ("BIGINT", "INT UNSIGNED", "INT", "DECIMAL(20)"),
+    "DECIMAL(6,2)": ("DECIMAL(8,2)", "DECIMAL(8,4)", "DECIMAL(6,3)", "DECIMAL(6,1)", "DECIMAL(5,1)", "DOUBLE", "INT", "DECIMAL(42,3)"),
     "FLOAT": ("DOUBLE", "FLOAT(7,2)", "DECIMAL(10,3)", "FLOAT NOT NULL"),
     "DOUBLE": ("FLOAT", "DOUBLE(12,3)"),
     "VARCHAR(10)": ("VARCHAR(20)", "VARCHAR(300)", "TEXT", "TINYTEXT", "CHAR(10)", "INT", "VARCHAR(10) CHARACTER SET latin1",
@@ -194,6 +195,13 @@ KEYLESS_ALTERS = (
     "DROP a", "RENAME COLUMN a TO q", "MODIFY c INT NOT NULL", "ADD x SERIAL", "ADD UNIQUE (c)", "MODIFY a INT NULL",
 )  # fmt: skip
 
+NUMBERED = "(id INT AUTO_INCREMENT PRIMARY KEY, a INT)"
+NUMBERED_ALTERS = (
+    "MODIFY id BIGINT NOT NULL AUTO_INCREMENT", "MODIFY id BIGINT AUTO_INCREMENT", "CHANGE id k BIGINT NOT NULL AUTO_INCREMENT",
+    "MODIFY id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT", "MODIFY id BIGINT NOT NULL", "MODIFY id SMALLINT NOT NULL AUTO_INCREMENT",
+    "MODIFY id BIGINT NOT NULL AUTO_INCREMENT, ADD x INT DEFAULT 3 FIRST", "AUTO_INCREMENT = 100",
+)  # fmt: skip
+
 
 def cases() -> list[Case]:
     """Return all statements."""
@@ -201,6 +209,7 @@ def cases() -> list[Case]:
     found += [Case(f"ALTER TABLE {{t}} {each}", only="mysql") for each in MYSQL_ALTERS]
     found += [Case(f"ALTER TABLE {{t}} {each}", only="mariadb") for each in MARIADB_ALTERS]
     found += [Case(f"ALTER TABLE {{t}} {each}", KEYLESS, "(1, 2, 3)") for each in KEYLESS_ALTERS]
+    found += [Case(f"ALTER TABLE {{t}} {each}", NUMBERED, "(1, 5), (7, 6)") for each in NUMBERED_ALTERS]
     for charset, number in (("utf8mb4", 4), ("latin1", 99), ("utf8mb3", 4)):
         some = CONVERSIONS[:number]
         found += [Case(f"ALTER TABLE {{t}} {each}", f"{TEXTS} CHARSET {charset}", TEXT_ROW) for each in some]

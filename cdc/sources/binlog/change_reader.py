@@ -7,18 +7,18 @@ they must be certain by themselves; then the rows confirm them, because the deco
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
-from cdc.model.schema import Kind, TableSchema
-from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, SchemaChange, TableChange
+from cdc.model.schema import TableSchema
+from cdc.model.schema_change import ChangeKind, SchemaChange, TableChange
 from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable, refuse
+from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import confirmed, read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
@@ -45,18 +45,19 @@ class ChangeReader:
             drops_nothing = not found and effect.reason == "DROP TABLE"  # no row of the table was ever read
             if drops_nothing or any(one.rows in TABLE_KINDS for one in found):
                 return self._change_of_tables(statement, found)
-            changes = [_timed(one, statement.timestamp) for one in found if self._is_mapped(one)]
+            changes = [one for one in found if self._is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
                 return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
             if not all(one.before.columns for one in changes):
                 return "the columns before the statement are not known"
-            confirmed_changes = self._confirmed(statement, changes)
+            time = StatementTime(statement.timestamp, statement.microseconds, statement.time_zone)
+            tables = with_time(self._confirmed(statement, changes), time, self._history.connect)
         except Unreadable as error:
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"
-        return SchemaChange(statement.sql, statement.before, statement.after, tuple(confirmed_changes))
+        return SchemaChange(statement.sql, statement.before, statement.after, tuple(tables))
 
     def _read(self, statement: Statement, effect: Effect) -> tuple[TableChange, ...]:
         try:
@@ -168,19 +169,3 @@ def _certain(change: TableChange) -> TableChange:
         if column.kind in TEXTS and not column.charset:
             raise Unreadable(f"the character set of column {column.name} is not known")
     return change
-
-
-def _timed(change: TableChange, timestamp: int) -> TableChange:
-    """Return ``change`` with the time of the statement as the value of new TIMESTAMP columns, in whole seconds."""
-    return replace(change, columns=tuple(_timed_column(one, timestamp) for one in change.columns))
-
-
-def _timed_column(change: ColumnChange, timestamp: int) -> ColumnChange:
-    column = change.new
-    if change.fill.kind is not FillKind.STATEMENT_TIME or column is None:
-        return change
-    # the zone of the session, which DATETIME and DATE have, and fractions are not read: these tables are loaded again
-    if column.kind is not Kind.TIMESTAMP or column.fsp:
-        return change
-    text = datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return replace(change, fill=Fill(FillKind.LITERAL, text.encode()))

@@ -48,6 +48,7 @@ def dialect_of(statement: Statement | CopyStatement) -> Dialect:
         ansi_quotes=statement.ansi_quotes,
         backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
         real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
+        time_zone=statement.time_zone,
     )
 
 
@@ -109,7 +110,12 @@ class ShadowTables:
             return
         after = changes[0].after if changes else shadow
         one = CopyStatement(
-            statement.sql, statement.database, statement.ansi_quotes, statement.mariadb, statement.sql_mode
+            statement.sql,
+            statement.database,
+            statement.ansi_quotes,
+            statement.mariadb,
+            statement.sql_mode,
+            statement.time_zone,
         )
         copy = replace(shadow.copy, statements=(*shadow.copy.statements, one))
         self._history.add_shadow(name, replace(after, copy=copy), statement.after)

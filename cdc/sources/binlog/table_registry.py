@@ -247,7 +247,15 @@ def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
     for column in received.columns:
         other = known.get(column.name.casefold())
         if other is not None and other.kind is column.kind and other.arrow == column.arrow:
-            columns.append(replace(column, type=other.type, comment=other.comment, generated=other.generated))
+            columns.append(
+                replace(
+                    column,
+                    type=other.type,
+                    comment=other.comment,
+                    generated=other.generated,
+                    auto_increment=other.auto_increment,
+                )
+            )
         else:
             columns.append(column)
     return replace(received, columns=tuple(columns), comment=today.comment, charset=today.charset)

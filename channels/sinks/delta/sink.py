@@ -82,7 +82,7 @@ class DeltaSink:
         )
         self._commits = TableCommits(self._tables, self._folder, self._logs)
         self._alterer = DeltaAlterer(self._tables, self._folder, self._logs, self._ownership, self._file_threads)
-        self._met: dict[str, TargetTable] = {}  # the last mapping that matched the columns of a table
+        self._met: dict[str, tuple[TargetTable, TargetTable]] = {}  # last mapping that matched, and with stored types
         self._has_root = False  # whether the root had its marker at the last read
 
     def ensure_table(self, table: TargetTable) -> None:
@@ -91,7 +91,6 @@ class DeltaSink:
         folder = self._folder(table.name)
         refuse(table.name, folder, self.describe(table))
         refuse_shared(table.name, folder, map(self._folder, self._tables.with_log_of(table.name)))
-        self._met[table.name] = table
         found = self._tables.open(table.name)
         if found is None:
             if self._tables.is_known(table.name):
@@ -100,6 +99,7 @@ class DeltaSink:
             found = self._tables.open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
             add_features(found, folder, self._logs, [TableFeatures.Invariants])
+        self._note_met(table, found)
 
     def _create(self, table: TargetTable, folder: Path) -> None:
         try:
@@ -175,15 +175,19 @@ class DeltaSink:
 
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
         """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
-        if self._met.get(table.name) != table:
+        if self._met.get(table.name, (None,))[0] != table:
             found = self._tables.open(table.name, fresh=True)
             refuse(
                 table.name,
                 self._folder(table.name),
                 delta_tables.differences(found, table) if found is not None else (),
             )
-            self._met[table.name] = table
-        return self._staging.writer(table)
+            self._note_met(table, found)
+        return self._staging.writer(self._met[table.name][1])
+
+    def _note_met(self, table: TargetTable, found: DeltaTable | None) -> None:
+        stored = table if found is None else delta_tables.with_stored_types(found, table)
+        self._met[table.name] = (table, stored)
 
     def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
         """See ``Sink``. The ownership applies to the whole folder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.schema import ArrayType, DataType, Field
 from deltalake.schema import Schema as DeltaSchema
 
+from cdc.model.arrow_types import widens
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 
 CHECKPOINT_EVERY = 50  # versions of a table's log
@@ -81,6 +83,22 @@ def delta_field(column: TargetColumn) -> Field:
     return Field(column.name, kind, nullable=column.nullable, metadata=metadata)
 
 
+def with_stored_types(found: DeltaTable, table: TargetTable) -> TargetTable:
+    """Return ``table`` with the types that ``found`` has: a column can be wider than the mapping needs."""
+    stored = arrow_schema(found)
+    kinds = {field.name: field.type for field in stored}
+    columns = tuple(
+        replace(column, arrow=kinds[column.name]) if _is_wider(kinds.get(column.name), column, table) else column
+        for column in table.columns
+    )
+    return replace(table, columns=columns)
+
+
+def _is_wider(stored: pa.DataType | None, column: TargetColumn, table: TargetTable) -> bool:
+    """Return whether the type of a stored column has every value of ``column``, unchanged. A key has its exact type."""
+    return stored is not None and column.name not in table.key and widens(column.arrow, stored)
+
+
 def lacks_invariants(table: DeltaTable) -> bool:
     """Return whether the table's protocol lists features, but not the one that NOT NULL needs.
 
@@ -144,6 +162,7 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
             "Choose another target, or delete the table and load it again.",
         )
     fields = {field.name: field for field in found.schema().fields}
+    table = with_stored_types(found, table)
     spelt = {name.casefold(): name for name in fields}
     requested = {field.name: field for field in delta_schema(table).fields}
     for name, field in requested.items():

@@ -326,9 +326,19 @@ def _statement(stream: StreamState, query: ev.Query, sql: str, timestamp: int, w
     before = stream.position_at(int(state[fr.TX_START]))
     if query.takes_effect:
         statement = Statement(
-            query.database, sql, before, after, timestamp, query.ansi_quotes, dml, stream.mariadb, query.sql_mode,
+            query.database,
+            sql,
+            before,
+            after,
+            timestamp,
+            query.ansi_quotes,
+            dml,
+            stream.mariadb,
+            query.sql_mode,
             is_part=bool(inside),
-        )  # fmt: skip
+            microseconds=query.microseconds,
+            time_zone=query.time_zone,
+        )
         stream.callbacks.on_statement(statement)
         if not dml:
             stream.registry.forget_schemas()

@@ -76,6 +76,8 @@ class Statement:
     mariadb: bool = True  # the server executes ``/*M! */`` comments
     sql_mode: int | None = None  # the session's, as bits; None: not known
     is_part: bool = False  # its transaction has other events, such as the rows of CREATE TABLE .. SELECT
+    microseconds: int | None = None  # of the statement's time, after ``timestamp``; None: not in the event
+    time_zone: str = ""  # the session's: "SYSTEM", "+02:00", "Europe/Berlin"; "": not in the event
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Query:
     ansi_quotes: bool
     sql_mode: int
     takes_effect: bool  # False: START ALTER or ROLLBACK ALTER of MariaDB; only COMMIT ALTER changes the table
+    microseconds: int | None = None  # see ``Statement``
+    time_zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,11 @@ class ByteCursor:
     def uint(self, count: int) -> int:
         """Return the next ``count`` bytes as an unsigned number."""
         return int.from_bytes(self.take(count), "little")
+
+    def skip_text(self) -> None:
+        """Skip a text that ends with a zero byte."""
+        size = self.data.find(b"\0", self.offset) + 1 - self.offset
+        self.take(size if size > 0 else self.left + 1)
 
     def pint(self) -> int:
         """Return a packed (length-encoded) number."""
@@ -188,25 +197,10 @@ def parse_rotate(body: bytes) -> tuple[str, int]:
     return cursor.take(cursor.left).decode("utf-8", "replace"), offset
 
 
-_STATUS_WIDTHS = {
-    0: 4,
-    1: 8,
-    3: 4,
-    4: 6,
-    7: 2,
-    8: 2,
-    9: 8,
-    10: 4,
-    13: 3,
-    16: 1,
-    17: 8,
-    18: 2,
-    19: 1,
-    20: 1,
-    128: 3,
-    129: 8,
-}
+_STATUS_WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 129: 8}
 _ANSI_QUOTES = 4
+_TOO_MANY_DATABASES = 254  # the names of the changed ones are not listed
+_MICROSECONDS = (13, 128)  # of MySQL, and of MariaDB
 _START_ALTER, _COMMIT_ALTER, _ROLLBACK_ALTER = 2, 4, 8
 
 
@@ -218,47 +212,67 @@ def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False)
     cursor.take(2)
     status_length = cursor.uint(2)
     cursor.take(extra_header)
-    collation, sql_mode, phase = _status_variables(cursor.take(status_length))
+    found = _status_variables(cursor.take(status_length))
     database = cursor.take(database_length).decode("utf-8", "replace")
     cursor.take(1)
     sql = cursor.take(cursor.left)
     return Query(
         database,
         uncompress(sql) if compressed else sql,
-        collation,
-        bool(sql_mode & _ANSI_QUOTES),
-        sql_mode,
-        not phase & (_START_ALTER | _ROLLBACK_ALTER),
+        found.collation,
+        bool(found.sql_mode & _ANSI_QUOTES),
+        found.sql_mode,
+        not found.phase & (_START_ALTER | _ROLLBACK_ALTER),
+        found.microseconds,
+        found.time_zone,
     )
 
 
-def _status_variables(data: bytes) -> tuple[int, int, int]:
-    """Return the client's collation, sql_mode, and the phase of an ALTER that MariaDB logs in two phases."""
-    cursor, collation, sql_mode, phase = ByteCursor(data), 0, 0, 0
+@dataclass(slots=True)
+class _StatusVariables:
+    """The session of a statement, as far as the event has it."""
+
+    collation: int = 0  # the client's
+    sql_mode: int = 0
+    phase: int = 0  # of an ALTER that MariaDB logs in two phases
+    microseconds: int | None = None
+    time_zone: str = ""
+
+
+def _status_variables(data: bytes) -> _StatusVariables:
+    cursor, found = ByteCursor(data), _StatusVariables()
     while cursor.left:
         kind = cursor.uint(1)
         if kind == 1:
-            sql_mode = cursor.uint(8)
+            found.sql_mode = cursor.uint(8)
         elif kind == 4:
-            collation = cursor.uint(2)
+            found.collation = cursor.uint(2)
             cursor.take(4)
+        elif kind in _MICROSECONDS:
+            found.microseconds = cursor.uint(3)
+        elif kind == 5:
+            found.time_zone = cursor.take(cursor.uint(1)).decode("utf-8", "replace")
         elif kind in _STATUS_WIDTHS:
             cursor.take(_STATUS_WIDTHS[kind])
         elif kind == 2:
             cursor.take(cursor.uint(1) + 1)
-        elif kind in (5, 6):
+        elif kind == 6:
             cursor.take(cursor.uint(1))
         elif kind == 11:
             cursor.take(cursor.uint(1))
             cursor.take(cursor.uint(1))
+        elif kind == 12:
+            count = cursor.uint(1)
+            for _ in range(count if count != _TOO_MANY_DATABASES else 0):
+                cursor.skip_text()
         elif kind == 130:
-            phase = cursor.uint(1)
-            cursor.take(8 if phase & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 0)
+            found.phase = cursor.uint(1)
+            cursor.take(8 if found.phase & (_COMMIT_ALTER | _ROLLBACK_ALTER) else 0)
         elif kind == 131:
             cursor.take(4 * cursor.uint(1))
         else:
             break  # an unknown id: nothing that is needed here follows it
-    return collation, sql_mode, phase
+    return found
 
 
 def uncompress(data: bytes) -> bytes:

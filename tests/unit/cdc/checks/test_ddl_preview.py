@@ -94,6 +94,15 @@ def test_preview_of_other_statement_has_no_table(statement: str) -> None:
     assert (found.reason, found.tables) == (None, ())
 
 
+def test_preview_says_that_it_does_not_know_the_time_of_the_statement() -> None:
+    found = preview("ALTER TABLE shop.orders ADD b DATETIME(3) DEFAULT NOW(3), ADD c INT")
+    (table,) = found.tables
+    assert not table.change.is_reloaded, "the job fills the value in"
+    (note,) = table.notes
+    assert "rows of b get the time of the statement in the time zone" in note and f"note: {note}" in shown(found)
+    assert preview("ALTER TABLE shop.orders ADD c INT").tables[0].notes == ()
+
+
 def test_preview_uses_the_differences_of_the_checkpoint() -> None:
     maps = {"shop.orders": ColumnMap({"a": None})}
     checkpoint = Checkpoint(7, 1, CheckpointState.COMMITTED, HERE, HERE, column_maps=maps)

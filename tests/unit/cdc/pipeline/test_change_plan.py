@@ -44,6 +44,9 @@ RENAMED = ColumnChange(ChangeKind.RENAME_COLUMN, A, replace(A, name="b"))
 WIDER = replace(A, kind=Kind.BIGINT, type="bigint")
 WIDENED = ColumnChange(ChangeKind.ALTER_TYPE, A, WIDER)
 
+TEXT = replace(A, kind=Kind.VARCHAR, type="varchar(20)", length=20)
+LONGER = ColumnChange(ChangeKind.ALTER_TYPE, replace(TEXT, type="varchar(10)", length=10), TEXT)
+
 
 class AlteringSink:
     """A sink with one table, which accepts every step unless ``refuses`` has its action."""
@@ -211,9 +214,22 @@ def test_plan_step_that_the_sink_refuses_pauses() -> None:
 
 
 def test_plan_type_with_the_same_values_has_no_step() -> None:
-    longer = replace(A, kind=Kind.VARCHAR, type="varchar(20)", length=20)
-    change = ColumnChange(ChangeKind.ALTER_TYPE, replace(longer, length=10), longer)
-    assert texts(planned((change,), mode=ChangeMode.PAUSE)) == []
+    assert texts(planned((LONGER,), mode=ChangeMode.PAUSE)) == []
+
+
+class LengthSink(AlteringSink):
+    """A sink whose types have a length, as those of Doris and StarRocks."""
+
+    def check_steps(self, _: object, steps: list[Any]) -> tuple[Finding, ...]:
+        return tuple(
+            Finding("It rewrites rows.", "Expect it.", fatal=False) for one in steps if one.action.value == "widen"
+        )
+
+
+def test_plan_longer_text_widens_a_target_that_has_lengths() -> None:
+    assert texts(planned((LONGER,), sink=LengthSink())) == ["widen a>a"]
+    with pytest.raises(DdlStop, match="a becomes longer"):
+        planned((LONGER,), sink=LengthSink(), mode=ChangeMode.PAUSE)
 
 
 def test_plan_changed_values_load_the_table_again() -> None:
@@ -222,17 +238,79 @@ def test_plan_changed_values_load_the_table_again() -> None:
     assert texts(plan) == ["widen a>a"]
 
 
+def test_plan_narrower_type_keeps_the_type_of_the_target_and_loads_again() -> None:
+    narrower = replace(A, kind=Kind.SMALLINT, type="smallint")
+    change = ColumnChange(ChangeKind.ALTER_TYPE, A, narrower, changes_values=True)
+    plan = planned((change,), after=(ID, narrower))
+    assert texts(plan) == [] and plan.tables[0].is_reloaded
+    with pytest.raises(DdlStop, match="no tables to load them from"):
+        planned((change,), after=(ID, narrower), snapshot=None)
+
+
+def test_plan_narrower_type_that_allows_null_makes_the_target_nullable() -> None:
+    required = replace(A, nullable=False)
+    narrower = replace(A, kind=Kind.SMALLINT, type="smallint")
+    plan = planned(
+        (ColumnChange(ChangeKind.ALTER_TYPE, required, narrower, changes_values=True),), after=(ID, narrower)
+    )
+    assert texts(plan) == ["make nullable a>a"]
+    (step,) = alter_steps(plan.tables[0].steps, plan.tables[0])
+    assert step.after is not None and (step.after.arrow, step.after.nullable) == (pa.int32(), True)
+
+
+@pytest.mark.parametrize("text", ["date", "varchar(9)", "json", "double", "timestamp", "bigint unsigned"])
+@pytest.mark.parametrize("mode", [ChangeMode.EVOLVE, ChangeMode.LENIENT, ChangeMode.IGNORE, ChangeMode.PAUSE])
+def test_plan_type_that_the_target_cannot_convert_pauses(text: str, mode: ChangeMode) -> None:
+    new = replace(A, kind=Kind(text.split("(")[0].split(" ")[0]), type=text, unsigned="unsigned" in text)
+    change = ColumnChange(ChangeKind.ALTER_TYPE, A, new, changes_values=True)
+    converts = text == "bigint unsigned" and mode in (ChangeMode.EVOLVE, ChangeMode.LENIENT)
+    if converts:  # each INT is one DECIMAL(20, 0); the rows are loaded again
+        assert planned((change,), mode=mode, after=(ID, new)).tables[0].is_reloaded
+        return
+    with pytest.raises(DdlStop, match=r"cannot convert a from int|pause for alter\.column\.type"):
+        planned((change,), mode=mode, after=(ID, new))
+
+
+def test_plan_type_cannot_be_ignored() -> None:
+    kinds = {"alter.column.type": ChangeAction.IGNORE}
+    with pytest.raises(DdlStop, match="cannot be ignored"):
+        planned((WIDENED,), kinds=kinds, after=(ID, WIDER))
+
+
+def rekeyed(new: Column, *, changes_values: bool = False, **more: Any) -> ChangePlan:
+    change = ColumnChange(ChangeKind.ALTER_TYPE, ID, new, changes_values=changes_values)
+    return planned((change,), after=(new, A), **more)
+
+
+def test_plan_key_that_becomes_a_wider_integer_is_one_step() -> None:
+    wide = replace(ID, kind=Kind.BIGINT, type="bigint")
+    plan = rekeyed(wide)
+    assert texts(plan) == ["widen id>id"] and not plan.tables[0].is_reloaded
+    (step,) = alter_steps(plan.tables[0].steps, plan.tables[0])
+    assert step.after is not None and not step.after.nullable
+    with pytest.raises(DdlStop, match="cannot be done"):
+        rekeyed(wide, sink=AlteringSink("widen"))
+
+
 @pytest.mark.parametrize(
-    ("new", "why"),
+    ("new", "changes_values", "why"),
     [
-        (replace(A, kind=Kind.SMALLINT, type="smallint"), "becomes narrower"),
-        (replace(A, kind=Kind.DATE, type="date"), "cannot convert"),
+        (replace(ID, kind=Kind.BIGINT, type="bigint"), True, "values of the key column id"),
+        (replace(ID, kind=Kind.SMALLINT, type="smallint"), True, "values of the key column id"),
+        (replace(ID, kind=Kind.DECIMAL, type="decimal(12,0)", precision=12), False, "key column id changes its type"),
     ],
 )
-def test_plan_type_that_does_not_fit_pauses(new: Column, why: str) -> None:
-    change = ColumnChange(ChangeKind.ALTER_TYPE, A, new, changes_values=True)
+def test_plan_key_that_may_change_its_values_pauses(new: Column, changes_values: bool, why: str) -> None:
     with pytest.raises(DdlStop, match=why):
-        planned((change,), mode=ChangeMode.EVOLVE, after=(ID, new))
+        rekeyed(new, changes_values=changes_values, mode=ChangeMode.EVOLVE)
+
+
+def test_plan_column_of_the_key_of_a_channel_is_a_key_column() -> None:
+    mapping = Mapping("shop.orders", "ods.orders", key=("id", "a"))
+    narrower = replace(A, kind=Kind.SMALLINT, type="smallint")
+    change = ColumnChange(ChangeKind.ALTER_TYPE, A, narrower, changes_values=True)
+    with pytest.raises(DdlStop, match="values of the key column a"):
+        planned((change,), mapping=mapping, after=(ID, narrower))
 
 
 def test_plan_column_that_the_job_file_names_pauses_in_every_mode() -> None:
@@ -243,10 +321,17 @@ def test_plan_column_that_the_job_file_names_pauses_in_every_mode() -> None:
 
 
 class ListingSink(AlteringSink):
-    """A sink that can list its keys."""
+    """A sink that can list its keys; ``tables`` exist."""
+
+    def __init__(self, *tables: str) -> None:
+        super().__init__()
+        self.tables = tables or ("ods.orders",)
+
+    def target_states(self, job: str, incarnation: str, targets: list[str]) -> dict[str, TargetState]:
+        return {name: TargetState("1") for name in targets if name in self.tables}
 
     def keys(self, *_: object) -> None:
-        raise AssertionError("a plan reads no keys")
+        raise AssertionError("a plan reads nothing")
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION])
@@ -324,20 +409,6 @@ def test_plan_changed_key_pauses_whatever_the_job_file_says(kinds: dict[str, Cha
         planned((), kinds=kinds, mode=ChangeMode.EVOLVE, key_changed=True)
 
 
-class ListingSink(AlteringSink):
-    """A sink that can list its keys; ``tables`` exist."""
-
-    def __init__(self, *tables: str) -> None:
-        super().__init__()
-        self.tables = tables
-
-    def target_states(self, job: str, incarnation: str, targets: list[str]) -> dict[str, TargetState]:
-        return {name: TargetState("1") for name in targets if name in self.tables}
-
-    def keys(self, *_: object) -> None:
-        raise AssertionError("a plan reads nothing")
-
-
 def table_plan(
     before: TableSchema, after: TableSchema, rows: ChangeKind, mode: ChangeMode = ChangeMode.LENIENT, **options: Any
 ) -> PlannedTable:
@@ -347,7 +418,7 @@ def table_plan(
     context: Any = SimpleNamespace(
         run=RunIdentity("shop", "0badcafe", 1),
         routes=routes,
-        sink=options.get("sink", ListingSink("ods.orders")),
+        sink=options.get("sink", ListingSink()),
         snapshot=options.get("snapshot", "tables"),
         types=None,
     )

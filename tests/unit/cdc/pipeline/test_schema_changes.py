@@ -26,7 +26,7 @@ from cdc.model.schema_change import (
     SchemaChange,
     TableChange,
 )
-from cdc.model.snapshot import SnapshotState, TableSnapshot
+from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.pipeline.schema_changes import prepare_change, roll_forward
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
@@ -271,7 +271,7 @@ def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> 
     assert {schema.name: schema.is_dropped for schema in saved.schemas} == {"shop.orders": True, "shop.items": False}
     assert saved.snapshots == {"shop.items": TableSnapshot()}, "a dropped table has no snapshot, the other is loaded"
     assert saved.column_maps["shop.orders"].kept_rows.keys() == {"drop.table"}
-    (difference,) = ColumnDifference.of(saved.column_maps["shop.orders"])
+    (difference,) = ColumnDifference.of(saved.column_maps["shop.orders"], None)
     assert (difference.kind, difference.column, difference.target) == (ChangeKind.DROP_TABLE, "", None)
     store.close()
 
@@ -295,4 +295,30 @@ def test_prepare_drop_keeps_the_snapshot_only_for_drop_swap(tmp_path: Path, shad
     )  # fmt: skip
     assert prepare_change(context, start, stop)
     assert bool(store.unfinished()[0].snapshots) is (shadow == "_orders_new")
+    store.close()
+
+
+def test_change_of_a_key_type_keeps_bounds_and_compares_keys_again(tmp_path: Path) -> None:
+    """Bounds are texts. The key that orphan rows were compared up to is a value of the old type."""
+    wide = replace(ID, kind=Kind.BIGINT, type="bigint")
+    columns = (ColumnChange(ChangeKind.ALTER_TYPE, ID, wide),)
+    changes = [TableChange(table("orders", BEFORE), table("orders", (wide, A, B, C)), columns)]
+    reading = TableSnapshot(SnapshotState.READING, open=(Chunk(3, ("300",), ("400",)),), chunks=5, done=3)
+    deleting = TableSnapshot(SnapshotState.DELETING_ORPHANS, deletes_orphans=True, compared_key="old")
+    sink = Columns(
+        Faults(), {name: [one.name for one in BEFORE] for name in ("ods.orders", "ods.items")}, in_one_commit=True
+    )
+    store = SqliteStore(tmp_path)
+    record = store.acquire("shop", "shop.yaml")
+    routes, run = Routes([Mapping("shop.*", "ods.*")]), RunIdentity("shop", record.incarnation, record.fence)
+    context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
+    for found, expected in ((reading, reading), (deleting, replace(deleting, compared_key=None))):
+        snapshots = {"shop.orders": found, "shop.items": deleting}
+        committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, snapshots=snapshots)
+        stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
+        stop.change = SchemaChange("ALTER", HERE, THERE, tuple(changes))
+        assert prepare_change(context, committed, stop)
+        prepared = store.unfinished()[-1]
+        assert prepared.snapshots == {"shop.orders": expected, "shop.items": deleting}
+        assert roll_forward(context, prepared).snapshots == prepared.snapshots
     store.close()

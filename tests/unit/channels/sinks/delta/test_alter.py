@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 from deltalake.schema import PrimitiveType
@@ -179,6 +180,67 @@ def test_widen_of_a_key_keeps_merging(tmp_path: Path) -> None:
             {"id": 2, "text": "B"},
             {"id": 2**40, "text": "c"},
         ]
+
+
+def test_widen_of_an_unsigned_key_keeps_merging_and_listing_keys(tmp_path: Path) -> None:
+    """INT UNSIGNED is int64, BIGINT UNSIGNED is DECIMAL(20, 0)."""
+    key, wide = replace(ID, comment=""), replace(ID, arrow=pa.decimal128(20, 0), comment="")
+    table, after = (TargetTable("ods.orders", (one, TEXT), key=("id",)) for one in (key, wide))
+    with closing(DeltaSink(tmp_path)) as sink:
+        sink.acquire_ownership(mark(0), [table.name])
+        sink.ensure_table(table)
+        load(sink, table, {"id": [1, 2], "text": ["a", "b"]}, 1)
+        load(sink, table, {"id": [10, 20], "text": ["c", "d"]}, 2)
+        sink.alter(table, [AlterStep(AlterAction.WIDEN, key, wide)], mark(3))
+        assert not [one for one in sink.describe(after) if one.fatal]
+        load(sink, after, {"id": [2, 20, 2**64 - 1], "text": ["B", "D", "e"]}, 4)
+        found = {int(row["id"]): row["text"] for row in rows(tmp_path).to_pylist()}
+        assert found == {1: "a", 2: "B", 10: "c", 20: "D", 2**64 - 1: "e"}
+        assert [int(one) for one in sink.keys(after, None, 9).column(0).to_pylist()] == sorted(found)
+
+
+NARROWED = [
+    (pa.int64(), pa.int16(), [-32768, 32767, None]),
+    (pa.decimal128(12, 4), pa.decimal128(6, 2), [decimal.Decimal("-9999.99"), decimal.Decimal("0.01"), None]),
+    (pa.decimal128(20, 0), pa.int64(), [-(2**63), 2**63 - 1, None]),
+    (pa.float64(), pa.float32(), [0.5, 3.4028234663852886e38, None]),
+]
+
+
+@pytest.mark.parametrize(("wide", "narrow", "values"), NARROWED, ids=[f"{one}-{two}" for one, two, _ in NARROWED])
+def test_wider_column_takes_rows_of_a_narrower_source(
+    tmp_path: Path, wide: pa.DataType, narrow: pa.DataType, values: list[Any]
+) -> None:
+    column = TargetColumn("value", wide, True)
+    table = TargetTable("ods.orders", (ID, column), key=("id",))
+    narrower = replace(table, columns=(ID, replace(column, arrow=narrow)))
+    with closing(DeltaSink(tmp_path)) as sink:
+        sink.acquire_ownership(mark(0), [table.name])
+        sink.ensure_table(table)
+        load(sink, table, {"id": [1], "value": [None]}, 1)
+        load(sink, narrower, {"id": [2, 3, 4], "value": values}, 2)  # new keys: the staged file becomes a data file
+        load(sink, narrower, {"id": [1, 3], "value": values[:2]}, 3)  # existing keys: files are written again
+    with closing(DeltaSink(tmp_path)) as sink:  # after a restart
+        sink.acquire_ownership(mark(3), [table.name])
+        sink.ensure_table(narrower)
+        load(sink, narrower, {"id": [5], "value": values[:1]}, 4)
+        renamed = change(AlterAction.RENAME, narrower.columns[1], name="price")
+        sink.alter(narrower, [renamed, change(AlterAction.WIDEN, renamed.after, arrow=wide)], mark(5))
+    found = {row["id"]: row["price"] for row in rows(tmp_path).to_pylist()}
+    assert found == {1: values[0], 2: values[0], 3: values[1], 4: None, 5: values[0]}
+    assert rows(tmp_path).schema.field("price").type == wide
+    kinds = {pq.read_schema(path).field("price").type for path in opened(tmp_path).file_uris()}
+    assert kinds == {wide}, "each data file has the type of the table"
+
+
+def test_column_that_is_not_wider_or_is_the_key_does_not_match(tmp_path: Path) -> None:
+    with closing(DeltaSink(tmp_path)) as sink:
+        sink.acquire_ownership(mark(0), [TABLE.name])
+        sink.ensure_table(TABLE)
+        for name, kind in (("count", pa.int64()), ("count", pa.float64()), ("text", pa.int32()), ("id", pa.int32())):
+            columns = tuple(replace(one, arrow=kind) if one.name == name else one for one in TABLE.columns)
+            (finding,) = (one for one in sink.describe(replace(TABLE, columns=columns)) if one.fatal)
+            assert f"Column {name} is" in finding.problem
 
 
 def test_alter_of_metadata_alone_writes_no_file(sink: DeltaSink, tmp_path: Path) -> None:

@@ -335,3 +335,25 @@ def test_gtid_set_encoding_keeps_tags():
     assert str(ev.parse_gtid_set(raw)) == text
     plain = ev.encode_gtid_set(ev.GtidSet.parse("11111111-2222-3333-4444-555555555555:1-5"))
     assert plain[:8] == b"\x01" + bytes(7)
+
+
+@pytest.mark.parametrize(
+    ("variables", "microseconds", "zone"),
+    [
+        (b"", None, ""),
+        (b"\x05\x06SYSTEM\x0c\x02shop\0crm\0\x0d\x40\xe2\x01", 123_456, "SYSTEM"),  # MySQL lists changed databases
+        (b"\x05\x06+05:30\x0c\xfe\x0d\x01\x00\x00", 1, "+05:30"),  # too many of them
+        (b"\x80\x3f\x42\x0f", 999_999, ""),  # MariaDB
+        (b"\x05\x03UTC\xf0\x0d\x01\x00\x00", None, "UTC"),  # an unknown variable ends the known ones
+    ],
+)
+def test_parse_query_reads_time_and_zone_of_the_session(variables, microseconds, zone):
+    body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0ALTER TABLE t ADD a INT"
+    found = ev.parse_query(body)
+    assert (found.microseconds, found.time_zone, found.database) == (microseconds, zone, "shop")
+
+
+def test_parse_query_with_a_name_without_end_is_malformed():
+    variables = b"\x0c\x01shop"
+    with pytest.raises(ev.Malformed):
+        ev.parse_query(struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0SELECT 1")
