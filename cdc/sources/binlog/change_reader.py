@@ -14,10 +14,10 @@ from cdc.errors import SchemaMismatch, SourceUnavailable
 from cdc.model.schema import Kind, TableSchema
 from cdc.model.schema_change import ColumnChange, Fill, FillKind, SchemaChange, TableChange
 from cdc.mysql.catalog import table_schemas
-from cdc.mysql.column_definition import TEXTS, Dialect
+from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
-from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.table_changes import certain, confirmed, read_changes
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
@@ -66,7 +66,7 @@ class ChangeReader:
 
     def _confirmed(self, statement: Statement, changes: list[TableChange]) -> list[TableChange]:
         if self._history.connect is None or all(one.rows is not None and not one.columns for one in changes):
-            return [_certain(one) for one in changes]
+            return [certain(one) for one in changes]
         names: list[Name] = [(one.after.database, one.after.table) for one in changes]
         done = []
         with self._history.connect() as server:
@@ -81,7 +81,7 @@ class ChangeReader:
                     # a later statement has changed the table: what the server has now is not what follows from this one
                     if not self._search.on_server(server, statement.after, {name}):
                         raise
-                    done.append(_certain(change))
+                    done.append(certain(change))
         return done
 
 
@@ -93,16 +93,6 @@ def _dialect(statement: Statement) -> Dialect:
         backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
         real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
     )
-
-
-def _certain(change: TableChange) -> TableChange:
-    """Return ``change``. Raises: Unreadable - its result depends on what only the server knows."""
-    if not change.key_is_certain:
-        raise Unreadable("the key after it depends on indexes that are not known")
-    for column in change.after.columns:
-        if column.kind in TEXTS and not column.charset:
-            raise Unreadable(f"the character set of column {column.name} is not known")
-    return change
 
 
 def _timed(change: TableChange, timestamp: int) -> TableChange:
