@@ -42,3 +42,4 @@ class RunContext:
     snapshot: SnapshotSettings | None = None  # None: the source has no tables, only a stream
     reload_missing: bool = False  # load targets again that are not the tables that the job wrote
     is_verified: bool = False  # the targets were verified since the last start or resume, so wait for a missing one
+    applies_at: Position | None = None  # before a statement that the user applies, whatever `schema_changes` says

@@ -296,6 +296,7 @@ class Resume:
 
     __pydantic_config__: ClassVar = _REQUEST
     past_ddl: bool = False  # continue after a row-changing statement
+    apply_ddl: bool = False  # apply the statement at which the job is paused to the targets, whatever the mode says
     accept_server: bool = False  # continue from another server at the address
     accept_gap: bool = False  # continue without changes that the source no longer has, or that cannot be read
     reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state

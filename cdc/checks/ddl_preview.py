@@ -1,4 +1,4 @@
-"""What a job would do with a DDL statement: ``cdc ddl --statement``. Nothing changes, in source or targets."""
+"""What a job would do with a DDL statement, for ``cdc ddl``. Nothing changes, in source or targets."""
 
 from __future__ import annotations
 
@@ -82,19 +82,34 @@ def preview_statement(
         reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."
         return Preview(statement, reason, "Change the target yourself, then run `cdc resume NAME`.", ())
     mapped = tuple(one for one in changes if (one.before.database, one.before.table) in schemas)
+    return preview_change(SchemaChange(statement, _NOWHERE, _NOWHERE, mapped), components, run, checkpoint)
+
+
+def preview_change(
+    change: SchemaChange,
+    components: Components,
+    run: RunIdentity,
+    checkpoint: Checkpoint | None,
+    *,
+    applies_all: bool = False,
+) -> Preview:
+    """Return what the job would do with a statement that was read. Raises: SinkUnavailable.
+
+    ``applies_all``: the user applies it, whatever `schema_changes` says.
+    """
     components.routes.use_column_maps(checkpoint.column_maps if checkpoint else {})
     parts = _PlanContext(run, components.routes, components.sink, components.types, components.snapshot)
     context = cast(RunContext, parts)
-    names = ", ".join(dict.fromkeys(one.before.name for one in mapped))
+    names = ", ".join(dict.fromkeys(one.before.name for one in change.tables))
     stop = DdlStop(f"The statement changes {names}.", hint="Change the target yourself, then run `cdc resume NAME`.")
-    change = SchemaChange(statement, _NOWHERE, _NOWHERE, mapped)
     try:
-        plan = plan_change(context, change, checkpoint.id + 1 if checkpoint else 1, stop)
+        number = checkpoint.id + 1 if checkpoint else 1
+        plan = plan_change(context, change, number, stop, applies_all=applies_all)
     except DdlStop as refused:
-        return Preview(statement, refused.message, refused.hint, ())
+        return Preview(change.statement, refused.message, refused.hint, ())
     # a comment or an index changes a table, but nothing that the job reads
     changed = [one for one in plan.tables if one.actions or one.steps or one.is_reloaded]
-    return Preview(statement, None, None, tuple(_previewed(context, one) for one in changed))
+    return Preview(change.statement, None, None, tuple(_previewed(context, one) for one in changed))
 
 
 def _previewed(context: RunContext, table: PlannedTable) -> PreviewedTable:

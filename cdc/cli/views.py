@@ -101,7 +101,7 @@ def changes_view(records: Iterable[ChangeRecord]) -> RenderableType:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for record in records:
         first = (str(record.checkpoint), record.committed_at or "", f"{record.seconds:.1f}")
-        statement = _one_line(record.statement)
+        statement = one_line(record.statement)
         if not record.tables:
             table.add_row(*first, "", "", Text(statement))
         for one in record.tables:
@@ -135,18 +135,19 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _one_line(statement: str) -> str:
+def one_line(statement: str) -> str:
+    """Return the beginning of a statement, without control characters."""
     text = _printable(" ".join(statement.split()))
     return text if len(text) <= STATEMENT_CHARACTERS else text[:STATEMENT_CHARACTERS] + "..."
 
 
 def _schema_changes(changes: SchemaChangeStatus, now: datetime) -> str:
     if (current := changes.current) is not None:
-        return f"{current.step} of {current.steps} steps done: {_one_line(current.statement)}"
+        return f"{current.step} of {current.steps} steps done: {one_line(current.statement)}"
     last = changes.last
     assert last is not None
     followed = f"{changes.applied:,} change{'s' if changes.applied != 1 else ''}"
-    return f"{followed}, last {age(last.committed_at, now)}: {_one_line(last.statement)}"
+    return f"{followed}, last {age(last.committed_at, now)}: {one_line(last.statement)}"
 
 
 def snapshots_view(status: JobStatus) -> RenderableType:

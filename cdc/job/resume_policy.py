@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdc.api.models import Resume
+from cdc.errors import ConfigError
 from cdc.model.position import Position
 from cdc.state.base import AcknowledgedDdl, JobRecord
 
@@ -36,6 +37,11 @@ class ResumePolicy:
         """Whether a run has verified the targets since the last start or resume."""
         return self._is_verified
 
+    @property
+    def applies_at(self) -> Position | None:
+        """The position of the statement that the job applies whatever `schema_changes` says; None if there is none."""
+        return self._position if self.options is not None and self.options.apply_ddl else None
+
     def begin(self, options: Resume | None, position: Position | None) -> None:
         """Apply the options of a resume at ``position``, the position of the job."""
         self.options, self._position, self._is_verified = options, position, False
@@ -66,9 +72,30 @@ class ResumePolicy:
         # after a gap or on another server, other statements may be at these positions
         is_same_log = not (self.options.accept_gap or self.options.accept_server)
         kept = [one for one in record.acknowledged_ddl if is_same_log and not _is_after(position, one.position)]
-        if record.stopped_at_ddl is not None:
+        if record.stopped_at_ddl is not None and not self.options.apply_ddl:
             kept.append(AcknowledgedDdl(record.stopped_at_ddl, self.options.past_ddl))
         return tuple(kept)
+
+
+def check_resume(record: JobRecord, options: Resume) -> None:
+    """Raise ConfigError if ``options`` do not match the pause of the job."""
+    if not options.apply_ddl:
+        return
+    if options.past_ddl:
+        raise ConfigError(
+            "--apply-ddl applies the statement, and --past-ddl continues after it without a change of the targets.",
+            hint="Use one of the two.",
+        )
+    if record.stopped_at_ddl is None:
+        raise ConfigError(
+            f"The job {record.name} is not paused at a DDL statement.",
+            hint=f"`cdc status {record.name}` shows why it is paused.",
+        )
+    if record.pending_change is None:
+        raise ConfigError(
+            f"The job {record.name} cannot follow the statement at which it is paused: {record.reason}",
+            hint=f"Change the target yourself, then run `cdc resume {record.name}`.",
+        )
 
 
 def acknowledged_statements(record: JobRecord) -> Mapping[Position, bool]:

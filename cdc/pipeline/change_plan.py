@@ -23,6 +23,7 @@ from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
     ChangePlan,
+    ChangePolicy,
     ColumnChange,
     FillKind,
     PlannedStep,
@@ -35,6 +36,7 @@ from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable, can_alter, can_list_keys
 
+_APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
 
@@ -46,13 +48,16 @@ class PlanRefused(Exception):
         self.hint = hint
 
 
-def plan_change(context: RunContext, change: SchemaChange, checkpoint_id: int, stop: DdlStop) -> ChangePlan:
+def plan_change(
+    context: RunContext, change: SchemaChange, checkpoint_id: int, stop: DdlStop, *, applies_all: bool = False
+) -> ChangePlan:
     """Return the steps of ``change``. ``checkpoint_id``: of the checkpoint that will have the plan.
 
+    ``applies_all``: the user applies this statement, whatever `schema_changes` says.
     Raises: DdlStop - ``stop``, with the reason why the job cannot follow the change; SinkUnavailable.
     """
     try:
-        tables = [_planned(context, one, checkpoint_id) for one in change.tables]
+        tables = [_planned(context, one, checkpoint_id, applies_all=applies_all) for one in change.tables]
         tables = [_checked(context, one) for one in tables if one is not None]
     except PlanRefused as refused:
         stop.message = f"{stop.message.removesuffix('.')}: {refused}."
@@ -62,11 +67,13 @@ def plan_change(context: RunContext, change: SchemaChange, checkpoint_id: int, s
     return ChangePlan(change.statement, tuple(one for one in tables if one is not None))
 
 
-def _planned(context: RunContext, change: TableChange, checkpoint_id: int) -> PlannedTable | None:
+def _planned(context: RunContext, change: TableChange, checkpoint_id: int, *, applies_all: bool) -> PlannedTable | None:
     """Return the plan of one table; None if no channel reads it."""
     mapping = context.routes.mapping_for(change.before.database, change.before.table)
     if mapping is None:
         return None
+    if applies_all:
+        mapping = replace(mapping, changes=_APPLY_ALL)
     planner = _TablePlanner(mapping, change, checkpoint_id)
     planner.plan()
     table = PlannedTable(
@@ -152,7 +159,10 @@ class _TablePlanner:
     def _action(self, kind: ChangeKind, column: str) -> ChangeAction:
         action = self._mapping.changes.action(kind)
         if action is ChangeAction.PAUSE:
-            raise PlanRefused(f"`schema_changes` has the action pause for {kind.value}")
+            raise PlanRefused(
+                f"`schema_changes` has the action pause for {kind.value}",
+                "`cdc resume NAME --apply-ddl` applies the statement to the target.",
+            )
         self.actions.append((kind, column, action))
         return action
 

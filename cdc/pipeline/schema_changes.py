@@ -42,7 +42,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
     if change is None or last_of(committed) != change.first:
         return False  # an open XA transaction keeps the position before the statement
     number = context.store.next_id()
-    plan = plan_change(context, change, number, stop)
+    plan = plan_change(context, change, number, stop, applies_all=change.first == context.applies_at)
     prepared = Checkpoint(
         number,
         context.run.fence,

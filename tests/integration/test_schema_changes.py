@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from cdc.cli.main import app
 from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
@@ -191,4 +193,47 @@ def test_job_of_explicit_columns_pauses_and_says_what_to_change(mysql, database,
         status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 60)
         assert "reads the column a" in status["reason"]
         assert "Change the channel in the job file" in status["hint"]
+        job.stop()
+
+
+def test_job_in_mode_pause_applies_one_statement_of_its_user(mysql, database, tmp_path, monkeypatch):
+    mysql.execute(
+        f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, a INT)",
+        f"INSERT INTO {database}.orders VALUES (1, 1)",
+    )
+    port, file = free_port(), tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="pause"))
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "state"))
+
+    def cdc(*words, code=0):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == code, f"{done.output} {done.exception}"
+        return done
+
+    def is_paused(status):
+        return status["state"] == "PAUSED" and status["resume"] == "manual"
+
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), 120)
+        assert "not paused at a DDL statement" in str(cdc("resume", "shop", "--apply-ddl", code=1).exception)
+        mysql.execute(
+            f"ALTER TABLE {database}.orders ADD COLUMN b INT NOT NULL DEFAULT 5, DROP COLUMN a",
+            f"INSERT INTO {database}.orders VALUES (2, 2)",
+            f"ALTER TABLE {database}.orders ADD COLUMN c INT",
+        )
+        status = job.wait_for("the pause", is_paused, 60)
+        assert "--apply-ddl" in status["hint"]
+        pending = cdc("ddl", "shop", "--pending").output
+        assert "ADD COLUMN b" in pending and "add.column b: apply" in pending and "drop.column a: apply" in pending
+        cdc("resume", "shop", "--apply-ddl")
+        second = job.wait_for(
+            "the second pause", lambda status: is_paused(status) and "COLUMN c" in status["reason"], 60
+        )
+        assert second["schema_changes"]["applied"] == 1, "only the statement at which the job was paused"
+        found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").to_pylist()
+        assert [{name: row[name] for name in row} for row in found] == [{"id": 1, "b": 5}, {"id": 2, "b": 2}]
+        cdc("resume", "shop", "--apply-ddl")
+        job.wait_for("the second change", _is_done(mysql), 60)
+        _compare(mysql, database, tmp_path)
         job.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
+    ChangeMode,
     ChangePolicy,
     ColumnChange,
     Fill,
@@ -156,7 +158,13 @@ def test_change_crash_at_every_point_takes_each_step_once(tmp_path: Path, in_one
             routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
             run = RunIdentity("shop", record.incarnation, record.fence)
             context: Any = SimpleNamespace(
-                run=run, routes=routes, sink=sink, snapshot=None, types=None, store=Store(store, faults)
+                run=run,
+                routes=routes,
+                sink=sink,
+                snapshot=None,
+                types=None,
+                store=Store(store, faults),
+                applies_at=None,
             )
             try:
                 committed = store.last_committed("shop")
@@ -195,3 +203,28 @@ def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     assert not prepare_change(context, committed, stop)
     stop.change = SchemaChange("ALTER", THERE, THERE, ())
     assert not prepare_change(context, committed, stop), "an XA transaction is open before the statement"
+
+
+@pytest.mark.parametrize("policy", [ChangePolicy(ChangeMode.PAUSE), ChangePolicy(kinds={"drop": ChangeAction.PAUSE})])
+def test_change_that_the_user_applies_is_planned_in_every_mode(tmp_path: Path, policy: ChangePolicy) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        record = store.acquire("shop", "shop.yaml")
+        committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, schemas=(table("orders", BEFORE),))
+        store.save(committed)
+        sink = Columns(Faults(), {"ods.orders": [column.name for column in BEFORE]}, in_one_commit=True)
+        run = RunIdentity("shop", record.incarnation, record.fence)
+        routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
+        context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
+        stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
+        stop.change = SchemaChange(
+            "ALTER", HERE, THERE, (TableChange(table("orders", BEFORE), table("orders", AFTER), CHANGES),)
+        )
+        for applies_at in (None, THERE):  # no resume with --apply-ddl, and one at another statement
+            context.applies_at = applies_at
+            with pytest.raises(DdlStop, match="has the action pause for"):
+                prepare_change(context, committed, stop)
+        assert "--apply-ddl" in stop.hint
+        context.applies_at = HERE
+        assert prepare_change(context, committed, stop)
+        roll_forward(context, store.unfinished()[0])
+        assert sink.tables == {"ods.orders": EXPECTED}
