@@ -82,11 +82,11 @@ def _left_out(status: JobStatus) -> Table:
 def _differences(status: JobStatus) -> Table:
     """Return the columns in which targets differ, because schema changes were not applied."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN"):
+    for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN", "SINCE"):
         table.add_column(name, overflow="fold")
     for channel in status.channels:
         for one in channel.differences:
-            names = (one.column, one.target or "none")
+            names = (one.column, one.target or "none", one.since.time if one.since else "")
             table.add_row(
                 Text(channel.source, style="bold yellow"), one.kind.value, *(Text(_printable(name)) for name in names)
             )
@@ -143,7 +143,8 @@ def one_line(statement: str) -> str:
 
 def _schema_changes(changes: SchemaChangeStatus, now: datetime) -> str:
     if (current := changes.current) is not None:
-        return f"{current.step} of {current.steps} steps done: {one_line(current.statement)}"
+        part = f", {current.progress:.0%} of the next one" if current.progress is not None else ""
+        return f"{current.step} of {current.steps} steps done{part}: {one_line(current.statement)}"
     last = changes.last
     assert last is not None
     followed = f"{changes.applied:,} change{'s' if changes.applied != 1 else ''}"

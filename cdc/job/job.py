@@ -89,6 +89,7 @@ class Job:
             self._runner.warning(progress),
             self._runner.left_out,
             resumes,
+            self._runner.alter_progress,
         )
         saved = self._saved
         return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)

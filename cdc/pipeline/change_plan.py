@@ -25,12 +25,14 @@ from cdc.model.schema_change import (
     ChangePlan,
     ChangePolicy,
     ColumnChange,
+    DifferenceStart,
     FillKind,
     PlannedStep,
     PlannedTable,
     SchemaChange,
     TableChange,
 )
+from cdc.model.timing import utc_now
 from cdc.run_context import RunContext
 from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
@@ -64,7 +66,12 @@ def plan_change(
         if refused.hint:
             stop.hint = f"{refused.hint} {stop.hint}"
         raise stop from refused
-    return ChangePlan(change.statement, tuple(one for one in tables if one is not None))
+    start = DifferenceStart(change.last, utc_now())
+    return ChangePlan(change.statement, tuple(_dated(one, start) for one in tables if one is not None))
+
+
+def _dated(table: PlannedTable, start: DifferenceStart) -> PlannedTable:
+    return replace(table, columns_after=table.columns_after.dated(table.columns_before, start))
 
 
 def _planned(context: RunContext, change: TableChange, checkpoint_id: int, *, applies_all: bool) -> PlannedTable | None:
