@@ -38,7 +38,7 @@ GAP_OLDEST_HINT = (
     "`cdc resume NAME --accept-gap` continues with the oldest changes that the server has, and loads all mapped "
     "tables again."
 )
-
+STATEMENT_START = 200  # characters of a statement in the context of an error
 
 _COMMAND = re.compile(
     r"`cdc (?P<verb>pause|resume|snapshot|status|stop|logs|restart)(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"

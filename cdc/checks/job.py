@@ -198,7 +198,8 @@ def preview_of_pause(config: Config, record: JobRecord, checkpoint: Checkpoint |
     """
     if record.stopped_at_ddl is None:
         raise ConfigError(
-            f"The job {record.name} is not paused at a DDL statement.", hint=f"See `cdc status {record.name}`."
+            f"The job {record.name} is not paused at a DDL statement.",
+            hint=f"`cdc status {record.name}` shows why it is paused.",
         )
     if record.pending_change is None:
         return Preview("", record.reason or "The statement cannot be followed.", record.hint, ())

@@ -173,7 +173,7 @@ class Job:
         if before.state in (JobState.CANCELLED, JobState.DONE):
             raise ConfigError(f"Job {before.name} is {before.state}.", hint=forgetting(before.name))
         position = self._check_file(self._config)
-        self._policy.start_at(position)
+        self._policy.start_at(position, before.pending_change)
         self._runner.use(self._config)
         if not (self._saved.is_paused_by_hand and self._policy.options is None):  # a start keeps the pause of a user
             acknowledged = self._policy.acknowledged(before, position)
@@ -230,7 +230,7 @@ class Job:
 
     def _apply_resume(self) -> None:
         """Read the job file again, and apply the options of ``cdc resume`` to the next run."""
-        self._policy.begin(self._requests.resume, self._runner.position())
+        self._policy.begin(self._requests.resume, self._runner.position(), self._saved.now.pending_change)
         try:
             config = self._read()
             position = self._check_file(config)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from cdc.api.models import Resume
 from cdc.errors import ConfigError
 from cdc.model.position import Position
+from cdc.model.schema_change import SchemaChange
 from cdc.state.base import AcknowledgedDdl, JobRecord
 
 
@@ -16,6 +17,7 @@ class ResumePolicy:
     def __init__(self, options: Resume | None) -> None:
         self.options = options  # None: there was no resume, or the position has moved after it
         self._position: Position | None = None
+        self._pending: SchemaChange | None = None
         self._is_verified = False  # a run has verified the targets since the last start or resume
 
     @property
@@ -38,17 +40,22 @@ class ResumePolicy:
         return self._is_verified
 
     @property
-    def applies_at(self) -> Position | None:
-        """The position of the statement that the job applies whatever `schema_changes` says; None if there is none."""
-        return self._position if self.options is not None and self.options.apply_ddl else None
+    def applies(self) -> SchemaChange | None:
+        """The change that the job makes whatever `schema_changes` says; None if there is none."""
+        return self._pending if self.options is not None and self.options.apply_ddl else None
 
-    def begin(self, options: Resume | None, position: Position | None) -> None:
-        """Apply the options of a resume at ``position``, the position of the job."""
-        self.options, self._position, self._is_verified = options, position, False
+    def begin(self, options: Resume | None, position: Position | None, pending: SchemaChange | None) -> None:
+        """Apply the options of a resume at ``position``, the position of the job.
 
-    def start_at(self, position: Position | None) -> None:
-        """Apply the options of a start at ``position``."""
-        self._position = position
+        ``pending``: the change of the statement at which it was PAUSED, as it was read then. The columns before the
+        statement may not be known any more.
+        """
+        self.options, self._is_verified = options, False
+        self.start_at(position, pending)
+
+    def start_at(self, position: Position | None, pending: SchemaChange | None) -> None:
+        """Apply the options of a start at ``position``. ``pending``: see ``begin``."""
+        self._position, self._pending = position, pending
 
     def note_verified(self) -> None:
         """Note that a run has verified the targets."""

@@ -181,7 +181,7 @@ class JobRunner:
             parts.snapshot,
             reload_missing=self._policy.reloads_missing,
             is_verified=self._policy.is_verified,
-            applies_at=self._policy.applies_at,
+            applies=self._policy.applies,
         )
         sequence = max(record.fence * FENCE_STEP, self._consumer.sequence if self._consumer else 0)
         return Consumer(

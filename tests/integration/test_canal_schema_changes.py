@@ -67,6 +67,7 @@ def test_canal_job_follows_changes_across_kills(kind, request, tmp_path):
     chance = random.Random(seed_of())
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
+        _rows(server, database, 600)  # Canal's position is known from its first entry on
         job.wait_for("loaded", _is_done(server), 120)
         began = time.monotonic()
         for number, statements in enumerate(CHANGES):

@@ -22,12 +22,12 @@ PAUSED = JobRecord(
 
 def test_applied_statement_is_not_skipped_and_expires_with_the_position() -> None:
     policy = ResumePolicy(None)
-    policy.begin(Resume(apply_ddl=True), HERE)
-    assert policy.applies_at == HERE and policy.acknowledged(PAUSED, HERE) == ()
-    assert not policy.expire(HERE) and policy.applies_at == HERE
-    assert policy.expire(THERE) and policy.applies_at is None
-    policy.begin(Resume(), HERE)
-    assert policy.applies_at is None and policy.acknowledged(PAUSED, HERE) == (AcknowledgedDdl(HERE),)
+    policy.begin(Resume(apply_ddl=True), HERE, CHANGE)
+    assert policy.applies is CHANGE and policy.acknowledged(PAUSED, HERE) == ()
+    assert not policy.expire(HERE) and policy.applies is CHANGE
+    assert policy.expire(THERE) and policy.applies is None
+    policy.begin(Resume(), HERE, CHANGE)
+    assert policy.applies is None and policy.acknowledged(PAUSED, HERE) == (AcknowledgedDdl(HERE),)
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_change_crash_at_every_point_takes_each_step_once(tmp_path: Path, in_one
                 snapshot=None,
                 types=None,
                 store=Store(store, faults),
-                applies_at=None,
+                applies=None,
             )
             try:
                 committed = store.last_committed("shop")
@@ -199,7 +199,7 @@ def test_change_crash_at_every_point_takes_each_step_once(tmp_path: Path, in_one
 def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE)
-    context: Any = SimpleNamespace()
+    context: Any = SimpleNamespace(applies=None)
     assert not prepare_change(context, committed, stop)
     stop.change = SchemaChange("ALTER", THERE, THERE, ())
     assert not prepare_change(context, committed, stop), "an XA transaction is open before the statement"
@@ -215,16 +215,18 @@ def test_change_that_the_user_applies_is_planned_in_every_mode(tmp_path: Path, p
         run = RunIdentity("shop", record.incarnation, record.fence)
         routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
         context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
-        stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
+        stop = DdlStop("ALTER changes shop.orders.", hint="Resume.", position=HERE, statement="ALTER")
         stop.change = SchemaChange(
             "ALTER", HERE, THERE, (TableChange(table("orders", BEFORE), table("orders", AFTER), CHANGES),)
         )
-        for applies_at in (None, THERE):  # no resume with --apply-ddl, and one at another statement
-            context.applies_at = applies_at
+        other = replace(stop.change, statement="ALTER of another position", first=THERE)
+        for applies in (None, other):  # no resume with --apply-ddl, and one at another statement
+            context.applies = applies
             with pytest.raises(DdlStop, match="has the action pause for"):
                 prepare_change(context, committed, stop)
         assert "--apply-ddl" in stop.hint
-        context.applies_at = HERE
+        # the statement is read again, when the columns before it are not known any more
+        context.applies, stop.change = stop.change, None
         assert prepare_change(context, committed, stop)
         roll_forward(context, store.unfinished()[0])
         assert sink.tables == {"ods.orders": EXPECTED}
