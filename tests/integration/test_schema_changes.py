@@ -262,6 +262,9 @@ def test_job_of_binlog_files_follows_changes_to_their_end(metadata, mysql, datab
         if metadata == "MINIMAL":
             mysql.execute(create)
         followed = [each for each in CHANGES if "CURRENT_TIMESTAMP" not in each and "STORED" not in each]
+        if metadata == "FULL":  # row metadata does not have the table's default, which a CREATE TABLE in the files has
+            text = re.compile(r"(VARCHAR\(\d+\)|ENUM\([^)]*\))")
+            followed = [text.sub(r"\1 CHARACTER SET utf8mb4", each) for each in followed]
         for number, statement in enumerate(followed):
             if number % 3 != 2:  # some follow each other without rows
                 _rows(mysql, database, 1000 * (number + 1))
