@@ -46,6 +46,7 @@ OTHER_FILES_HINT = (
     "Restore the files that the job has read, or correct `source.path`. Read other files with a job of another name."
 )
 
+STATEMENT_START = 200  # characters of a statement in the context of an error
 
 _COMMAND = re.compile(
     r"`cdc (?P<verb>pause|resume|snapshot|status|stop|logs|restart)(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdc.model.position import Position
+from cdc.model.schema_change import SchemaChange
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.sources.base import Receiver
@@ -42,3 +43,4 @@ class RunContext:
     snapshot: SnapshotSettings | None = None  # None: the source has no tables, only a stream
     reload_missing: bool = False  # load targets again that are not the tables that the job wrote
     is_verified: bool = False  # the targets were verified since the last start or resume, so wait for a missing one
+    applies: SchemaChange | None = None  # the user applies this statement, whatever `schema_changes` says

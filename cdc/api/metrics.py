@@ -39,6 +39,8 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         ("cdc_window_bytes", "Bytes of rows in memory that no Task has started to load.", status.window_bytes),
         ("cdc_window_limit_bytes", "Limit of cdc_window_bytes: memory.window.", status.window_limit_bytes),
     ]
+    if (last := status.schema_changes.last) is not None:
+        gauges.append(("cdc_schema_change_seconds", "Duration of the steps of the newest schema change.", last.seconds))
     checkpoint = status.checkpoint
     if checkpoint is not None:
         gauges += [

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 from cdc.errors import with_job
 from cdc.model.change_record import ChangeCount, ChangeRecord, ChangeSummary, cut_statement
 from cdc.model.left_out import LeftOut
-from cdc.model.schema_change import ChangeKind, ChangePlan, ColumnMap
+from cdc.model.position import Position
+from cdc.model.schema_change import ChangeKind, ChangePlan, ColumnMap, DifferenceStart
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.identity import SinkIdentity, SourceIdentity
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
+_HIDDEN = {"kind", "server", "splits", "marker_batch"}  # fields of a position that only the job needs
 _REQUEST = {"extra": "forbid"}  # pydantic's configuration of a request body: unknown keys are errors
 
 
@@ -115,21 +117,46 @@ class SnapshotStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferenceSince:
+    """Since when a target differs."""
+
+    position: Mapping[str, Any]  # after the statement
+    time: str  # when the job left the target as it was
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnDifference:
     """A column or rows in which a target differs from its source table, because a schema change was not applied."""
 
     kind: ChangeKind  # of the change; drop.table and rename.table: the target keeps rows without a source table
     column: str  # source column; of drop.column, the column that only the target has; "" for rows that only it has
     target: str | None  # its target column; null: the target has none
+    since: DifferenceSince | None = None  # null: not known
 
     @classmethod
     def of(cls, columns: ColumnMap, snapshot: TableSnapshot | None) -> tuple[ColumnDifference, ...]:
         """Return the differences that ``columns`` has. A later snapshot can have deleted rows that were kept."""
         rows = [kind for kind, since in columns.kept_rows.items() if not (snapshot and snapshot.has_removed(since))]
         renamed, added = ChangeKind.RENAME_COLUMN, ChangeKind.ADD_COLUMN
-        found = [cls(renamed if target else added, name, target) for name, target in sorted(columns.names.items())]
-        found += [cls(ChangeKind.DROP_COLUMN, name, name) for name in sorted(columns.kept)]
-        return (*found, *(cls(ChangeKind(kind), "", None) for kind in sorted(rows)))
+        found = [
+            cls(renamed if target else added, name, target, _since(columns.names_since.get(name)))
+            for name, target in sorted(columns.names.items())
+        ]
+        found += [
+            cls(ChangeKind.DROP_COLUMN, name, name, _since(columns.kept_since.get(name)))
+            for name in sorted(columns.kept)
+        ]
+        kept = [cls(ChangeKind(kind), "", None, _since(columns.rows_since.get(kind))) for kind in sorted(rows)]
+        return (*found, *kept)
+
+
+def _since(start: DifferenceStart | None) -> DifferenceSince | None:
+    return DifferenceSince(shown_position(start.position), start.time) if start is not None else None
+
+
+def shown_position(position: Position) -> dict[str, Any]:
+    """Return ``position`` as the status shows it."""
+    return {name: value for name, value in position.to_json().items() if name not in _HIDDEN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +166,12 @@ class CurrentChange:
     statement: str  # the first 4 KiB of it
     step: int  # steps that are done
     steps: int  # over all tables; 0: no target changes
+    progress: float | None = None  # of the current step, from 0 to 1; null: the sink does not know it
 
     @classmethod
-    def of(cls, plan: ChangePlan) -> CurrentChange:
+    def of(cls, plan: ChangePlan, progress: float | None) -> CurrentChange:
         """Return the status of ``plan``."""
-        return cls(cut_statement(plan.statement), plan.done, sum(len(table.steps) for table in plan.tables))
+        return cls(cut_statement(plan.statement), plan.done, sum(len(table.steps) for table in plan.tables), progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +182,13 @@ class LastChange:
     committed_at: str | None
     statement: str  # the first 4 KiB of it
     tables: tuple[str, ...]  # source tables
+    seconds: float = 0.0  # duration of the steps
 
     @classmethod
     def of(cls, record: ChangeRecord) -> LastChange:
         """Return the status of ``record``."""
         tables = tuple(table.source for table in record.tables)
-        return cls(record.checkpoint, record.committed_at, record.statement, tables)
+        return cls(record.checkpoint, record.committed_at, record.statement, tables, record.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +201,10 @@ class SchemaChangeStatus:
     counts: tuple[ChangeCount, ...] = ()  # by kind and action
 
     @classmethod
-    def of(cls, summary: ChangeSummary) -> SchemaChangeStatus:
-        """Return the status of ``summary``."""
+    def of(cls, summary: ChangeSummary, progress: float | None = None) -> SchemaChangeStatus:
+        """Return the status of ``summary``. ``progress``: of the step that the sink takes now."""
         last = LastChange.of(summary.last) if summary.last else None
-        current = CurrentChange.of(summary.current) if summary.current else None
+        current = CurrentChange.of(summary.current, progress) if summary.current else None
         return cls(summary.applied, last, current, summary.counts)
 
 
@@ -298,6 +327,7 @@ class Resume:
 
     __pydantic_config__: ClassVar = _REQUEST
     past_ddl: bool = False  # continue after a row-changing statement
+    apply_ddl: bool = False  # apply the statement at which the job is paused to the targets, whatever the mode says
     accept_server: bool = False  # continue from another server at the address
     accept_gap: bool = False  # continue without changes that the source no longer has, or that cannot be read
     reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state

@@ -1,4 +1,4 @@
-"""What a job would do with a DDL statement: ``cdc ddl --statement``. Nothing changes, in source or targets."""
+"""What a job would do with a DDL statement, for ``cdc ddl``. Nothing changes, in source or targets."""
 
 from __future__ import annotations
 
@@ -93,22 +93,42 @@ def preview_statement(
         *(one for one in changes if one.rows not in TABLE_KINDS and (one.before.database, one.before.table) in schemas),
         *changes_by_name(contents, lambda *name: schemas.get(name), lambda name, content, _: _known(content)),
     )
+    # the event of the statement will have its time, so plan with any time
+    timed = with_time(list(mapped), StatementTime(0, 0, "+00:00"), None)
+    notes = {one.before.name: tuple(_notes(one)) for one in mapped}
+    change = SchemaChange(statement, _NOWHERE, _NOWHERE, tuple(timed))
+    return preview_change(change, components, run, checkpoint, notes=notes)
+
+
+def preview_change(
+    change: SchemaChange,
+    components: Components,
+    run: RunIdentity,
+    checkpoint: Checkpoint | None,
+    *,
+    applies_all: bool = False,
+    notes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Preview:
+    """Return what the job would do with a statement that was read. Raises: SinkUnavailable.
+
+    ``applies_all``: the user applies it, whatever `schema_changes` says. ``notes``: what else to show of a table, by
+    its name before the statement.
+    """
     components.routes.use_column_maps(checkpoint.column_maps if checkpoint else {})
     parts = _PlanContext(run, components.routes, components.sink, components.types, components.snapshot)
     context = cast(RunContext, parts)
-    names = ", ".join(dict.fromkeys(one.before.name for one in mapped))
+    names = ", ".join(dict.fromkeys(one.before.name for one in change.tables))
     stop = DdlStop(f"The statement changes {names}.", hint="Change the target yourself, then run `cdc resume NAME`.")
-    # the event of the statement will have its time, so plan with any time
-    timed = with_time(list(mapped), StatementTime(0, 0, "+00:00"), None)
-    change = SchemaChange(statement, _NOWHERE, _NOWHERE, tuple(timed))
     try:
-        plan = plan_change(context, change, checkpoint.id + 1 if checkpoint else 1, stop)
+        number = checkpoint.id + 1 if checkpoint else 1
+        plan = plan_change(context, change, number, stop, applies_all=applies_all)
     except DdlStop as refused:
-        return Preview(statement, refused.message, refused.hint, ())
+        return Preview(change.statement, refused.message, refused.hint, ())
     # a comment or an index changes a table, but nothing that the job reads
     changed = [one for one in plan.tables if one.actions or one.steps or one.is_reloaded]
-    notes = {one.before.name: tuple(_notes(one)) for one in mapped}
-    return Preview(statement, None, None, tuple(_previewed(context, one, notes[one.source]) for one in changed))
+    found = notes or {}
+    previewed = (_previewed(context, one, found.get(one.source, ())) for one in changed)
+    return Preview(change.statement, None, None, tuple(previewed))
 
 
 def _known(content: Content) -> TableSchema:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
-from cdc.checks.ddl_preview import Preview, preview_statement
+from cdc.checks.ddl_preview import Preview, preview_change, preview_statement
 from cdc.checks.mysql import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
 from cdc.config.models import Config
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
@@ -20,7 +20,7 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.mysql.values.kernels import refuse_untrusted_caches
 from cdc.pipeline.targets import lost_targets_of, sources_by_target
-from cdc.state.base import Checkpoint
+from cdc.state.base import Checkpoint, JobRecord
 from channels.sinks.base import Finding, TargetTable
 from channels.sinks.stream_load.time_limit import TimeLimit
 from channels.task import RunIdentity
@@ -181,10 +181,6 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
     Raises: ConfigError - the source has no MySQL server, or its statements are not followed; SourceUnavailable,
     SchemaMismatch, SinkUnavailable.
     """
-    if isinstance(config.source, CanalSourceConfig):
-        raise ConfigError(
-            "A job that reads from Canal pauses before each DDL statement.", hint="Use a source of type binlog."
-        )
     endpoint = _described_by(config)
     with _built(config) as components, Server(endpoint.within(CHECK_S)) as server:
         names = mapped_tables(server, components.routes.maps)
@@ -193,6 +189,23 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
         return preview_statement(
             statement, schemas, components, run, checkpoint, mariadb=server.mariadb, fold_case=server.folds_case
         )
+
+
+def preview_of_pause(config: Config, record: JobRecord, checkpoint: Checkpoint | None) -> Preview:
+    """Return what ``cdc resume --apply-ddl`` would do with the statement at which the job is PAUSED. Change nothing.
+
+    Raises: ConfigError - it is not PAUSED at a statement; SinkUnavailable.
+    """
+    if record.stopped_at_ddl is None:
+        raise ConfigError(
+            f"The job {record.name} is not paused at a DDL statement.",
+            hint=f"`cdc status {record.name}` shows why it is paused.",
+        )
+    if record.pending_change is None:
+        return Preview("", record.reason or "The statement cannot be followed.", record.hint, ())
+    with _built(config) as components:
+        run = RunIdentity(config.name, record.incarnation, 0)
+        return preview_change(record.pending_change, components, run, checkpoint, applies_all=True)
 
 
 def _described_by(config: Config) -> Endpoint:

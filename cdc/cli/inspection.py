@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cdc.api.models import JobStatus
+    from cdc.checks.ddl_preview import Preview
     from cdc.config.models import Config
 
 REFRESH_S = 1.0
@@ -155,13 +156,21 @@ def logs(name: str, follow: bool, lines: int) -> None:
 
 
 @click.command()
-@job_file_argument
+@click.argument("job_file", metavar="JOB.yaml|NAME", type=click.Path(path_type=Path))
 @click.option("--statement", metavar="SQL", help="Show what the job would do with this DDL statement. Nothing changes.")
+@click.option(
+    "--pending",
+    is_flag=True,
+    help="Show what `cdc resume --apply-ddl` would do with the statement at which the job NAME is paused.",
+)
 @output_option
-def ddl(job_file: Path, statement: str | None, output: str) -> None:
+def ddl(job_file: Path, statement: str | None, pending: bool, output: str) -> None:
     """Print the CREATE TABLE statements of the targets, or what the job would do with a DDL statement."""
     from cdc.config.models import load_config
 
+    if pending:
+        _preview_pending(str(job_file), output)
+        return
     config = load_config(job_file)
     if statement is not None:
         _preview(config, statement, output)
@@ -178,18 +187,37 @@ def ddl(job_file: Path, statement: str | None, output: str) -> None:
 
 def _preview(config: Config, statement: str, output: str) -> None:
     from cdc.checks.job import preview_of_job
-    from cdc.cli.views import preview_view
     from cdc.job.registry import open_store
 
     with open_store() as store:
         record, checkpoint = store.job(config.name), store.last_committed(config.name)
-    found = preview_of_job(config, statement, record.incarnation if record else "", checkpoint)
-    if found.hint is not None:
-        found = replace(found, hint=with_job(found.hint, config.name))
-    if output == "json":
-        from cdc.state.codec import to_json
+    _show_preview(
+        preview_of_job(config, statement, record.incarnation if record else "", checkpoint), config.name, output
+    )
 
-        click.echo(json.dumps({"job": config.name, **json.loads(to_json(found))}, indent=2))
+
+def _preview_pending(name: str, output: str) -> None:
+    from cdc.checks.job import preview_of_pause
+    from cdc.cli.views import one_line
+    from cdc.config.models import load_config
+    from cdc.job.registry import get_job, open_store
+
+    with open_store() as store:
+        record, checkpoint = get_job(store, name), store.last_committed(name)
+    found = preview_of_pause(load_config(Path(record.job_file)), record, checkpoint)
+    if output != "json" and found.statement:
+        click.echo(f"{name} is paused at: {one_line(found.statement)}")
+    _show_preview(found, name, output)
+
+
+def _show_preview(found: Preview, name: str, output: str) -> None:
+    from cdc.cli.views import preview_view
+    from cdc.state.codec import to_json
+
+    if found.hint is not None:
+        found = replace(found, hint=with_job(found.hint, name))
+    if output == "json":
+        click.echo(json.dumps({"job": name, **json.loads(to_json(found))}, indent=2))
     else:
         preview_view(found, console())
 

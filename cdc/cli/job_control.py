@@ -88,6 +88,9 @@ def pause(name: str) -> None:
 @click.command()
 @name_argument
 @click.option("--past-ddl", is_flag=True, help="Continue after a DDL statement that changes rows.")
+@click.option(
+    "--apply-ddl", is_flag=True, help="Apply the DDL statement at which the job is paused, whatever the mode says."
+)
 @click.option("--accept-server", is_flag=True, help="Continue from another server at the same address.")
 @click.option(
     "--accept-gap", is_flag=True, help="Continue without changes that the source no longer has, or that cannot be read."
@@ -99,7 +102,13 @@ def pause(name: str) -> None:
 )
 @click.pass_context
 def resume(
-    context: click.Context, name: str, past_ddl: bool, accept_server: bool, accept_gap: bool, reload_missing: bool
+    context: click.Context,
+    name: str,
+    past_ddl: bool,
+    apply_ddl: bool,
+    accept_server: bool,
+    accept_gap: bool,
+    reload_missing: bool,
 ) -> None:
     """Continue after a pause."""
     from cdc.api.client import Driver
@@ -107,11 +116,13 @@ def resume(
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
     from cdc.job.registry import get_job, open_store
+    from cdc.job.resume_policy import check_resume
 
-    request = Resume(past_ddl, accept_server, accept_gap, reload_missing)
+    request = Resume(past_ddl, apply_ddl, accept_server, accept_gap, reload_missing)
     with open_store() as store:
         record = get_job(store, name)
         refuse_ended(record)
+        check_resume(record, request)
         driver = Driver(record)
         if (before := driver.status()) is not None:
             _resume_running(driver, request, before)

@@ -82,13 +82,16 @@ def _left_out(status: JobStatus) -> Table:
 def _differences(status: JobStatus) -> Table:
     """Return the columns and rows in which targets differ, because schema changes were not applied."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN"):
+    for name in ("NOT APPLIED", "CHANGE", "COLUMN", "TARGET COLUMN", "SINCE"):
         table.add_column(name, overflow="fold")
     for channel in status.channels:
         for one in channel.differences:
             names = (one.column, one.target or "none") if one.column else ("", "keeps its rows")
+            since = one.since.time if one.since else ""
             table.add_row(
-                Text(channel.source, style="bold yellow"), one.kind.value, *(Text(_printable(name)) for name in names)
+                Text(channel.source, style="bold yellow"),
+                one.kind.value,
+                *(Text(_printable(name)) for name in (*names, since)),
             )
     return table
 
@@ -101,7 +104,7 @@ def changes_view(records: Iterable[ChangeRecord]) -> RenderableType:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for record in records:
         first = (str(record.checkpoint), record.committed_at or "", f"{record.seconds:.1f}")
-        statement = _one_line(record.statement)
+        statement = one_line(record.statement)
         if not record.tables:
             table.add_row(*first, "", "", Text(statement))
         for one in record.tables:
@@ -136,18 +139,20 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _one_line(statement: str) -> str:
+def one_line(statement: str) -> str:
+    """Return the beginning of a statement, without control characters."""
     text = _printable(" ".join(statement.split()))
     return text if len(text) <= STATEMENT_CHARACTERS else text[:STATEMENT_CHARACTERS] + "..."
 
 
 def _schema_changes(changes: SchemaChangeStatus, now: datetime) -> str:
     if (current := changes.current) is not None:
-        return f"{current.step} of {current.steps} steps done: {_one_line(current.statement)}"
+        part = f", {current.progress:.0%} of the next one" if current.progress is not None else ""
+        return f"{current.step} of {current.steps} steps done{part}: {one_line(current.statement)}"
     last = changes.last
     assert last is not None
     followed = f"{changes.applied:,} change{'s' if changes.applied != 1 else ''}"
-    return f"{followed}, last {age(last.committed_at, now)}: {_one_line(last.statement)}"
+    return f"{followed}, last {age(last.committed_at, now)}: {one_line(last.statement)}"
 
 
 def snapshots_view(status: JobStatus) -> RenderableType:

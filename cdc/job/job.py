@@ -28,7 +28,7 @@ from cdc.job.compatibility import build_identity, check_destination, check_file,
 from cdc.job.process_end import ProcessEnd, restored_signals
 from cdc.job.record import SavedRecord
 from cdc.job.requests import JobRequest, RequestQueue
-from cdc.job.resume_policy import ResumePolicy
+from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.job.runner import JobRunner
 from cdc.job.status_builder import LiveStatus, build_status
 from cdc.job.wiring import Components, build
@@ -89,6 +89,7 @@ class Job:
             self._runner.warning(progress),
             self._runner.left_out,
             resumes,
+            self._runner.alter_progress,
         )
         saved = self._saved
         return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)
@@ -118,6 +119,7 @@ class Job:
             case Resume():
                 if self._saved.now.state is JobState.PAUSED or self._requests.pending is JobRequest.PAUSE:
                     check_identity(self._saved.now, self._read(), accept_server=request.accept_server)
+                    check_resume(self._saved.now, request)
                     self._put_request(JobRequest.RESUME, request)
             case LoadTable():
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
@@ -171,7 +173,7 @@ class Job:
         if before.state in (JobState.CANCELLED, JobState.DONE):
             raise ConfigError(f"Job {before.name} is {before.state}.", hint=forgetting(before.name))
         position = self._check_file(self._config)
-        self._policy.start_at(position)
+        self._policy.start_at(position, before.pending_change)
         self._runner.use(self._config)
         if not (self._saved.is_paused_by_hand and self._policy.options is None):  # a start keeps the pause of a user
             acknowledged = self._policy.acknowledged(before, position)
@@ -182,6 +184,7 @@ class Job:
                 hint=None,
                 resume=None,
                 stopped_at_ddl=None,
+                pending_change=None,
                 acknowledged_ddl=acknowledged,
             )
         self._saved.save(
@@ -227,18 +230,18 @@ class Job:
 
     def _apply_resume(self) -> None:
         """Read the job file again, and apply the options of ``cdc resume`` to the next run."""
-        self._policy.begin(self._requests.resume, self._runner.position())
+        self._policy.begin(self._requests.resume, self._runner.position(), self._saved.now.pending_change)
         try:
             config = self._read()
             position = self._check_file(config)
         except ConfigError as error:
-            self._saved.pause(error, ResumeKind.MANUAL, self._saved.now.stopped_at_ddl)
+            self._saved.pause(error, ResumeKind.MANUAL, keeps_statement=True)
             return
         self._config = config
         self._runner.use(config)
         acknowledged = self._policy.acknowledged(self._saved.now, position)
         self._saved.save(
-            state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None,
+            state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None, pending_change=None,
             identity=build_identity(config), acknowledged_ddl=acknowledged,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
 from cdc.logging_setup import masked
 from cdc.model.change_record import ChangeSummary
-from cdc.model.position import BinlogPosition, CanalPosition, Position
+from cdc.model.position import BinlogPosition, CanalPosition
 from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
 
@@ -44,18 +44,23 @@ class SavedRecord:
         self, state: JobState, reason: str | None = None, hint: str | None = None, resume: ResumeKind | None = None
     ) -> None:
         """Save a new state. Raises: LeaseLost."""
-        self.save(state=state, reason=reason, hint=hint, resume=resume, stopped_at_ddl=None)
+        self.save(state=state, reason=reason, hint=hint, resume=resume, stopped_at_ddl=None, pending_change=None)
 
-    def pause(self, error: BaseException, resume: ResumeKind, statement_at: Position | None = None) -> None:
+    def pause(self, error: BaseException, resume: ResumeKind, *, keeps_statement: bool = False) -> None:
         """Save that the job is PAUSED because of ``error``. Raises: LeaseLost.
 
-        ``stopped_at_ddl``: position of the DDL statement at which the job is PAUSED; DdlStop has its own.
+        ``keeps_statement``: it stays PAUSED at the same DDL statement. DdlStop has its own.
         """
         reason, hint = describe(error, self.now.name)
+        statement_at = self.now.stopped_at_ddl if keeps_statement else None
+        change = self.now.pending_change if keeps_statement else None
         position = error.context.get("position") if isinstance(error, DdlStop) else None
-        if isinstance(position, BinlogPosition | CanalPosition):
-            statement_at = position
-        self.save(state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at)
+        if isinstance(error, DdlStop) and isinstance(position, BinlogPosition | CanalPosition):
+            statement_at, change = position, error.change
+        self.save(
+            state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at,
+            pending_change=change,
+        )  # fmt: skip
 
     def refuse(self, error: CdcError) -> None:
         """Save that the start of the job was refused. Raises: LeaseLost."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdc.api.models import Resume
+from cdc.errors import ConfigError
 from cdc.model.position import Position
+from cdc.model.schema_change import SchemaChange
 from cdc.state.base import AcknowledgedDdl, JobRecord
 
 
@@ -15,6 +17,7 @@ class ResumePolicy:
     def __init__(self, options: Resume | None) -> None:
         self.options = options  # None: there was no resume, or the position has moved after it
         self._position: Position | None = None
+        self._pending: SchemaChange | None = None
         self._is_verified = False  # a run has verified the targets since the last start or resume
 
     @property
@@ -36,13 +39,23 @@ class ResumePolicy:
         """Whether a run has verified the targets since the last start or resume."""
         return self._is_verified
 
-    def begin(self, options: Resume | None, position: Position | None) -> None:
-        """Apply the options of a resume at ``position``, the position of the job."""
-        self.options, self._position, self._is_verified = options, position, False
+    @property
+    def applies(self) -> SchemaChange | None:
+        """The change that the job makes whatever `schema_changes` says; None if there is none."""
+        return self._pending if self.options is not None and self.options.apply_ddl else None
 
-    def start_at(self, position: Position | None) -> None:
-        """Apply the options of a start at ``position``."""
-        self._position = position
+    def begin(self, options: Resume | None, position: Position | None, pending: SchemaChange | None) -> None:
+        """Apply the options of a resume at ``position``, the position of the job.
+
+        ``pending``: the change of the statement at which it was PAUSED, as it was read then. The columns before the
+        statement may not be known any more.
+        """
+        self.options, self._is_verified = options, False
+        self.start_at(position, pending)
+
+    def start_at(self, position: Position | None, pending: SchemaChange | None) -> None:
+        """Apply the options of a start at ``position``. ``pending``: see ``begin``."""
+        self._position, self._pending = position, pending
 
     def note_verified(self) -> None:
         """Note that a run has verified the targets."""
@@ -66,9 +79,30 @@ class ResumePolicy:
         # after a gap or on another server, other statements may be at these positions
         is_same_log = not (self.options.accept_gap or self.options.accept_server)
         kept = [one for one in record.acknowledged_ddl if is_same_log and not _is_after(position, one.position)]
-        if record.stopped_at_ddl is not None:
+        if record.stopped_at_ddl is not None and not self.options.apply_ddl:
             kept.append(AcknowledgedDdl(record.stopped_at_ddl, self.options.past_ddl))
         return tuple(kept)
+
+
+def check_resume(record: JobRecord, options: Resume) -> None:
+    """Raise ConfigError if ``options`` do not match the pause of the job."""
+    if not options.apply_ddl:
+        return
+    if options.past_ddl:
+        raise ConfigError(
+            "--apply-ddl applies the statement, and --past-ddl continues after it without a change of the targets.",
+            hint="Use one of the two.",
+        )
+    if record.stopped_at_ddl is None:
+        raise ConfigError(
+            f"The job {record.name} is not paused at a DDL statement.",
+            hint=f"`cdc status {record.name}` shows why it is paused.",
+        )
+    if record.pending_change is None:
+        raise ConfigError(
+            f"The job {record.name} cannot follow the statement at which it is paused: {record.reason}",
+            hint=f"Change the target yourself, then run `cdc resume {record.name}`.",
+        )
 
 
 def acknowledged_statements(record: JobRecord) -> Mapping[Position, bool]:

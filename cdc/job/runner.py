@@ -35,6 +35,7 @@ from cdc.pipeline.targets import mapped_targets
 from cdc.retry import Backoff
 from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
+from channels.sinks.base import can_alter
 from channels.task import RunIdentity
 
 HEALTHY_S = 60.0  # after a run of this length the back-off begins again
@@ -108,6 +109,12 @@ class JobRunner:
         components = self._components
         return components.routes.left_out if components and self.progress() is not None else None
 
+    @property
+    def alter_progress(self) -> float | None:
+        """How much of the step of a schema change is done, from 0 to 1; None if no step is taken or it is unknown."""
+        sink = self._components.sink if self._components is not None else None
+        return sink.alter_progress if can_alter(sink) else None
+
     def progress(self) -> Progress | None:
         """Return the progress of the newest run; None until a run has recovered."""
         consumer = self._consumer
@@ -174,6 +181,7 @@ class JobRunner:
             parts.snapshot,
             reload_missing=self._policy.reloads_missing,
             is_verified=self._policy.is_verified,
+            applies=self._policy.applies,
         )
         sequence = max(record.fence * FENCE_STEP, self._consumer.sequence if self._consumer else 0)
         return Consumer(

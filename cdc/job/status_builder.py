@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdc.api.models import (
     ChannelStatus,
@@ -16,6 +16,7 @@ from cdc.api.models import (
     SinkStatus,
     SnapshotStatus,
     SourceStatus,
+    shown_position,
 )
 from cdc.job.record import describe
 from cdc.model.change_record import ChangeSummary
@@ -29,8 +30,6 @@ if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
     from cdc.errors import CdcError
     from cdc.pipeline.progress import Progress
 
-_HIDDEN = {"kind", "server", "splits", "marker_batch"}  # fields of a position that only the job needs
-
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
@@ -42,6 +41,7 @@ class LiveStatus:
     warning: CdcError | None = None  # the current problem of a job that is not PAUSED
     left_out: Mapping[str, LeftOut] | None = None  # None: use the list of the checkpoint
     resumes: int = 0
+    alter_progress: float | None = None  # of the step of a schema change
 
 
 def build_status(
@@ -77,14 +77,14 @@ def build_status(
         started_at=record.started_at,
         source=SourceStatus.of(identity.source) if identity else SourceStatus("unknown", None),
         sink=SinkStatus.of(identity.sink) if identity else SinkStatus("unknown", "unknown"),
-        position=_shown(position) if position else None,
+        position=shown_position(position) if position else None,
         lag_seconds=progress.lag_s if progress and live.is_running else None,
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,
         resumes=live.resumes,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
-        schema_changes=SchemaChangeStatus.of(changes),
+        schema_changes=SchemaChangeStatus.of(changes, live.alter_progress),
         channels=with_requests(_with_differences(channels, checkpoint), requests),
         left_out=LeftOutStatus.of(left_out, record.name),
     )
@@ -101,10 +101,6 @@ def _with_differences(channels: Iterable[ChannelStatus], checkpoint: Checkpoint 
     for one in channels:
         found = maps.get(one.source)
         yield replace(one, differences=ColumnDifference.of(found, snapshots.get(one.source))) if found else one
-
-
-def _shown(position: Position) -> dict[str, Any]:
-    return {name: value for name, value in position.to_json().items() if name not in _HIDDEN}
 
 
 def _live_channels(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

@@ -296,7 +296,10 @@ def _resume_options(resume: Resume | None, acknowledged: AcknowledgedStatements)
     if resume is None:
         return ResumeOptions(acknowledged=acknowledged)
     return ResumeOptions(
-        after_ddl=True, past_ddl=resume.past_ddl, past_gap=resume.accept_gap, acknowledged=acknowledged
+        after_ddl=not resume.apply_ddl,
+        past_ddl=resume.past_ddl,
+        past_gap=resume.accept_gap,
+        acknowledged=acknowledged,
     )
 
 

@@ -6,7 +6,7 @@ Source: docs/explanation/schema-changes.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from cdc.model.position import Position
@@ -151,12 +151,34 @@ class ChangePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferenceStart:
+    """Since when a target differs from its source table."""
+
+    position: Position  # after the statement
+    time: str  # when the job planned the change, ISO 8601, UTC
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnMap:
     """How the columns of a target differ from those of its source table, because changes were ignored."""
 
     names: Mapping[str, str | None] = field(default_factory=dict)  # source column -> target column; None: it has none
     kept: Mapping[str, Column] = field(default_factory=dict)  # target columns that the source dropped, as they were
     kept_rows: Mapping[str, Position] = field(default_factory=dict)  # kind of change -> after its newest statement
+    names_since: Mapping[str, DifferenceStart] = field(default_factory=dict, compare=False)  # for each one of ``names``
+    kept_since: Mapping[str, DifferenceStart] = field(default_factory=dict, compare=False)  # for each one of ``kept``
+    rows_since: Mapping[str, DifferenceStart] = field(default_factory=dict, compare=False)  # of ``kept_rows``
+
+    def dated(self, before: ColumnMap, start: DifferenceStart) -> ColumnMap:
+        """Return this map with ``start`` for each difference that ``before`` does not have."""
+        old = before.names
+        names = {
+            name: before.names_since.get(name, start) if name in old and old[name] == target else start
+            for name, target in self.names.items()
+        }
+        kept = {one: before.kept_since.get(one, start) for one in self.kept}
+        rows = {one: before.rows_since.get(one, start) for one in self.kept_rows}
+        return replace(self, names_since=names, kept_since=kept, rows_since=rows)
 
     def target_of(self, column: str) -> str | None:
         """Return the target column of a source column; None if it has none."""

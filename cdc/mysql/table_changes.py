@@ -309,6 +309,19 @@ def confirmed(change: TableChange, found: TableSchema) -> TableChange:
     )
 
 
+def certain(change: TableChange) -> TableChange:
+    """Return ``change``, which nothing confirms. Raises: Unreadable - its result depends on what only the server knows.
+
+    Calls: if there is no catalog, or if later statements have changed the table.
+    """
+    if not change.key_is_certain:
+        raise Unreadable("the key after it depends on indexes that are not known")
+    for column in change.after.columns:
+        if column.kind in TEXTS and not column.charset:
+            raise Unreadable(f"the character set of column {column.name} is not known")
+    return change
+
+
 def _shape(column: Column) -> tuple[object, ...]:
     return (
         column.name, column.kind, column.unsigned, column.length, column.precision, column.scale, column.fsp,

@@ -24,19 +24,23 @@ from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
     ChangePlan,
+    ChangePolicy,
     ColumnChange,
+    DifferenceStart,
     FillKind,
     PlannedStep,
     PlannedTable,
     SchemaChange,
     TableChange,
 )
+from cdc.model.timing import utc_now
 from cdc.mysql.table_contents import TABLE_KINDS
 from cdc.run_context import RunContext
 from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable, can_alter, can_list_keys
 
+_APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
 _INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
@@ -49,27 +53,39 @@ class PlanRefused(Exception):
         self.hint = hint
 
 
-def plan_change(context: RunContext, change: SchemaChange, checkpoint_id: int, stop: DdlStop) -> ChangePlan:
+def plan_change(
+    context: RunContext, change: SchemaChange, checkpoint_id: int, stop: DdlStop, *, applies_all: bool = False
+) -> ChangePlan:
     """Return the steps of ``change``. ``checkpoint_id``: of the checkpoint that will have the plan.
 
+    ``applies_all``: the user applies this statement, whatever `schema_changes` says.
     Raises: DdlStop - ``stop``, with the reason why the job cannot follow the change; SinkUnavailable.
     """
     try:
-        tables = [_planned(context, one, checkpoint_id, change.last) for one in change.tables]
+        tables = [_planned(context, one, checkpoint_id, change.last, applies_all=applies_all) for one in change.tables]
         tables = [_checked(context, one) for one in tables if one is not None]
     except PlanRefused as refused:
         stop.message = f"{stop.message.removesuffix('.')}: {refused}."
         if refused.hint:
             stop.hint = f"{refused.hint} {stop.hint}"
         raise stop from refused
-    return ChangePlan(change.statement, tuple(one for one in tables if one is not None))
+    start = DifferenceStart(change.last, utc_now())
+    return ChangePlan(change.statement, tuple(_dated(one, start) for one in tables if one is not None))
 
 
-def _planned(context: RunContext, change: TableChange, checkpoint_id: int, last: Position) -> PlannedTable | None:
+def _dated(table: PlannedTable, start: DifferenceStart) -> PlannedTable:
+    return replace(table, columns_after=table.columns_after.dated(table.columns_before, start))
+
+
+def _planned(
+    context: RunContext, change: TableChange, checkpoint_id: int, last: Position, *, applies_all: bool
+) -> PlannedTable | None:
     """Return the plan of one table; None if no channel reads it."""
     mapping = context.routes.mapping_for(change.before.database, change.before.table)
     if mapping is None:
         return None
+    if applies_all:
+        mapping = replace(mapping, changes=_APPLY_ALL)
     planner = _TablePlanner(mapping, change, checkpoint_id, last)
     planner.plan()
     table = PlannedTable(
@@ -206,7 +222,9 @@ class _TablePlanner:
     def _action(self, kind: ChangeKind, column: str) -> ChangeAction:
         action = self._mapping.changes.action(kind)
         if action is ChangeAction.PAUSE:
-            hint = _ROW_ACTIONS.format(kind=kind.value) if kind in _ROW_KINDS else ""
+            hint = "`cdc resume NAME --apply-ddl` applies the statement to the target."
+            if kind in _ROW_KINDS:
+                hint = f"{_ROW_ACTIONS.format(kind=kind.value)} {hint}"
             raise PlanRefused(f"`schema_changes` has the action pause for {kind.value}", hint)
         self.actions.append((kind, column, action))
         return action

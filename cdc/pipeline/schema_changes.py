@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cdc.errors import DdlStop
+from cdc.errors import STATEMENT_START, DdlStop
 from cdc.model.schema import TableSchema
 from cdc.model.schema_change import ChangeAction, ChangePlan, PlannedStep, PlannedTable, SchemaChange
 from cdc.model.snapshot import TableSnapshot
@@ -39,11 +39,12 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
 
     ``committed``: the last checkpoint. Raises: DdlStop - the change cannot be followed; SinkUnavailable.
     """
-    change = stop.change
+    applied = _applied(context, stop)
+    change = applied or stop.change
     if change is None or last_of(committed) != change.first:
         return False  # an open XA transaction keeps the position before the statement
     number = context.store.next_id()
-    plan = plan_change(context, change, number, stop)
+    plan = plan_change(context, change, number, stop, applies_all=applied is not None)
     prepared = Checkpoint(
         number,
         context.run.fence,
@@ -66,6 +67,14 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
     )
     context.store.save(prepared)
     return True
+
+
+def _applied(context: RunContext, stop: DdlStop) -> SchemaChange | None:
+    """Return the change that the user applies, if the source stopped at its statement."""
+    change = context.applies
+    if change is None or stop.context.get("position") != change.first:
+        return None
+    return change if str(stop.context.get("statement")) == change.statement[:STATEMENT_START] else None
 
 
 def _schemas_after(schemas: tuple[TableSchema, ...], change: SchemaChange) -> tuple[TableSchema, ...]:

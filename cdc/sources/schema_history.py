@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from cdc.errors import CdcError, DdlStop, SchemaMismatch
+from cdc.errors import STATEMENT_START, CdcError, DdlStop, SchemaMismatch
 from cdc.model.position import BinlogPosition, Position
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
@@ -219,7 +219,7 @@ class ResumeOptions:
             f"{effect.reason} changes {', '.join(effect.tables)}.",
             hint=hint,
             tables=", ".join(effect.tables),
-            statement=sql[:200],
+            statement=sql[:STATEMENT_START],
             position=before,
         )
 

@@ -15,7 +15,7 @@ from cdc.model.change_record import ChangeRecord, ChangeSummary
 from cdc.model.left_out import LeftOut
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
-from cdc.model.schema_change import ChangePlan, ColumnMap
+from cdc.model.schema_change import ChangePlan, ColumnMap, SchemaChange
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.state.identity import JobIdentity
 
@@ -143,6 +143,7 @@ class JobRecord:
     status_url: str | None = None  # "http://127.0.0.1:8470"
     identity: JobIdentity | None = None  # None: the job has never started
     stopped_at_ddl: Position | None = None  # the DDL statement at which the job is PAUSED
+    pending_change: SchemaChange | None = None  # what that statement does, if it could be read
     acknowledged_ddl: tuple[AcknowledgedDdl, ...] = ()
     adopted: str | None = None  # "incarnation:checkpoint" of the sink at the last --adopt
 

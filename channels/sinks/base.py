@@ -248,6 +248,13 @@ class TableAlterer(Protocol):
         SinkUnavailable, SinkOwnershipError.
         """
 
+    @property
+    def alter_progress(self) -> float | None:
+        """How much of the running ``alter`` is done, from 0 to 1. None: no call runs, or it is not known.
+
+        Calls: any thread.
+        """
+
     def stop_altering(self) -> None:
         """Let ``alter`` stop to wait: it raises SinkUnavailable. Calls: any thread."""
 

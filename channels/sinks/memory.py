@@ -181,6 +181,10 @@ class MemorySink:
             known.checkpoints[mark.job, mark.incarnation] = mark.checkpoint
             self._marks[mark.job] = mark
 
+    @property
+    def alter_progress(self) -> None:
+        """See ``TableAlterer``. Each change is immediate."""
+
     def stop_altering(self) -> None:
         """See ``TableAlterer``. No call waits."""
 

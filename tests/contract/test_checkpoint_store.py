@@ -16,6 +16,7 @@ from cdc.errors import CheckpointError, LeaseLost
 from cdc.model.batch import LoadName, PreparedLoad, TargetState
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema_change import SchemaChange, TableChange
 from cdc.state.base import (
     AcknowledgedDdl,
     ChannelCounts,
@@ -166,6 +167,7 @@ def test_store_lists_jobs_without_a_lock(store, tmp_path):
         saved,
         identity=IDENTITY,
         stopped_at_ddl=position_at(7),
+        pending_change=SchemaChange("ALTER", position_at(7), position_at(8), (TableChange(SCHEMA, SCHEMA),)),
         acknowledged_ddl=(AcknowledgedDdl(position_at(4), past_ddl=True),),
     )
     store.save_job(saved)

@@ -414,6 +414,15 @@ def test_hanging_job_ends_the_wait_after_the_time_limit(kind: str, cluster: Any,
     assert alters(cluster)[1:] == ["FINISHED"]
 
 
+def test_progress_is_that_of_the_running_job(cluster: Any, with_n: Any) -> None:
+    cluster.alters.is_held = True
+    assert with_n.alter_progress is None
+    ended = run_alter(with_n, WIDEN)
+    wait_until(lambda: with_n.alter_progress == 0.5, cluster)
+    cluster.alters.is_held = False
+    assert ended() is None and with_n.alter_progress is None
+
+
 def test_stop_without_running_alter_ends_the_next_wait_only(cluster: Any, with_n: Any) -> None:
     with_n.stop_altering()
     cluster.alters.is_held = True

@@ -113,9 +113,15 @@ class Alters:
         found = [job for job in self.jobs if job.table.database == database and table in (None, job.table.name)]
         return [
             (str(job.number), job.table.name, "2026-01-01 00:00:00", "", job.table.name, "1", "1", "1:1", "1",
-             job.state, job.message if job.state == "CANCELLED" else "", "", "86400")
+             job.state, job.message if job.state == "CANCELLED" else "", _progress(job), "86400")
             for job in reversed(found)
         ][:limit]  # fmt: skip
+
+
+def _progress(job: Job) -> str:
+    if job.state != "RUNNING":
+        return "N/A"
+    return "50%" if job.table.model == "PRIMARY" else "1/2"
 
 
 # ---- refusals

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from cdc.cli.main import app
 from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
+from cdc.errors import CdcError
+from cdc.state.sqlite import SqliteStore
 
 JOB = """\
 name: shop
@@ -201,7 +208,10 @@ def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, datab
             f"UPDATE {database}.orders SET a = 20 WHERE id = 2",
         )
         status = job.wait_for("the drop", _is_done(mysql), 60)
-        assert status["channels"][0]["differences"] == [{"kind": "drop.column", "column": "note", "target": "note"}]
+        (difference,) = status["channels"][0]["differences"]
+        since = difference.pop("since")
+        assert difference == {"kind": "drop.column", "column": "note", "target": "note"}
+        assert since["position"]["file"] == _end(mysql)[0] and since["time"].startswith("20")
         found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").to_pylist()
         assert [(row["id"], row["note"], row["a"]) for row in found] == [(1, "one", 1), (2, None, 20), (3, None, 3)]
 
@@ -248,3 +258,105 @@ def test_job_of_explicit_columns_pauses_and_says_what_to_change(mysql, database,
         assert "reads the column a" in status["reason"]
         assert "Change the channel in the job file" in status["hint"]
         job.stop()
+
+
+def test_job_in_mode_pause_applies_one_statement_of_its_user(mysql, database, tmp_path, monkeypatch):
+    mysql.execute(
+        f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, a INT)",
+        f"INSERT INTO {database}.orders VALUES (1, 1)",
+    )
+    port, file = free_port(), tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="pause"))
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "state"))
+
+    def cdc(*words, code=0):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == code, f"{done.output} {done.exception}"
+        return done
+
+    def is_paused(status):
+        return status["state"] == "PAUSED" and status["resume"] == "manual"
+
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), 120)
+        assert "not paused at a DDL statement" in str(cdc("resume", "shop", "--apply-ddl", code=1).exception)
+        mysql.execute(
+            f"ALTER TABLE {database}.orders ADD COLUMN b INT NOT NULL DEFAULT 5, DROP COLUMN a",
+            f"INSERT INTO {database}.orders VALUES (2, 2)",
+            f"ALTER TABLE {database}.orders ADD COLUMN c INT",
+        )
+        status = job.wait_for("the pause", is_paused, 60)
+        assert "--apply-ddl" in status["hint"]
+        pending = cdc("ddl", "shop", "--pending").output
+        assert "ADD COLUMN b" in pending and "add.column b: apply" in pending and "drop.column a: apply" in pending
+        cdc("resume", "shop", "--apply-ddl")
+        second = job.wait_for(
+            "the second pause", lambda status: is_paused(status) and "COLUMN c" in status["reason"], 60
+        )
+        assert second["schema_changes"]["applied"] == 1, "only the statement at which the job was paused"
+        found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").to_pylist()
+        assert [{name: row[name] for name in row} for row in found] == [{"id": 1, "b": 5}, {"id": 2, "b": 2}]
+        cdc("resume", "shop", "--apply-ddl")
+        job.wait_for("the second change", _is_done(mysql), 60)
+        _compare(mysql, database, tmp_path)
+        job.stop()
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+def test_job_of_binlog_files_follows_changes_to_their_end(metadata, mysql, database, tmp_path):
+    """With MINIMAL, the columns of orders follow from its statements, and those of items from `source.schema`."""
+    mysql.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+    try:
+        create = CREATE.replace("TABLE orders", f"TABLE {database}.orders") + " DEFAULT CHARSET=utf8mb4"
+        mysql.execute(
+            *([create] if metadata == "FULL" else []),
+            f"CREATE TABLE {database}.items (id INT PRIMARY KEY, name VARCHAR(9))",
+            "FLUSH BINARY LOGS",
+        )
+        first, _ = _end(mysql)
+        if metadata == "MINIMAL":
+            mysql.execute(create)
+        followed = [each for each in CHANGES if "CURRENT_TIMESTAMP" not in each and "STORED" not in each]
+        if metadata == "FULL":  # row metadata does not have the table's default, which a CREATE TABLE in the files has
+            text = re.compile(r"(VARCHAR\(\d+\)|ENUM\([^)]*\))")
+            followed = [text.sub(r"\1 CHARACTER SET utf8mb4", each) for each in followed]
+        for number, statement in enumerate(followed):
+            if number % 3 != 2:  # some follow each other without rows
+                _rows(mysql, database, 1000 * (number + 1))
+            with mysql.connect(database) as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_mode = ''")
+                cursor.execute(statement)
+                cursor.execute(f"INSERT INTO items VALUES ({number}, 'i{number}')")
+                connection.commit()
+        _rows(mysql, database, 900_000)
+        mysql.execute("FLUSH BINARY LOGS")
+    finally:
+        mysql.execute("SET GLOBAL binlog_row_metadata = FULL")
+    folder, last = tmp_path / "files", _end(mysql)[0]
+    folder.mkdir()
+    for each in Path(mysql.data).glob("mysql-bin.[0-9]*"):
+        if first <= each.name < last:
+            shutil.copy(each, folder)
+    login = f"{{host: 127.0.0.1, port: {mysql.port}, username: root, tls: {{mode: off}}}}"
+    schema = "" if metadata == "FULL" else f", schema: {{mysql: {login}}}"
+    port, file = free_port(), tmp_path / "job.yaml"
+    text = JOB.format(port=mysql.port, database=database, status=port, changes="evolve")
+    source = f"source: {{type: binlog_files, path: ./files/mysql-bin.*{schema}}}\n"
+    file.write_text(re.sub(r"source: \{type: binlog,.*\n", source, text))
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("a status", lambda status: True, 60)
+        with suppress(CdcError):  # the driver has ended
+            job.wait_for("the end of the files", lambda status: status["state"] in ("DONE", "PAUSED"), 240)
+        if job.status() is not None:
+            job.stop()
+    with closing(SqliteStore(tmp_path / "state")) as store:
+        record, committed = store.job("shop"), store.last_committed("shop")
+        assert record.state == "DONE", f"{record} {job.log.read_text()[-3000:]}"
+        assert committed.last.file == sorted(each.name for each in folder.iterdir())[-1]
+        assert store.change_summary("shop").applied == len(followed)
+        store.acquire("shop", str(file))
+        assert store.unfinished() == (), "no change is PREPARED"
+    for table in ("orders", "items"):
+        _compare(mysql, database, tmp_path, table)

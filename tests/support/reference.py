@@ -161,7 +161,8 @@ class Sample:
         channel = filled(status_models.ChannelStatus, snapshot=snapshot)
         checkpoint = filled(status_models.CheckpointStatus, seconds={"commit": 1.0})
         count = filled(status_models.ChangeCount)
-        changes = status_models.SchemaChangeStatus(1, counts=(count,))
+        last = filled(status_models.LastChange)
+        changes = status_models.SchemaChangeStatus(1, last, counts=(count,))
         return filled(
             status_models.JobStatus,
             checkpoint=checkpoint,

@@ -15,11 +15,10 @@ from cdc.model.schema import TableSchema
 from cdc.model.schema_change import ChangeKind, SchemaChange, TableChange
 from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import table_schemas
-from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable, refuse
 from cdc.mysql.statement_time import StatementTime, with_time
-from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.table_changes import certain, confirmed, read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
@@ -142,7 +141,7 @@ class ChangeReader:
 
     def _confirmed(self, statement: Statement, changes: list[TableChange]) -> list[TableChange]:
         if self._history.connect is None or all(one.rows is not None and not one.columns for one in changes):
-            return [_certain(one) for one in changes]
+            return [certain(one) for one in changes]
         names: list[Name] = [(one.after.database, one.after.table) for one in changes]
         done = []
         with self._history.connect() as server:
@@ -157,15 +156,5 @@ class ChangeReader:
                     # a later statement has changed the table: what the server has now is not what follows from this one
                     if not self._search.on_server(server, statement.after, {name}):
                         raise
-                    done.append(_certain(change))
+                    done.append(certain(change))
         return done
-
-
-def _certain(change: TableChange) -> TableChange:
-    """Return ``change``. Raises: Unreadable - its result depends on what only the server knows."""
-    if not change.key_is_certain:
-        raise Unreadable("the key after it depends on indexes that are not known")
-    for column in change.after.columns:
-        if column.kind in TEXTS and not column.charset:
-            raise Unreadable(f"the character set of column {column.name} is not known")
-    return change

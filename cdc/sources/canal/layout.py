@@ -28,6 +28,7 @@ _SYNONYMS = {
     **dict.fromkeys(("nvarchar", "character varying"), Kind.VARCHAR),
     "long": Kind.TEXT,
 }
+NO_SERVER_CHARSET = "utf8mb4"  # of text columns whose charset only the server knows: Canal sends all text in UTF-8
 _BARE_TEXTS = ("text", "tinytext", "mediumtext", "longtext")
 
 
@@ -90,7 +91,7 @@ def column_of(database: str, table: str, received: LayoutColumn) -> Column:
         precision=(first or 10) if decimal else 0,
         scale=numbers[1] if decimal and len(numbers) > 1 else 0,
         fsp=first if temporal else 0,
-        charset="utf8mb4" if kind in texts else "",
+        charset=NO_SERVER_CHARSET if kind in texts else "",
         labels=labels_of(received.type) if kind in (Kind.ENUM, Kind.SET) else (),
     )
 
@@ -109,3 +110,10 @@ def mismatches(schema: TableSchema, layout: Layout, read: Sequence[str]) -> str 
         if seen.kind is not column.kind or seen.arrow != column.arrow or seen.labels != column.labels:
             return f"column {name} is {other.type} in the rows and {column.type} in the known schema"
     return None
+
+
+def has_order(schema: TableSchema, layout: Layout) -> bool:
+    """Return whether ``layout`` has only columns of ``schema``, in its order. Filters of Canal can remove some."""
+    received = [column.name.casefold() for column in layout]
+    names = [column.name.casefold() for column in schema.columns]
+    return received == [name for name in names if name in {*received}]

@@ -9,32 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
-from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, CdcError, SchemaMismatch, UnsupportedRowFormat
+from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, CdcError, DdlStop, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.position import CanalPosition
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.model.table_names import table_of
-from cdc.mysql.catalog import mapped_tables
-from cdc.mysql.ddl import EffectKind
-from cdc.sources.canal.layout import Layout, mismatches, schema_of
+from cdc.mysql.catalog import mapped_tables, table_schemas
+from cdc.mysql.ddl import Effect, EffectKind
+from cdc.sources.canal.change_reader import CanalChangeReader, CanalStatement
+from cdc.sources.canal.layout import Layout, has_order, mismatches, schema_of
 from cdc.sources.omitted_changes import OmittedChanges, log_omission
 from cdc.sources.schema_history import Connect, Name, ResumeOptions, SchemaHistory
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CanalStatement:
-    """A statement that Canal sends."""
-
-    database: str  # the session's default database
-    sql: str
-    before: CanalPosition
-    after: CanalPosition
-    dml: bool  # rows logged as text
-    time_ms: int
 
 
 class CanalTables:
@@ -44,6 +32,7 @@ class CanalTables:
         """``connect``: opens a connection to the source's MySQL; None: schemas are made of the rows only."""
         self.history = SchemaHistory(table_filter, connect)
         self.omitted = OmittedChanges()
+        self._changes = CanalChangeReader(self.history)
         self.position = CanalPosition("", 0)  # the position before the rows that are read now
         self._table_filter = table_filter
         self._resume_options = resume_options
@@ -59,10 +48,16 @@ class CanalTables:
         self._start = self.position = start
         self.history.begin(saved)
         self._stale.clear()
+        self._changes.begin()
         self.omitted.take()
         if self.history.connect is not None:
             with self.history.connect() as server:
                 self.history.fold_case, self._mariadb = server.folds_case, server.mariadb
+                self._changes.mariadb = server.mariadb
+                # A statement after now changes these columns. One between ``start`` and now does not follow from them:
+                # the catalog does not confirm it.
+                missing = [name for name in mapped_tables(server, self.history.maps) if not self.history.has(name)]
+                self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
 
     # --- schemas of rows ---
 
@@ -72,12 +67,15 @@ class CanalTables:
         known = None if name in self._stale else self.history.newest(name)
         problem = self._mismatch(known, layout) if known is not None else None
         if known is not None and problem is None:
+            self._changes.note_rows(name, layout)
             return known
-        if known is None or self.history.connect is not None:
+        # No statement has moved the columns of a known table, so the catalog cannot explain another order.
+        if known is None or (self.history.connect is not None and not _is_reordered(known, layout)):
             known = self._found(name, layout)
             problem = self._mismatch(known, layout)
             if problem is None:
                 self._stale.discard(name)
+                self._changes.note_rows(name, layout)
                 return self.history.add(name, known, self.position)
         if {column.name.casefold() for column in layout} < {column.name.casefold() for column in known.columns}:
             raise _not_full()
@@ -101,6 +99,8 @@ class CanalTables:
         problem = mismatches(schema, layout, sorted(reads.columns | reads.key))
         if problem is None and self.history.connect is None and len(layout) != len(schema.columns):
             problem = f"the rows have {len(layout)} columns, the known schema has {len(schema.columns)}"
+        if problem is None and _is_reordered(schema, layout):
+            problem = f"the rows have the columns in the order {', '.join(column.name for column in layout)}"
         return problem
 
     # --- statements ---
@@ -114,7 +114,11 @@ class CanalTables:
         if effect.kind is EffectKind.TOUCHES:
             before = statement.before
             at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
-            self._resume_options.check(effect, statement.sql, before, at_start=at_start)
+            try:
+                self._resume_options.check(effect, statement.sql, before, at_start=at_start)
+            except DdlStop as stop:
+                self._describe(stop, statement, effect)
+                raise
             log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
         elif effect.kind is EffectKind.CREATES:
             log.info(
@@ -122,8 +126,21 @@ class CanalTables:
             )
         elif not (effect.reshapes or effect.may_rekey):
             return False
-        self._stale |= {table_of(table) for table in effect.tables}
+        names = {table_of(table) for table in effect.tables}
+        self._stale |= names
+        for name in names:
+            self.history.catalog.pop(name, None)
+        is_index = effect.kind is EffectKind.HARMLESS and not effect.reshapes
+        self._changes.note_statement(names, columns_stay=effect.columns_stay or is_index)
         return True
+
+    def _describe(self, stop: DdlStop, statement: CanalStatement, effect: Effect) -> None:
+        """Add to ``stop`` what the statement changes, or why that is not certain."""
+        found = self._changes.read(statement, effect)
+        if isinstance(found, str):
+            stop.message = f"{stop.message.removesuffix('.')}, and the job cannot follow it: {found}."
+        else:
+            stop.change = found
 
     def omitted_by(self, statement: CanalStatement) -> frozenset[str]:
         """Return the mapped tables whose changes a statement logged as text, if the user accepted to omit them.
@@ -178,6 +195,12 @@ class CanalTables:
             return False
         log_omission(error, tables)
         return True
+
+
+def _is_reordered(schema: TableSchema, layout: Layout) -> bool:
+    """Return whether the rows have the columns of ``schema`` in another order: their names are of another time."""
+    known = {column.name.casefold() for column in schema.columns}
+    return {column.name.casefold() for column in layout} <= known and not has_order(schema, layout)
 
 
 def _not_full() -> UnsupportedRowFormat:

@@ -17,11 +17,12 @@ import numpy as np
 from cdc.model.batch import Batch, Changes
 from cdc.model.position import CanalPosition
 from cdc.sources.canal import kernels
+from cdc.sources.canal.change_reader import CanalStatement
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.positions import EntryPositions
 from cdc.sources.canal.protocol_pb2 import EventKind
 from cdc.sources.canal.repeats import Accepted
-from cdc.sources.canal.table_registry import CanalStatement, CanalTables
+from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.canal.xa import CanalXa, edges, undecided
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,16 @@ class TransactionCutter:
     def _read_statement(self, statement: CanalStatement, entries: Entries, number: int) -> None:
         # A statement outside of transactions ends the transaction before it, even if its END did not arrive.
         self.cut(statement.before)
-        if self._tables.on_statement(statement):
+        # The job stops at this end, and continues after a change as if a Batch had ended at the statement.
+        end = self.end
+        after = replace(
+            statement.after,
+            gtid_set=statement.after.gtid_set or end.gtid_set,
+            newest_ms=max(end.newest_ms, statement.time_ms),
+            splits=end.splits,
+            marker_batch=self.keeps_marker,
+        )
+        if self._tables.on_statement(replace(statement, before=end, after=after)):
             self._decoder.forget()
         self.open.length = 0
         self.open.add((), 0, entries, number, number + 1)

@@ -58,6 +58,7 @@ class DeltaAlterer:
         self._ownership = ownership
         self._threads = threads
         self._stopped = threading.Event()
+        self.progress: float | None = None  # of the rewrite that runs
 
     def check(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
         """See ``TableAlterer.check_steps``. Reads the log only."""
@@ -150,8 +151,16 @@ class DeltaAlterer:
             rows = (part for group in _groups(path, old) for part in plan.rows(group, new))
             return write_files(rows, folder, f"{name}-{number}", new, key)
 
-        numbers = range(0 if plan.empties else len(files))
-        actions = [action for found_ in self._threads.map(rewritten, numbers) for action in found_]
+        rewrites = files[:0] if plan.empties else files
+        actions, done, size = list[Action](), 0, sum(file.size for file in rewrites)
+        try:
+            self.progress = 0.0
+            for file, written in zip(rewrites, self._threads.map(rewritten, range(len(rewrites))), strict=True):
+                actions += written
+                done += file.size
+                self.progress = done / size if size else 1.0
+        finally:
+            self.progress = None
 
         def write(properties: CommitProperties) -> None:
             found.create_write_transaction(

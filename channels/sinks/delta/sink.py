@@ -291,6 +291,11 @@ class DeltaSink:
         self._alterer.begin()
         self._commits.commit(table.name, mark, lambda found: self._alterer.alter(found, table, steps, mark))
 
+    @property
+    def alter_progress(self) -> float | None:
+        """See ``TableAlterer``. By the bytes of the data files that are written again."""
+        return self._alterer.progress
+
     def stop_altering(self) -> None:
         """See ``TableAlterer``."""
         self._alterer.stop()

@@ -9,6 +9,7 @@ Source: the manuals of both, "ALTER TABLE" and "SHOW ALTER TABLE"; ``AlterJobV2.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ ALTER_TIMEOUT_S = 1800.0
 _CREATE = "Create it: `cdc ddl JOB.yaml` prints the statement."
 _TRIES = 5  # of a statement that the cluster refuses, or whose job it cancels
 _POLL_S, _LONGEST_POLL_S = 0.05, 2.0
+_PROGRESS = re.compile(r"(\d+(?:\.\d+)?)(?:%|/(\d+))")
 _RECENT_JOBS = 20  # a job has a row for each index of the table, and jobs of one second are in any order
 
 
@@ -51,6 +53,7 @@ class AlterJob:
     number: int
     state: str  # PENDING, WAITING_TXN, RUNNING, FINISHED, CANCELLED
     message: str = ""
+    progress: float | None = None  # from 0 to 1
 
     @property
     def has_ended(self) -> bool:
@@ -72,6 +75,7 @@ class ColumnAlterer:
         """``timeout_s``: for all waits of one call of ``alter``."""
         self._sql, self._tables, self._rules, self._hooks = sql, tables, rules, hooks
         self._timeout_s, self._stopped = timeout_s, threading.Event()
+        self.progress: float | None = None  # of the job that is waited for, from 0 to 1
 
     # ---- checks
 
@@ -126,6 +130,7 @@ class ColumnAlterer:
             for step in steps:
                 self._do(table, step, deadline)
         finally:
+            self.progress = None
             self._tables.forget(table.name)
 
     def stop(self) -> None:
@@ -213,6 +218,7 @@ class ColumnAlterer:
         """
         for pause in Backoff(_POLL_S, _LONGEST_POLL_S):
             job = self._newest_job(table)
+            self.progress = None if job.has_ended else job.progress
             if job.has_ended:
                 return job
             self._pause(table, pause, deadline, f"its job is {job.state}")
@@ -254,13 +260,29 @@ class AlteringSink:
         """See ``TableAlterer``."""
         return self._alterer.findings(table, steps)
 
+    @property
+    def alter_progress(self) -> float | None:
+        """See ``TableAlterer``."""
+        return self._alterer.progress
+
     def stop_altering(self) -> None:
         """See ``TableAlterer``."""
         self._alterer.stop()
 
 
 def _job_of(row: dict[str, Any]) -> AlterJob:
-    return AlterJob(int(row["JobId"]), str(row["State"]).upper(), str(row.get("Msg") or ""))
+    return AlterJob(
+        int(row["JobId"]), str(row["State"]).upper(), str(row.get("Msg") or ""), _progress_of(row.get("Progress"))
+    )
+
+
+def _progress_of(text: object) -> float | None:
+    """Return the progress from 0 to 1: "40%", or "2/5" tablets. It is N/A unless the job writes rows."""
+    found = _PROGRESS.fullmatch(str(text or ""))
+    if found is None:
+        return None
+    done, total = float(found[1]), float(found[2] or 100)
+    return min(1.0, done / total) if total else None
 
 
 def light_findings(table: TargetTable, statement: str, rules: TableRules) -> Iterator[Finding]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,16 @@ from cdc.errors import ConfigError
 from cdc.model.batch import TargetState
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, TableSchema
-from cdc.model.schema_change import ChangeMode, ChangePolicy, ColumnMap
-from cdc.state.base import Checkpoint, CheckpointState
+from cdc.model.schema_change import (
+    ChangeKind,
+    ChangeMode,
+    ChangePolicy,
+    ColumnChange,
+    ColumnMap,
+    SchemaChange,
+    TableChange,
+)
+from cdc.state.base import Checkpoint, CheckpointState, JobState
 from cdc.state.sqlite import SqliteStore
 from channels.mapping import Mapping, Routes
 from channels.sinks.base import Finding
@@ -155,7 +164,7 @@ def test_ddl_command_with_statement_prints_the_preview(tmp_path: Path, monkeypat
     assert body["tables"][0]["change"]["steps"] == [{"action": "add", "old": None, "new": "b"}]
 
 
-def test_ddl_command_with_statement_for_canal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ddl_command_for_canal_without_a_server_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_HOME", str(tmp_path))
     file = tmp_path / "shop.yaml"
     file.write_text(
@@ -164,7 +173,7 @@ def test_ddl_command_with_statement_for_canal_is_refused(tmp_path: Path, monkeyp
     )
     with pytest.raises(ConfigError) as refused:
         CliRunner().invoke(app, ("ddl", str(file), "--statement", ADD), catch_exceptions=False)
-    assert "pauses before each DDL" in refused.value.message
+    assert "has no MySQL server" in refused.value.message
 
 
 def test_preview_of_tables_shows_each_name() -> None:
@@ -178,3 +187,37 @@ def test_preview_of_tables_shows_each_name() -> None:
     assert actions("DROP TABLE shop.orders") == {"ods.orders": [("drop.table", "ignore")]}
     assert actions("RENAME TABLE shop.orders TO crm.orders") == {"ods.orders": [("rename.table", "ignore")]}
     assert actions("CREATE TABLE shop.other (id INT PRIMARY KEY)") == {}
+
+
+def test_ddl_command_pending_previews_the_statement_of_the_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_HOME", str(tmp_path))
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        "name: shop\nsource: {type: binlog, host: db, username: u}\nsink: {type: delta, path: ./w}\n"
+        "channels: [{source: shop.orders, target: ods.orders, schema_changes: pause}]\n"
+    )
+    before = SCHEMAS["shop", "orders"]
+    after = replace(before, columns=(ID,))
+    dropped = TableChange(before, after, (ColumnChange(ChangeKind.DROP_COLUMN, A),))
+    change = SchemaChange("ALTER TABLE shop.orders\nDROP COLUMN a", HERE, HERE, (dropped,))
+    routes = Routes([Mapping("shop.orders", "ods.orders", changes=ChangePolicy(ChangeMode.PAUSE))])
+    components = SimpleNamespace(routes=routes, sink=Sink(), types=None, snapshot="tables")
+    monkeypatch.setattr(cdc.checks.job, "_built", lambda config: nullcontext(components))
+
+    def printed(*words: str) -> str:
+        return CliRunner().invoke(app, ("ddl", "shop", "--pending", *words), catch_exceptions=False).output
+
+    with closing(SqliteStore(tmp_path)) as store:
+        record = replace(store.acquire("shop", str(file)), state=JobState.PAUSED, reason="Unreadable.", hint="Do it.")
+        store.save_job(record)
+        with pytest.raises(ConfigError, match="not paused at a DDL statement"):
+            printed()
+        store.save_job(replace(record, stopped_at_ddl=HERE))
+        assert "The job would pause. Unreadable." in printed()
+        store.save_job(replace(record, stopped_at_ddl=HERE, pending_change=change))
+    text = printed()
+    assert "shop is paused at: ALTER TABLE shop.orders DROP COLUMN a" in text
+    assert "drop.column a: apply" in text and "step 1: drop a" in text
+    assert json.loads(printed("--output", "json"))["statement"] == change.statement

@@ -21,6 +21,7 @@ from cdc.model.schema_change import (
     ChangePolicy,
     ColumnChange,
     ColumnMap,
+    DifferenceStart,
     Fill,
     FillKind,
     PlannedTable,
@@ -130,6 +131,14 @@ def test_plan_ignored_drop_keeps_the_target_column_and_makes_it_nullable() -> No
     plan = planned((replace(DROPPED, old=required),), after=(ID,))
     assert texts(plan) == ["make nullable a>a"]
     assert plan.tables[0].columns_after.kept == {"a": A}
+
+
+def test_plan_dates_new_differences_and_keeps_the_dates_of_old_ones() -> None:
+    early = DifferenceStart(HERE, "2026-01-01T00:00:00Z")
+    before = ColumnMap({"left": None}, {"b": B}, names_since={"left": early}, kept_since={"b": early})
+    after = planned((DROPPED,), column_map=before, after=(ID,)).tables[0].columns_after
+    assert after.names_since == {"left": early} and after.kept_since["b"] == early
+    assert after.kept_since["a"].position == THERE and after.kept_since["a"].time > early.time
 
 
 def test_plan_added_column_with_the_name_of_a_kept_one_moves_that_away() -> None:

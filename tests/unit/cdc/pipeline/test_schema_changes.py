@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from cdc.model.batch import TargetState
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, CopyStatement, Kind, ShadowCopy, TableSchema
 from cdc.model.schema_change import (
+    ChangeAction,
     ChangeKind,
     ChangeMode,
     ChangePolicy,
@@ -206,7 +208,13 @@ def crashed_everywhere(
             routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
             run = RunIdentity("shop", record.incarnation, record.fence)
             context: Any = SimpleNamespace(
-                run=run, routes=routes, sink=sink, snapshot="tables", types=None, store=Store(store, faults)
+                run=run,
+                routes=routes,
+                sink=sink,
+                snapshot="tables",
+                types=None,
+                store=Store(store, faults),
+                applies=None,
             )
             try:
                 committed = store.last_committed("shop")
@@ -237,7 +245,7 @@ def crashed_everywhere(
 def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE)
-    context: Any = SimpleNamespace()
+    context: Any = SimpleNamespace(applies=None)
     assert not prepare_change(context, committed, stop)
     stop.change = SchemaChange("ALTER", THERE, THERE, ())
     assert not prepare_change(context, committed, stop), "an XA transaction is open before the statement"
@@ -264,7 +272,7 @@ def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> 
     stop.change = SchemaChange("DROP", HERE, THERE, tables, forgets=("shop._items_gho",))
     context: Any = SimpleNamespace(
         run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
-        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store,
+        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store, applies=None,
     )  # fmt: skip
     assert prepare_change(context, reread, stop)
     saved = roll_forward(context, store.unfinished()[0])
@@ -291,7 +299,7 @@ def test_prepare_drop_keeps_the_snapshot_only_for_drop_swap(tmp_path: Path, shad
     stop.change = SchemaChange("DROP", HERE, THERE, (dropped,))
     context: Any = SimpleNamespace(
         run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
-        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store,
+        sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store, applies=None,
     )  # fmt: skip
     assert prepare_change(context, start, stop)
     assert bool(store.unfinished()[0].snapshots) is (shadow == "_orders_new")
@@ -311,7 +319,9 @@ def test_change_of_a_key_type_keeps_bounds_and_compares_keys_again(tmp_path: Pat
     store = SqliteStore(tmp_path)
     record = store.acquire("shop", "shop.yaml")
     routes, run = Routes([Mapping("shop.*", "ods.*")]), RunIdentity("shop", record.incarnation, record.fence)
-    context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
+    context: Any = SimpleNamespace(
+        run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store, applies=None
+    )
     for found, expected in ((reading, reading), (deleting, replace(deleting, compared_key=None))):
         snapshots = {"shop.orders": found, "shop.items": deleting}
         committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, snapshots=snapshots)
@@ -322,3 +332,30 @@ def test_change_of_a_key_type_keeps_bounds_and_compares_keys_again(tmp_path: Pat
         assert prepared.snapshots == {"shop.orders": expected, "shop.items": deleting}
         assert roll_forward(context, prepared).snapshots == prepared.snapshots
     store.close()
+
+
+@pytest.mark.parametrize("policy", [ChangePolicy(ChangeMode.PAUSE), ChangePolicy(kinds={"drop": ChangeAction.PAUSE})])
+def test_change_that_the_user_applies_is_planned_in_every_mode(tmp_path: Path, policy: ChangePolicy) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        record = store.acquire("shop", "shop.yaml")
+        committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, schemas=(table("orders", BEFORE),))
+        store.save(committed)
+        sink = Columns(Faults(), {"ods.orders": [column.name for column in BEFORE]}, in_one_commit=True)
+        run = RunIdentity("shop", record.incarnation, record.fence)
+        routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
+        context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
+        stop = DdlStop("ALTER changes shop.orders.", hint="Resume.", position=HERE, statement="ALTER")
+        stop.change = SchemaChange(
+            "ALTER", HERE, THERE, (TableChange(table("orders", BEFORE), table("orders", AFTER), CHANGES),)
+        )
+        other = replace(stop.change, statement="ALTER of another position", first=THERE)
+        for applies in (None, other):  # no resume with --apply-ddl, and one at another statement
+            context.applies = applies
+            with pytest.raises(DdlStop, match="has the action pause for"):
+                prepare_change(context, committed, stop)
+        assert "--apply-ddl" in stop.hint
+        # the statement is read again, when the columns before it are not known any more
+        context.applies, stop.change = stop.change, None
+        assert prepare_change(context, committed, stop)
+        roll_forward(context, store.unfinished()[0])
+        assert sink.tables == {"ods.orders": EXPECTED}

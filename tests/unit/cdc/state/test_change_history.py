@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from dataclasses import replace
@@ -12,16 +13,27 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
+from rich.console import Console
 
 from cdc.api.metrics import JobCollector
 from cdc.api.models import JobStatus
 from cdc.cli.main import app
+from cdc.cli.views import status_view
 from cdc.errors import CheckpointError, ConfigError
 from cdc.job.registry import offline_status
+from cdc.job.status_builder import LiveStatus, build_status
 from cdc.model.change_record import STATEMENT_BYTES, ChangeCount, cut_statement
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, TableSchema
-from cdc.model.schema_change import ChangeAction, ChangeKind, ChangePlan, ColumnMap, PlannedStep, PlannedTable
+from cdc.model.schema_change import (
+    ChangeAction,
+    ChangeKind,
+    ChangePlan,
+    ColumnMap,
+    DifferenceStart,
+    PlannedStep,
+    PlannedTable,
+)
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import KEPT_COMMITTED, SqliteStore
 
@@ -44,7 +56,9 @@ TABLE = PlannedTable(
 )
 STATEMENT = "ALTER TABLE shop.orders ADD note INT, RENAME COLUMN a TO b, DROP old"
 PLAN = ChangePlan(STATEMENT, (TABLE,))
-MAP = ColumnMap({"left": None, "new": "old"}, {"gone": NOTE})
+SINCE = DifferenceStart(THERE, "2026-01-01T00:00:01Z")
+MAP = ColumnMap({"left": None, "new": "old"}, {"gone": NOTE}, names_since={"left": SINCE}, kept_since={"gone": SINCE})
+SHOWN = {"position": {"file": THERE.file, "offset": THERE.offset, "gtid_set": "", "created": 0}, "time": SINCE.time}
 
 
 def change(number: int, state: CheckpointState = CheckpointState.COMMITTED, **fields: Any) -> Checkpoint:
@@ -147,16 +161,33 @@ def test_status_shows_changes_and_differences(store: SqliteStore) -> None:
     assert body["schema_changes"]["applied"] == 1
     assert body["schema_changes"]["last"] == {
         "checkpoint": 1, "committed_at": "2026-01-01T00:00:01Z", "statement": STATEMENT, "tables": ["shop.orders"],
+        "seconds": 1.25,
     }  # fmt: skip
-    assert body["schema_changes"]["current"] == {"statement": STATEMENT, "step": 1, "steps": 2}
+    assert body["schema_changes"]["current"] == {
+        "statement": STATEMENT, "step": 1, "steps": 2, "progress": None,
+    }  # fmt: skip
     assert {"kind": "add.column", "action": "apply", "number": 1} in body["schema_changes"]["counts"]
     assert body["checkpoint"]["closed_by"] == "schema_change"
     assert body["channels"][0]["differences"] == [
-        {"kind": "add.column", "column": "left", "target": None},
-        {"kind": "rename.column", "column": "new", "target": "old"},
-        {"kind": "drop.column", "column": "gone", "target": "gone"},
+        {"kind": "add.column", "column": "left", "target": None, "since": SHOWN},
+        {"kind": "rename.column", "column": "new", "target": "old", "since": None},
+        {"kind": "drop.column", "column": "gone", "target": "gone", "since": SHOWN},
     ]
     assert JobStatus.from_json(body) == status
+    saved = store.last_committed("shop")
+    assert saved is not None and saved.column_maps["shop.orders"].kept_since == {"gone": SINCE}
+
+
+def test_status_of_a_running_change_shows_the_progress_of_its_step(store: SqliteStore) -> None:
+    store.save(change(2, CheckpointState.PREPARED, change=replace(PLAN, done=1)))
+    record = store.job("shop")
+    assert record is not None
+    live = LiveStatus(alter_progress=0.4)
+    status = build_status(record, None, (), store.change_summary("shop"), live)
+    assert status.schema_changes.current is not None and status.schema_changes.current.progress == 0.4
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(status_view(status))
+    assert "1 of 2 steps done, 40% of the next one: ALTER" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_metrics_count_changes_by_kind_and_action(store: SqliteStore) -> None:
@@ -173,6 +204,7 @@ def test_metrics_count_changes_by_kind_and_action(store: SqliteStore) -> None:
     registry.register(JobCollector(Controls()))
     text = generate_latest(registry).decode()
     assert 'cdc_schema_changes_total{action="apply",job_name="shop",kind="add.column"} 1.0' in text
+    assert 'cdc_schema_change_seconds{job_name="shop"} 1.25' in text
     assert 'cdc_schema_changes_total{action="ignore",job_name="shop",kind="drop.column"} 1.0' in text
 
 
@@ -208,5 +240,6 @@ def test_status_command_shows_changes_and_differences(store: SqliteStore, monkey
     store.save(change(1))
     text = run("status", "shop")
     assert "1 change, last " in text and "NOT APPLIED" in text and "rename.column" in text
+    assert SINCE.time in text
     store.save(change(2, CheckpointState.PREPARED, change=replace(PLAN, done=1)))
     assert "1 of 2 steps done: ALTER TABLE shop.orders ADD" in run("status", "shop")

@@ -8,19 +8,18 @@ import pytest
 
 from cdc.errors import ServerMismatch, SourceActionRequired
 from cdc.model.position import CanalPosition
-from cdc.sources.canal.client import Message
 from cdc.sources.canal.protocol_pb2 import (
     Column,
     Entry,
     EventKind,
     Header,
-    Messages,
     Pair,
     RowChange,
     RowData,
     TransactionEdge,
 )
 from cdc.sources.canal.receiver import CanalReceiver
+from tests.support.canal_script import Scripted
 from tests.support.receiving import Collector, Mapped
 
 CURSOR = CanalPosition("", 0)
@@ -44,46 +43,6 @@ def transaction(number, file, offset, gtid_set="", begin=TransactionEdge(thread_
             database="shop", table="orders", event_kind=EventKind.INSERT, gtid_set=gtid_set,
         )  # fmt: skip
         yield Entry(header=header, kind=kind, store_value=value.SerializeToString()).SerializeToString()
-
-
-class Scripted:
-    """A client whose server has these batches, and keeps those that are not acked."""
-
-    address = "canal:11111"
-
-    def __init__(self, *batches):
-        self.batches = [[part for one in batch for part in one] for batch in batches]
-        self.acked, self.sent, self.session, self.ids = 0, 0, 0, [5]
-        self.wait = time.sleep
-
-    def connect(self):
-        self.session += 1
-        self.sent = self.acked
-        self.ids = self.ids[-1:]  # unacked batches are sent again with new ids
-
-    rollback = connect
-
-    def get(self, fetch_size, timeout_ms):
-        if self.sent == len(self.batches):
-            time.sleep(0.01)
-            return None
-        self.sent += 1
-        self.ids.append(self.ids[-1] + 1)
-        body = Messages(batch_id=self.ids[-1], messages=self.batches[self.sent - 1]).SerializeToString()
-        return Message(self.session, self.ids[-1], body)
-
-    def ack(self, message):
-        if message.session != self.session:
-            return False  # as the client: the receiver has requested all unacked batches again meanwhile
-        self.acked += 1
-        assert message.id == self.ids.pop(1), "acks come in order"
-        return True
-
-    def keep_alive(self):
-        pass
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ STATEMENT = SimpleNamespace(
 
 
 def tables_of(mariadb):
-    server = SimpleNamespace(folds_case=False, mariadb=mariadb)
+    server = SimpleNamespace(folds_case=False, mariadb=mariadb, ask=lambda *words: [])
     connect = None if mariadb is None else lambda: nullcontext(server)
     tables = CanalTables(Routes([Mapping("shop.orders", "ods.orders")]), connect, ResumeOptions())
     tables.begin(CanalPosition("b.000001", 4), ())

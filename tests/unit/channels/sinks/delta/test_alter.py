@@ -394,6 +394,30 @@ def test_alter_repeats_after_another_writer(sink: DeltaSink, tmp_path: Path, mon
     assert rows(tmp_path).column("a").to_pylist() == [5] * ROWS
 
 
+def test_alter_progress_rises_with_the_bytes_of_the_files(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float | None] = []
+    check = FolderOwnership.check
+
+    def observe(self: FolderOwnership, found: SinkCheckpoint) -> None:
+        seen.append(sink.alter_progress)
+        check(self, found)
+
+    class Observed(DeltaAlterer):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "progress":
+                seen.append(value)  # type: ignore[arg-type]
+            super().__setattr__(name, value)
+
+    sink._alterer.__class__ = Observed
+    monkeypatch.setattr(FolderOwnership, "check", observe)
+    sink.alter(TABLE, [DROP_TEXT], mark(4))
+    rising = [each for each in seen if each is not None]
+    assert rising[0] == 0.0 and rising[-1] == 1.0 and rising == sorted(rising) and len(set(rising)) > 2
+    assert sink.alter_progress is None
+
+
 def test_stop_altering_ends_a_rewrite(sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = DeltaAlterer.begin
 

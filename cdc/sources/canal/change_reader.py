@@ -1,0 +1,159 @@
+"""Read the change that a statement from Canal makes, for a job that follows changes instead of pausing at them.
+
+The statement gives the intent, the job's schema the columns before it. With ``source.mysql``, the catalog confirms the
+columns after it, unless a later statement has changed the table. Else they must be certain by themselves. The rows
+after the statement confirm them in both cases, because each layout is compared with the schema.
+
+Canal reports neither the sql_mode nor the time zone of the session. A statement whose meaning depends on the sql_mode
+is refused, and a value that depends on the time zone, such as CURRENT_TIMESTAMP, is loaded by a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from cdc.errors import SchemaMismatch, SourceUnavailable
+from cdc.model.position import CanalPosition
+from cdc.model.schema import Column, TableSchema
+from cdc.model.schema_change import ChangeKind, ColumnChange, SchemaChange, TableChange
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.column_definition import TEXTS, Dialect
+from cdc.mysql.ddl import Effect
+from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.table_changes import certain, confirmed, read_changes
+from cdc.mysql.table_contents import TABLE_KINDS
+from cdc.sources.canal.layout import NO_SERVER_CHARSET, Layout, has_order
+from cdc.sources.schema_history import Name, SchemaHistory
+
+
+@dataclass(frozen=True, slots=True)
+class CanalStatement:
+    """A statement that Canal sends."""
+
+    database: str  # the session's default database
+    sql: str
+    before: CanalPosition
+    after: CanalPosition
+    dml: bool  # rows logged as text
+    time_ms: int
+
+
+class CanalChangeReader:
+    """Reads statements that change mapped tables. Calls: the Consumer's thread."""
+
+    def __init__(self, history: SchemaHistory) -> None:
+        self.mariadb: bool | None = None  # None: the server is not known
+        self._history = history
+        self._unknown: set[Name] = set()  # the columns have changed, and no row has shown them since
+        self._layouts: dict[Name, set[Layout]] = {}  # of the rows since the table's last statement
+
+    def begin(self) -> None:
+        """Forget what the rows have shown."""
+        self._unknown.clear()
+        self._layouts.clear()
+
+    def note_rows(self, name: Name, layout: Layout) -> None:
+        """Record the layout of rows that match the newest schema of their table."""
+        self._unknown.discard(name)
+        self._layouts.setdefault(name, set()).add(layout)
+
+    def note_statement(self, names: Iterable[Name], *, columns_stay: bool) -> None:
+        """Record a statement that the job has passed without reading its change."""
+        for name in names:
+            self._layouts.pop(name, None)
+            if not columns_stay:
+                self._unknown.add(name)
+
+    def read(self, statement: CanalStatement, effect: Effect) -> SchemaChange | str:
+        """Return what ``statement`` changes, or the reason why that is not certain."""
+        try:
+            found = read_changes(
+                statement.sql,
+                database=statement.database,
+                schema_of=self._known,
+                dialect=Dialect(mariadb=self.mariadb),
+                fold_case=self._history.fold_case,
+            )
+            if any(one.rows in TABLE_KINDS for one in found):
+                return "a statement that renames, drops or creates tables is followed only from the binlog"
+            changes = [one for one in found if self._is_mapped(one)]
+            missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
+            if missing:
+                return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
+            if not all(one.before.columns for one in changes):
+                return "the columns before the statement are not known"
+            for change in changes:
+                self._check_names(change)
+            tables = tuple(self._confirmed(changes))
+        except Unreadable as error:
+            return str(error) or "it has an unknown form"
+        except SourceUnavailable as error:
+            return f"the source cannot be asked for the columns: {error.message}"
+        return SchemaChange(statement.sql, statement.before, statement.after, tables)
+
+    def _known(self, database: str, table: str) -> TableSchema | None:
+        name = (database, table)
+        if name in self._unknown or not self._history.maps(*name):
+            return None
+        return self._history.current(name)
+
+    def _is_mapped(self, change: TableChange) -> bool:
+        return any(self._history.maps(schema.database, schema.table) for schema in (change.before, change.after))
+
+    def _check_names(self, change: TableChange) -> None:
+        """Raise Unreadable if Canal has named columns before a rename as they are called at another time.
+
+        Without TSDB, Canal names the columns as they are now, not as they were. The values of the rows before the
+        rename are then in columns with other names, and only the names show it.
+        """
+        layouts: Collection[Layout] = self._layouts.get((change.before.database, change.before.table), ())
+        renames = any(one.kind is ChangeKind.RENAME_COLUMN for one in change.columns)
+        if renames and not all(has_order(change.before, layout) for layout in layouts):
+            raise Unreadable(
+                "Canal named the columns before the rename as they are called after it: enable its TSDB "
+                "(canal.instance.tsdb.enable=true)"
+            )
+
+    def _confirmed(self, changes: list[TableChange]) -> list[TableChange]:
+        if self._history.connect is None:
+            return [certain(_with_charsets(one)) for one in changes]
+        names = [(one.after.database, one.after.table) for one in changes]
+        with self._history.connect() as server:
+            found = table_schemas(server, names)
+        return [_compared(change, found.get(name)) for name, change in zip(names, changes, strict=True)]
+
+
+def _compared(change: TableChange, found: TableSchema | None) -> TableChange:
+    """Return ``change`` as the catalog confirms it. Raises: Unreadable - it does not, and the change is not certain.
+
+    A different catalog proves nothing: Canal can be late, and a later statement can have changed the table. The next
+    rows of the table are compared with the computed columns.
+    """
+    try:
+        return confirmed(change, found) if found is not None else certain(change)
+    except SchemaMismatch:
+        return certain(change)
+
+
+def _with_charsets(change: TableChange) -> TableChange:
+    """Return ``change`` with the charset that columns made of rows have, for added columns without a charset.
+
+    Changed columns stay without one: whether values change depends on charsets that only the server knows.
+    """
+    added = {one.new.name for one in change.columns if one.kind is ChangeKind.ADD_COLUMN and one.new is not None}
+    after = tuple(_with_charset(one) if one.name in added else one for one in change.after.columns)
+    columns = tuple(_added_with_charset(one) for one in change.columns)
+    return replace(change, after=replace(change.after, columns=after), columns=columns)
+
+
+def _added_with_charset(change: ColumnChange) -> ColumnChange:
+    if change.kind is not ChangeKind.ADD_COLUMN or change.new is None:
+        return change
+    return replace(change, new=_with_charset(change.new))
+
+
+def _with_charset(column: Column) -> Column:
+    if column.kind not in TEXTS or column.charset:
+        return column
+    return replace(column, charset=NO_SERVER_CHARSET)
