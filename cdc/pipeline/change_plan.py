@@ -129,6 +129,7 @@ class _TablePlanner:
         self._keys = {name.casefold() for name in change.before.key}
         self._pending = set(change.columns)
         self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
+        self._renamed: set[str] = set()  # new names; an exchange gives the old name of a column to another one
 
     def plan(self) -> None:
         """Find all steps. Raises: PlanRefused."""
@@ -170,10 +171,7 @@ class _TablePlanner:
         if action is ChangeAction.IGNORE:
             self._map(column.name, None)
             return
-        names = {one.casefold(): one for one in self.column_map.kept}
-        kept_name = names.get(column.name.casefold())
-        if kept_name is not None:
-            self._move_away(kept_name)
+        self._move_away(column.name)
         if change.fill.kind in _LOADED:
             self.is_reloaded = True
         self._step(AlterAction.ADD, new=(column.name, column), fill=change.fill.text)
@@ -200,9 +198,12 @@ class _TablePlanner:
         self._refuse_explicit(old)
         if self._is_explicit(new):
             return
-        action, target = self._action(change.kind, f"{old.name} -> {new.name}"), self.column_map.target_of(old.name)
-        names = {name: one for name, one in self.column_map.names.items() if name != old.name}
+        action = self._action(change.kind, f"{old.name} -> {new.name}")
+        target = self._mapping.column_map.target_of(old.name)  # a rename means the names before the statement
+        gone = {old.name, new.name} - self._renamed
+        names = {name: one for name, one in self.column_map.names.items() if name not in gone}
         self.column_map = replace(self.column_map, names=names)
+        self._renamed.add(new.name)
         if target is None:
             self._map(new.name, None)
         elif action is ChangeAction.IGNORE or target != old.name:
@@ -213,6 +214,7 @@ class _TablePlanner:
             self._step(AlterAction.RENAME, old=(target, old), new=(parked, new))
             self._parked.append(PlannedStep(AlterAction.RENAME.value, parked, new, new.name, new))
         else:
+            self._move_away(new.name)
             self._step(AlterAction.RENAME, old=(target, old), new=(new.name, new))
 
     def _end_exchange(self) -> None:
@@ -263,8 +265,11 @@ class _TablePlanner:
         names = {**self.column_map.names, source: target}
         self.column_map = replace(self.column_map, names=names)
 
-    def _move_away(self, target: str) -> None:
+    def _move_away(self, name: str) -> None:
         """Rename a target column that an ignored change has left, so that a new column can have its name."""
+        target = {one.casefold(): one for one in self.column_map.kept}.get(name.casefold())
+        if target is None:
+            return
         column = self.column_map.kept[target]
         free = f"{target}__{self._checkpoint_id}"
         self._step(AlterAction.RENAME, old=(target, column), new=(free, column))

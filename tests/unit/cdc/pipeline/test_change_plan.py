@@ -73,6 +73,7 @@ def planned(
     snapshot: Any = "tables",
     mapping: Mapping | None = None,
     column_map: ColumnMap | None = None,
+    before: TableSchema = BEFORE,
     after: tuple[Column, ...] = (ID, A),
     rows: ChangeKind | None = None,
     key_changed: bool = False,
@@ -82,7 +83,7 @@ def planned(
     routes.use_column_maps({"shop.orders": column_map} if column_map else {})
     run = RunIdentity("shop", "0badcafe", 1)
     context: Any = SimpleNamespace(run=run, routes=routes, sink=sink or AlteringSink(), snapshot=snapshot, types=None)
-    change = TableChange(BEFORE, replace(BEFORE, columns=after), columns, rows, key_changed)
+    change = TableChange(before, replace(before, columns=after), columns, rows, key_changed)
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     plan = plan_change(context, SchemaChange("ALTER", HERE, THERE, (change,)), 7, stop)
     for table in plan.tables:  # the steps fit the target
@@ -131,6 +132,36 @@ def test_plan_added_column_with_the_name_of_a_kept_one_moves_that_away() -> None
     plan = planned((ADDED,), column_map=kept, after=(ID, A, B))
     assert texts(plan) == ["rename b>b__7", "add >b"]
     assert plan.tables[0].columns_after.kept == {"b__7": B}
+
+
+EXCHANGED = (
+    ColumnChange(ChangeKind.RENAME_COLUMN, A, replace(A, name="b")),
+    ColumnChange(ChangeKind.RENAME_COLUMN, B, replace(B, name="a")),
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"a": "b", "b": "a"}),
+        ({"a": None, "b": None}, {"a": None, "b": None}),
+        ({"a": None}, {"b": None, "a": "b"}),
+        ({"a": "x"}, {"b": "x", "a": "b"}),
+    ],
+)
+def test_plan_ignored_exchange_continues_to_fill_the_old_names(before, after) -> None:  # type: ignore[no-untyped-def]
+    table = replace(BEFORE, columns=(ID, A, B))
+    (one,) = planned(
+        EXCHANGED, mode=ChangeMode.IGNORE, before=table, column_map=ColumnMap(before), after=(ID, B, A)
+    ).tables
+    assert {name: one.columns_after.target_of(name) for name in "ab"} == after and one.steps == ()
+
+
+def test_plan_rename_moves_a_column_away_that_an_ignored_drop_has_left() -> None:
+    kept = ColumnMap({}, {"b": B})
+    plan = planned((RENAMED,), column_map=kept, after=(ID, B))
+    assert texts(plan) == ["rename b>b__7", "rename a>b"]
+    assert plan.tables[0].columns_after == ColumnMap({}, {"b__7": B})
 
 
 def test_plan_ignored_rename_continues_to_fill_the_old_name() -> None:

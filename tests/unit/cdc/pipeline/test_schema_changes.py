@@ -188,6 +188,53 @@ def test_change_crash_at_every_point_takes_each_step_once(tmp_path: Path, in_one
             return
 
 
+def change_of_both(store: SqliteStore, sink: Columns, targets: dict[str, TargetState]) -> tuple[Any, Checkpoint]:
+    """Return a context and the PREPARED change of orders and items."""
+    record = store.acquire("shop", "shop.yaml")
+    schemas = tuple(table(name, BEFORE) for name in ("orders", "items"))
+    start = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, schemas=schemas, targets=targets)
+    store.save(start)
+    stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
+    tables = tuple(TableChange(table(name, BEFORE), table(name, AFTER), CHANGES) for name in ("orders", "items"))
+    stop.change = SchemaChange("ALTER", HERE, THERE, tables)
+    policy = ChangePolicy(kinds={"drop": ChangeAction.APPLY})
+    run = RunIdentity("shop", record.incarnation, record.fence)
+    context: Any = SimpleNamespace(
+        run=run, routes=Routes([Mapping("shop.*", "ods.*", changes=policy)]), sink=sink, snapshot=None, types=None,
+        store=store,
+    )  # fmt: skip
+    assert prepare_change(context, start, stop)
+    return context, store.unfinished()[0]
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_change_of_a_removed_target_is_skipped(tmp_path: Path, in_one_commit: bool) -> None:
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=in_one_commit)
+    store = SqliteStore(tmp_path)
+    context, prepared = change_of_both(store, sink, {})
+    del sink.tables["ods.orders"]  # its next rows create it, with the new columns
+    committed = roll_forward(context, prepared)
+    assert committed.state is CheckpointState.COMMITTED
+    assert sink.tables == {"ods.items": EXPECTED}
+    store.close()
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_changed_target_is_expected_to_have_the_checkpoint(tmp_path: Path, in_one_commit: bool) -> None:
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=in_one_commit)
+    store = SqliteStore(tmp_path)
+    targets = {"ods.orders": TargetState("1", 0), "ods.items": TargetState("1", 0), "ods.other": TargetState("1", 0)}
+    context, prepared = change_of_both(store, sink, targets)
+    committed = roll_forward(context, prepared)
+    found = {name: state.checkpoint for name, state in committed.targets.items()}
+    assert found == {"ods.orders": prepared.id, "ods.items": prepared.id, "ods.other": 0}, (
+        "an older copy of a target, from before the change, must be noticed"
+    )
+    store.close()
+
+
 def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE)
