@@ -93,14 +93,16 @@ def roll_forward(context: RunContext, prepared: Checkpoint) -> Checkpoint:
         if number + len(steps) > plan.done and table.target in there:  # a removed target is created by its next rows
             prepared = _take(context, prepared, table, before, steps, number)
         number += len(steps)
+    # a table that proves its checkpoint must have this one from now on, so a copy from before the change is noticed
+    found = context.sink.target_states(run.job, run.incarnation, names) if names else {}
+    proved = {name for name, state in found.items() if state.checkpoint == prepared.id}
     committed = replace(
         prepared,
         state=CheckpointState.COMMITTED,
         committed_at=utc_now(),
         seconds={"commit": time.monotonic() - began},
-        # so that a copy of a target from before the change is noticed
         targets={
-            name: replace(state, checkpoint=prepared.id) if name in there else state
+            name: replace(state, checkpoint=prepared.id) if name in proved else state
             for name, state in prepared.targets.items()
         },
     )
