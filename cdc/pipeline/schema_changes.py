@@ -125,13 +125,25 @@ def roll_forward(context: RunContext, prepared: Checkpoint) -> Checkpoint:
     assert prepared.change is not None
     began, plan = time.monotonic(), prepared.change
     context.routes.use_column_maps(prepared.column_maps)
+    run, names = context.run, sorted(table.target for table in plan.tables if table.steps)
+    there = context.sink.target_states(run.job, run.incarnation, names) if names else {}
     number = 0
     for table, before, steps in _parts(context, plan):
-        if number + len(steps) > plan.done:
+        if number + len(steps) > plan.done and table.target in there:  # a removed target is created by its next rows
             prepared = _take(context, prepared, table, before, steps, number)
         number += len(steps)
+    # a table that proves its checkpoint must have this one from now on, so a copy from before the change is noticed
+    found = context.sink.target_states(run.job, run.incarnation, names) if names else {}
+    proved = {name for name, state in found.items() if state.checkpoint == prepared.id}
     committed = replace(
-        prepared, state=CheckpointState.COMMITTED, committed_at=utc_now(), seconds={"commit": time.monotonic() - began}
+        prepared,
+        state=CheckpointState.COMMITTED,
+        committed_at=utc_now(),
+        seconds={"commit": time.monotonic() - began},
+        targets={
+            name: replace(state, checkpoint=prepared.id) if name in proved else state
+            for name, state in prepared.targets.items()
+        },
     )
     context.store.save(committed)
     for table in plan.tables:

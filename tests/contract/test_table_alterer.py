@@ -328,3 +328,12 @@ def test_fill_that_sink_cannot_write_is_refused_unwritten(subject: Subject) -> N
     with pytest.raises(TargetMismatch):
         subject.alter([step])
     assert subject.rows() == OLD_ROWS
+
+
+def test_load_after_an_exchange_of_names_fills_columns_by_name(subject: Subject) -> None:
+    table = subject.alter([add("x", pa.int32(), 1, "int"), add("y", pa.int32(), 2, "int")])
+    x, y = table.columns[-2:]
+    steps = [rename(x, "x__3"), rename(y, "x"), rename(replace(x, name="x__3"), "y")]
+    table = subject.alter(steps, 3, table)
+    subject.load(table, [{"id": 1, "text": None, "count": 0, "x": 20, "y": 10}], 4)
+    assert [(row["id"], row["x"], row["y"]) for row in subject.rows(table)] == [(1, 20, 10), (2, 2, 1)]

@@ -285,7 +285,10 @@ class Storage:
                 self.apply(table, rows)
 
     def _apply(self, table: StoredTable, rows: pa.Table) -> None:
-        rows = rows.rename_columns([table.renamed.get(name, name) for name in rows.column_names])
+        today = {column.name for column in table.columns}  # a name that is used again is the new column's
+        rows = rows.rename_columns(
+            [name if name in today else table.renamed.get(name, name) for name in rows.column_names]
+        )
         names = ", ".join(
             quoted(column.name) if column.name in rows.column_names else f"{_default(column)} AS {quoted(column.name)}"
             for column in table.columns

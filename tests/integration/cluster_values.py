@@ -44,7 +44,7 @@ def differences(server: LocalServer, database: str, cluster: Any) -> list[tuple[
         assert len(there) == len(here) > 2, name
         for row, other in zip(here, there, strict=True):
             for column in schema.columns:
-                values = _source(column, row[column.name]), _target(column, other[column.name])
+                values = source_value(column, row[column.name]), target_value(column, other[column.name])
                 if repr(values[0]) != repr(values[1]):
                     found.append((name, f"{column.name} {column.type}", *values))
     return found
@@ -65,7 +65,7 @@ def _execute(server: LocalServer, database: str, groups: list[list[str]]) -> Non
         connection.commit()
 
 
-def _source(column: Column, value: Any) -> Any:
+def source_value(column: Column, value: Any) -> Any:
     """Return the MySQL value as plain Python."""
     if value is None:
         return None
@@ -74,7 +74,7 @@ def _source(column: Column, value: Any) -> Any:
     return json.loads(value) if column.kind is Kind.JSON else value
 
 
-def _target(column: Column, value: Any) -> Any:
+def target_value(column: Column, value: Any) -> Any:
     """Return the cluster value in the same form. Bytes may be hex digits; documents and long decimals may be text."""
     if value is None:
         return None

@@ -26,8 +26,9 @@ from cdc.errors import (
     action_for,
 )
 from cdc.model.batch import FENCE_STEP, LoadName
+from cdc.model.schema_change import ChangeMode, ChangePolicy, ColumnMap
 from cdc.model.snapshot import SnapshotRequest, SnapshotState
-from cdc.pipeline.consumer import Consumer
+from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import CommitLimits
 from cdc.pipeline.recovery import adopt, check_sink_state
 from cdc.run_context import RunContext, SnapshotSettings
@@ -290,7 +291,14 @@ class LazyRunner:
 
 
 def _write_of(task):
-    return Write(task.name, [row for batch in task.rows for row in batch.to_pylist()])
+    return Write(task.name, [row for batch in task.copied_rows() for row in batch.to_pylist()])
+
+
+class Statement(NamedTuple):
+    """A change of columns that is written while a process runs."""
+
+    table: str
+    kinds: list
 
 
 class ModelStore:
@@ -302,6 +310,7 @@ class ModelStore:
         self.checkpoints = {}
         self.highest = -1
         self.requests, self.requested = {}, 0
+        self.followed = []  # positions after the statements that were followed
 
 
 class SteppedStore:
@@ -344,6 +353,8 @@ class SteppedStore:
             one.state is CheckpointState.PREPARED and one.id < checkpoint.id for one in others
         ):
             model.report("N+1 was committed before N")
+        if checkpoint.change is not None and checkpoint.state is CheckpointState.COMMITTED:
+            model.followed.append(checkpoint.last.offset)
         model.checkpoints[checkpoint.id] = checkpoint
         model.highest = max(model.highest, checkpoint.id)
 
@@ -380,8 +391,8 @@ class SteppedStore:
 class SteppedReceiver(SourceReceiver):
     """The receiver of lists, with steps. It does not deliver rows without log coverage."""
 
-    def __init__(self, steps, world, **options):
-        super().__init__(world.source, world.routes, **options)
+    def __init__(self, steps, world, routes, **options):
+        super().__init__(world.source, routes, **options)
         self.steps, self.unlogged = steps, world.unlogged
         self.is_loaded = lambda: True
 
@@ -421,7 +432,7 @@ class World:
         self.pending = []  # transactions that are written while a process runs
         self.sink = self.draw.choice(KINDS_OF_SINK)(self.draw)
         self.store = ModelStore(self.draw, self.report)
-        self.routes = Routes(MAPPINGS)
+        self.mode = self.draw.choice([ChangeMode.EVOLVE, ChangeMode.EVOLVE, ChangeMode.LENIENT, ChangeMode.IGNORE])
         self.is_initial = self.draw.random() < 0.5  # all rows, then the stream; otherwise the stream from its start
         self.start = 0  # transactions that only a snapshot reads
         self.copies = {}  # of tables of the sink
@@ -437,13 +448,60 @@ class World:
         """Record an error inside a process, which the process itself would treat as an error of its environment."""
         self.wrong.append(fault)
 
+    @property
+    def routes(self):
+        """Return what a new process knows of the job file."""
+        return Routes([replace(one, changes=ChangePolicy(self.mode)) for one in MAPPINGS])
+
     def write_concurrently(self):
         while self.pending and self.draw.random() < 0.05:
-            self.source.write(*self.pending.pop(0))
+            self._write(self.pending.pop(0))
 
     def write_rest(self):
         while self.pending:
-            self.source.write(*self.pending.pop(0))
+            self._write(self.pending.pop(0))
+
+    def _write(self, transaction):
+        if isinstance(transaction, Statement):
+            self.alter(*transaction)
+        else:
+            self.source.write(*transaction)
+
+    def alter(self, table, kinds):
+        """Change columns of a table of the source, as far as the job can follow it."""
+        if self.mode is ChangeMode.IGNORE:
+            kinds = [kind for kind in kinds if kind != "widen"]
+        if table in self.tables.names():
+            self.source.alter(table, kinds, self.draw)
+
+    @property
+    def knows_columns(self):
+        """Whether the sink's newest checkpoint alone tells how to go on.
+
+        A lost state cannot say what was changed, and not which tables are still to be loaded again.
+        """
+        last = self.sink.mark.first.offset
+        is_altered = any(index >= last for index in self.source.alters)
+        is_pending = any(isinstance(one, Statement) for one in self.pending)
+        differs = any(map(self._differs, self.column_maps.values()))
+        snapshots = self._committed.snapshots.values() if self._committed else ()
+        is_loading = any(one.state is not SnapshotState.CONSISTENT for one in snapshots)
+        return not (is_altered or is_pending or self.sink.jobs or differs or (self.source.alters and is_loading))
+
+    @staticmethod
+    def _differs(column_map):
+        return column_map != ColumnMap()
+
+    @property
+    def _committed(self):
+        """Return the newest COMMITTED checkpoint."""
+        found = [one for one in self.store.checkpoints.values() if one.state is CheckpointState.COMMITTED]
+        return max(found, key=lambda one: one.id, default=None)
+
+    @property
+    def column_maps(self):
+        """Return how targets differ from their tables, as the newest checkpoint has it."""
+        return self._committed.column_maps if self._committed else {}
 
     def write_unlogged(self, table, key, deleted):
         """Write as with ``SET sql_log_bin = 0``: the next load of the table corrects it."""
@@ -464,8 +522,9 @@ class World:
         if kind == "older" and copy is None:
             return False
         expected = [one for one in self.store.checkpoints.values() if one.state is not CheckpointState.OPEN]
-        is_known = bool(expected) and target in max(expected, key=lambda one: one.id).targets
-        self.exact = False
+        newest = max(expected, key=lambda one: one.id, default=None)
+        is_known = newest is not None and target in newest.targets
+        self.exact, columns = False, self.sink.columns[target]
         self.late = [write for write in self.late if write.name.channel != target]
         for one in self.store.checkpoints.values():
             if one.state is CheckpointState.PREPARED:
@@ -473,11 +532,19 @@ class World:
                 self.given_up |= {row.op for row in rows if row.table == table}
         if kind == "older":
             self.sink.restore(target, copy)
-            return False  # it may be as new as the state
+            # with the same columns it may be as new as the state
+            is_done = newest is not None and newest.state is CheckpointState.COMMITTED
+            return is_known and is_done and self.sink.columns[target] != columns
         self.sink.remove(target)
         if kind == "replaced":
-            self.sink.create(target)
+            self.sink.create(target, columns)
         return is_known
+
+    def remove_older(self, table, columns):
+        """Remove a restored copy that has not ``columns``: no job can load it again."""
+        target = _target(table)
+        if self.sink.columns.get(target) != columns:
+            self.sink.remove(target)
 
     def run(
         self,
@@ -520,25 +587,28 @@ class World:
         settings = SnapshotSettings(
             Endpoint(self.tables, steps), now, initial=self.is_initial, step_s=self.draw.choice([0.0, 0.02, 0.2])
         )
-        for tries_left in (2, 1, 0):
+        tries_left, routes = 2, self.routes
+        while True:
             options = {"per_batch": self.draw.randrange(1, 4), "piece_rows": 2, "endless": endless, "idle_s": 0.0}
-            receiver = SteppedReceiver(steps, self, **options)
-            parts = RunContext(
-                run, receiver, self.routes, runner, sink, store, snapshot=settings, reload_missing=reloading
-            )
+            receiver = SteppedReceiver(steps, self, routes, **options)
+            parts = RunContext(run, receiver, routes, runner, sink, store, snapshot=settings, reload_missing=reloading)
             consumer = Consumer(parts, LIMITS, sequence=max(record.fence * FENCE_STEP, last), now=_Clock())
             steps.stop = consumer.stop
             steps.request = lambda: self._request(store, self.draw.choice(TABLES))
             receiver.is_loaded = lambda consumer=consumer: _is_loaded(consumer, store)
             try:
-                return consumer.run(self._first_position, lambda: [self._request(store, one) for one in wanted])
+                ended = consumer.run(
+                    self._first_position, lambda wanted=wanted: [self._request(store, one) for one in wanted]
+                )
+                if ended is not Ended.CHANGING or steps.is_stopped:
+                    return Ended.STOPPED if steps.is_stopped else ended
+                last, wanted = consumer.sequence, ()
             except Exception as error:
                 ends = action_for(error) in (ErrorAction.PAUSE, ErrorAction.EXIT) or steps.is_stopped or not tries_left
                 if ends or self.draw.random() < 0.5:
                     raise
                 store.check_fence()  # a Job saves in between that it is PAUSED
-                last = consumer.sequence
-        raise AssertionError
+                last, tries_left = consumer.sequence, tries_left - 1
 
     def _first_position(self):
         self.start = len(self.source.transactions) if self.is_initial else 0
@@ -585,9 +655,13 @@ class World:
     # conditions that hold when nothing runs
 
     def check(self):
-        assert not self.wrong, self.wrong
+        assert not self.wrong and not self.sink.faults, (self.wrong, self.sink.faults)
         if self.exact:
             self._check_order()
+            followed = self.store.followed
+            assert len(set(followed)) == len(followed), f"a statement was followed twice: {followed}"
+            steps = [repr(one) for one in self.sink.altered]
+            assert len(set(steps)) == len(steps), f"a step was taken twice: {steps}"
         found = sorted(self.store.checkpoints.values(), key=lambda one: one.id)
         committed = [one for one in found if one.state is CheckpointState.COMMITTED]
         if not committed:
@@ -608,12 +682,23 @@ class World:
         return {row.op for rows in self.source.transactions[first:last] for row in rows} - self.unlogged
 
     def _check_consistent(self, committed):
-        state = self.source.state(committed.last.offset)
+        state = self.source.rows(committed.last.offset)
         for table, snapshot in committed.snapshots.items():
             if snapshot.state is SnapshotState.CONSISTENT and table not in self.unlogged_tables:
-                assert self.sink.rows.get(_target(table), {}) == state.get(table, {}), (
-                    f"{table} is marked as consistent"
-                )
+                self._compare(table, state.get(table, {}), "is marked as consistent")
+
+    def _compare(self, table, expected, state):
+        """Compare each value of a target with ``expected``, except in columns that an ignored change has left."""
+        names = self.column_maps.get(table, ColumnMap())
+        expected = {
+            key: {target: value for name, value in row.items() if (target := names.target_of(name)) is not None}
+            for key, row in expected.items()
+        }
+        found = {
+            key: {name: value for name, value in row.items() if name not in names.kept}
+            for key, row in self.sink.rows.get(_target(table), {}).items()
+        }
+        assert found == expected, f"{table} {state}: {found}, not {expected}"
 
     def _check_order(self):
         """Check that each change is visible once and in order; a lost load replays its channel in its checkpoint."""
@@ -631,8 +716,15 @@ class World:
     def check_whole(self):
         """Check that source equals sink, and that nothing is left behind."""
         self.check()
-        expected = {_target(name): rows for name, rows in self.source.state().items()}
-        assert {name: rows for name, rows in self.sink.rows.items() if rows} == expected
+        expected = self.source.rows()
+        assert {name for name, rows in self.sink.rows.items() if rows} == {_target(name) for name in expected}
+        for table in expected:
+            self._compare(table, expected[table], "is complete")
+        if self.mode is ChangeMode.EVOLVE:
+            assert not any(map(self._differs, self.column_maps.values())), self.column_maps
+        if self.exact:
+            followed = {index + 1 for index in self.source.alters if index >= self.start}
+            assert set(self.store.followed) == followed, f"statements were left out: {self.store.followed}, {followed}"
         assert all(one.state is CheckpointState.COMMITTED for one in self.store.checkpoints.values())
         if self.is_clean and self.sink.refuses_aborted:
             assert not self.sink.prepared(), "loads are still prepared in the sink"

@@ -11,12 +11,12 @@ from unittest import mock
 
 import pyarrow as pa
 
-from cdc.errors import SourceUnavailable
+from cdc.errors import SchemaMismatch, SourceUnavailable
 from cdc.model.schema import DELETED, SEQUENCE
 from cdc.model.snapshot import Chunk
 from cdc.snapshot.planner import ChunkPlan
 from channels.chunk_reader import ChunkOutcome
-from tests.model.source import position_at, schema_of
+from tests.model.source import position_at
 
 AWAY = SourceUnavailable("The source is unavailable.", hint="It is retried.")
 
@@ -36,6 +36,20 @@ class Tables:
         self.seen = self.draw.randint(self.seen, len(self.source.transactions))
         return self.source.state(self.seen).get(table, {})
 
+    def schema(self, table):
+        """Return the columns of a table as the catalog has them now."""
+        self.seen = self.draw.randint(self.seen, len(self.source.transactions))
+        return self.source.schema_at(table, self.seen)
+
+    def values(self, table, columns):
+        """Return key -> column -> value. Raises: SchemaMismatch - the table has lost one of ``columns``."""
+        keys = self.rows(table)
+        if not {column.name for column in columns} <= {
+            one.name for one in self.source.schema_at(table, self.seen).columns
+        }:
+            raise SchemaMismatch("The table was changed while its rows were read.", hint="It is read again.")
+        return {key: self.source.rows(self.seen)[table][key] for key in keys}
+
     def is_visible(self, position):
         is_reached = self.seen >= position.offset or self.draw.random() < 0.8
         if is_reached:
@@ -51,17 +65,19 @@ class Endpoint:
 
     def read(self, table, chunk):
         """Return the outcome of a chunk, and its rows or the first of them."""
-        rows = self.steps.step("read", lambda: self.tables.rows(table.order), reject=AWAY)
+        rows = self.steps.step("read", lambda: self.tables.values(table.order, table.columns), reject=AWAY)
         low = int(chunk.above[0]) if chunk.above else -1
         high = int(chunk.upto[0]) if chunk.upto else 1 << 30
-        found = [(key, op) for key, op in sorted(rows.items()) if low < key <= high]
+        found = [(key, values) for key, values in sorted(rows.items()) if low < key <= high]
         ended = self.tables.draw.random() < 0.7
         if not ended:
             found = found[: self.tables.draw.randint(0, len(found))]
         above = (str(found[-1][0]),) if found else chunk.above
         stamp = {DELETED: False, SEQUENCE: table.sequence}
         chunk_result = {"above": above, "ended": ended, "rows": len(found), "bytes": 10 * len(found)}
-        return chunk_result, [{"id": key, "op": op, **stamp} for key, op in found]
+        rows = [{"id": key, **values} for key, values in found]
+        copied = [{target: row[source] for target, source in table.copies.items()} for row in rows]
+        return chunk_result, [{**row, **stamp} for row in copied]
 
     def read_chunks(self, reading):
         """Yield the outcome of each chunk, and the loads of its rows, as they are read."""
@@ -143,7 +159,9 @@ def served():
     answers = {
         "Server": _Server,
         "mapped_tables": lambda server, _: [tuple(name.split(".")) for name in server.endpoint.tables.names()],
-        "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},
+        "table_schemas": lambda server, names, *_: {
+            name: server.endpoint.tables.schema(".".join(name)) for name in names
+        },
         "is_visible": lambda server, position: server.endpoint.tables.is_visible(position),
         "configure_session": lambda _: None,
         "key_order_of": _key_order_of,

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from cdc.errors import CommitOutcomeUnknown, LoadRejected, PreparedLoadLost, SinkUnavailable
+from cdc.errors import CommitOutcomeUnknown, LoadRejected, PreparedLoadLost, SinkUnavailable, TargetMismatch
 from cdc.model.batch import PreparedLoad, TargetState
 from cdc.model.schema import DELETED, SEQUENCE
-from channels.sinks.base import LoadState, SinkCheckpoint, ownership_error
+from channels.sinks.base import AlterAction, LoadState, SinkCheckpoint, ownership_error
 from channels.sinks.key_pages import key_page
 from channels.sinks.labels import label_for, label_prefix
 
@@ -36,6 +36,7 @@ class TwoPhases:
     is_hidden = True  # nothing is visible before its commit
     is_claimed_by_file = False  # a file that another process may hold
     refuses_aborted = True  # a late write with an aborted label is discarded
+    alters_in_one_commit = False  # each step is a job that the sink runs after its statement
 
     def __init__(self, draw):
         self.lists_keys = draw.random() < 0.5
@@ -44,7 +45,11 @@ class TwoPhases:
         self.aborted = set()  # prefixes
         self.identities = {}  # target -> number, of existing tables
         self.created = 0
-        self.rows = {}  # target -> key -> op
+        self.rows = {}  # target -> key -> column -> value
+        self.columns = {}  # target -> column -> type
+        self.jobs = {}  # target -> the step of a statement whose job has not ended
+        self.altered = []  # target, position after the source's statement, step: each time that columns changed
+        self.faults = []  # what no sink would accept
         self.log = []  # Seen, in the order in which rows became visible
         self.mark = None
 
@@ -113,8 +118,12 @@ class TwoPhases:
                 continue
             if row[DELETED]:
                 target.pop(row["id"], None)
-            else:
-                target[row["id"]] = row["op"]
+                continue
+            values = {column: value for column, value in row.items() if column not in ("id", DELETED, SEQUENCE)}
+            columns = self.columns[name.channel]
+            if not values.keys() <= columns.keys():
+                self.faults.append(f"a load of {name.channel} has {sorted(values)}, the table has {sorted(columns)}")
+            target[row["id"]] = {column: values.get(column) for column in columns}
 
     def _wins(self, target, row):
         return True
@@ -138,15 +147,21 @@ class TwoPhases:
     def target_states(self, incarnation, targets):
         return {target: TargetState(self.identities[target]) for target in targets if target in self.identities}
 
-    def create(self, target):
+    def create(self, target, columns):
+        """Create a table. Raises: TargetMismatch - it exists and lacks one of ``columns``, or has it with another type."""
         if target not in self.identities:
             self.created += 1
             self.identities[target] = f"id-{self.created}"
+            self.columns[target] = dict(columns)
+        if not columns.items() <= self.columns[target].items():
+            raise TargetMismatch(f"{target} has {self.columns[target]}, not {columns}.", hint="Correct it.")
 
     def remove(self, target):
         """Drop the table with the loads prepared for it."""
         del self.identities[target]
         self.rows.pop(target, None)
+        self.columns.pop(target)
+        self.jobs.pop(target, None)
         for label in self.prepared():
             if self.loads[label][1] == target:
                 del self.loads[label]
@@ -154,6 +169,41 @@ class TwoPhases:
     def copy(self, target):
         """Return a copy of a table that can be restored; None if a restored table proves nothing."""
         return None
+
+    # columns
+
+    def alter(self, step, target, steps, mark):
+        """Make one change of a column: a statement, and a job that may end after the process that began it."""
+        (one,) = steps
+        self._require(target)
+        if target in self.jobs:
+            step("await", lambda: self._end_job(target), reject=AWAY, error_after=AWAY)
+        if _image(self.columns[target], one):
+            return
+        step("alter", lambda: self.jobs.update({target: (one, mark)}), reject=AWAY, error_after=AWAY)
+        step("await", lambda: self._end_job(target), reject=AWAY, error_after=AWAY)
+
+    def _require(self, target):
+        if target not in self.identities:
+            raise TargetMismatch(f"There is no table {target}.", hint="Create it.")
+
+    def _end_job(self, target):
+        if target in self.jobs:
+            self._take(target, *self.jobs.pop(target))
+
+    def _take(self, target, one, mark):
+        self.altered.append((target, mark.position.offset, one))
+        columns, rows = dict(self.columns[target]), {}
+        old, new = one.before and one.before.name, one.after and one.after.name
+        if _image(columns, one):
+            raise AssertionError("a step was taken twice")
+        fill = one.fill.as_py() if one.fill is not None else None
+        for key, values in self.rows.get(target, {}).items():
+            rows[key] = _changed(values, old, new, fill)
+        self.columns[target] = _changed(columns, old, new, None)
+        if new is not None:
+            self.columns[target][new] = one.after.arrow
+        self.rows[target] = rows
 
     def keys(self, table, after, limit):
         return key_page(self._keys(table), after, limit)
@@ -175,6 +225,23 @@ class TableTransactions(TwoPhases):
         self.marks = {}  # by target
         self.holder, self.acquired = None, None
         self.names = {}  # process -> the name with which it acquired ownership
+
+    alters_in_one_commit = True
+
+    def alter(self, step, target, steps, mark):
+        self._require(target)
+        step("alter", lambda: self._alter(target, steps, mark), reject=AWAY, error_after=_unknown())
+
+    def _alter(self, target, steps, mark):
+        done = self.done.get((mark.incarnation, target), -1)
+        if done > mark.checkpoint:
+            raise ownership_error(self.marks[target])
+        if done < mark.checkpoint:
+            for one in steps:
+                if not _image(self.columns[target], one):
+                    self._take(target, one, mark)
+            self.done[mark.incarnation, target] = mark.checkpoint
+            self.marks[target] = mark
 
     @property
     def mark(self):
@@ -216,11 +283,12 @@ class TableTransactions(TwoPhases):
 
     def copy(self, target):
         done = {key: number for key, number in self.done.items() if key[1] == target}
-        return self.identities[target], dict(self.rows.get(target, {})), self.marks.get(target), done
+        rows, columns = dict(self.rows.get(target, {})), self.columns[target]
+        return self.identities[target], rows, columns, self.marks.get(target), done
 
     def restore(self, target, copy):
         self.remove(target)
-        self.identities[target], rows, mark, done = copy
+        self.identities[target], rows, self.columns[target], mark, done = copy
         self.rows[target] = dict(rows)
         self.done |= done
         if mark is not None:
@@ -311,6 +379,8 @@ class OneTransaction(TwoPhases):
         """Drop the table. The loads prepared for it disappear with their transaction."""
         del self.identities[target]
         self.rows.pop(target, None)
+        self.columns.pop(target)
+        self.jobs.pop(target, None)
 
     def _drop(self, owner):
         for label in self.open.pop(owner, (0, ()))[1]:
@@ -357,6 +427,27 @@ class PlainLoads(TwoPhases):
         pass
 
 
+def _image(columns, one):
+    """Return whether ``columns`` are as after a step. Raises: TargetMismatch - they are neither as before nor as after."""
+    before = one.before is None or columns.get(one.before.name) == one.before.arrow
+    after = one.after is None or columns.get(one.after.name) == one.after.arrow
+    if one.action in (AlterAction.DROP, AlterAction.RENAME) and after:
+        after = one.before.name not in columns
+    if one.action in (AlterAction.ADD, AlterAction.RENAME) and before:
+        before = one.after.name not in columns
+    if one.action is AlterAction.MAKE_NULLABLE and after:
+        return True  # a column that was added allows NULL
+    if before == after:
+        raise TargetMismatch(f"{one} does not fit {columns}.", hint="Correct it.")
+    return after
+
+
+def _changed(values, old, new, fill):
+    """Return ``values`` with the column ``old`` as ``new``."""
+    found = {name: value for name, value in values.items() if name != old}
+    return found if new is None else {**found, new: values[old] if old is not None else fill}
+
+
 KINDS_OF_SINK = (TwoPhases, TableTransactions, OneTransaction, PlainLoads)
 
 
@@ -369,7 +460,8 @@ class SteppedSink:
         self.keys = self._keys if model.lists_keys else None
 
     def ensure_table(self, table):
-        self.steps.step("ensure", lambda: self.model.create(table.name), reject=AWAY)
+        columns = {column.name: column.arrow for column in table.columns if column.name != "id"}
+        self.steps.step("ensure", lambda: self.model.create(table.name, columns), reject=AWAY)
 
     def part_writer(self, table):
         return None  # the runner of these tests writes directly
@@ -408,6 +500,20 @@ class SteppedSink:
 
     def _keys(self, table, after, limit):
         return self.steps.step("keys", lambda: self.model.keys(table, after, limit), reject=AWAY)
+
+    @property
+    def alters_in_one_commit(self):
+        return self.model.alters_in_one_commit
+
+    def check_steps(self, table, steps):
+        return ()
+
+    def alter(self, table, steps, mark):
+        self.model.check_ownership(mark)
+        self.model.alter(self.steps.step, table.name, steps, mark)
+
+    def stop_altering(self):
+        pass
 
     def maintain(self, tables):
         self.steps.step("maintain", lambda: None, reject=AWAY)

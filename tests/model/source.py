@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from cdc.errors import SchemaMismatch
+from cdc.errors import DdlStop, SchemaMismatch
 from cdc.model.batch import Batch, Changes
 from cdc.model.position import BinlogPosition
-from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.schema import DELETED, SEQUENCE, Column
+from cdc.model.schema_change import SchemaChange, TableChange
 from cdc.model.table_filter import TableFilter
 from cdc.sources.base import ReceiverStatus
+from tests.model.columns import Alter, arrays_of, draw_alter, fill_of, number_of, schema_with, value_of
 
 FILE = "bin.000001"
 pa.array([1])  # pyarrow imports pandas at its first conversion, which takes seconds: do it once, not in every fork
 
 
 def schema_of(name):
-    database, table = name.split(".")
-    columns = (Column("id", Kind.INT, "int", nullable=False), Column("op", Kind.BIGINT, "bigint", nullable=False))
-    return TableSchema(database, table, columns, ("id",))
+    return schema_with(name, ())
 
 
 def position_at(index):
@@ -45,6 +45,7 @@ class Source:
     stops_inside: dict[int, Exception] = field(default_factory=dict)  # ... or after its first piece
     operations: int = 0
     warning: Exception | None = None
+    alters: dict[int, Alter] = field(default_factory=dict)  # statements, each in place of an empty transaction
 
     @classmethod
     def random(cls, seed, transactions=40, **shape):
@@ -64,6 +65,52 @@ class Source:
             self.operations += 1
             transaction.append(Row(table, key, self.operations, bool(deleted and deleted[0])))
         self.transactions.append(transaction)
+
+    def alter(self, table, kinds, draw):
+        """Change the columns of a table by one statement. Return whether the columns allow it."""
+        columns = self.columns(table)
+        numbers = [number_of(column) for one in self.alters.values() for column in one.after]
+        made = draw_alter(table, columns, kinds, max(numbers, default=0), draw)
+        if made.changes:
+            self.alters[len(self.transactions)] = made
+            self.transactions.append([])
+        return bool(made.changes)
+
+    def columns(self, table, until=None) -> tuple[Column, ...]:
+        """Return the columns that a table has besides id and op before transaction ``until``."""
+        until = len(self.transactions) if until is None else until
+        found = [one for index, one in sorted(self.alters.items()) if one.table == table and index < until]
+        return found[-1].after if found else ()
+
+    def schema_at(self, name, until=None):
+        return schema_with(name, self.columns(name, until))
+
+    def statement_at(self, index):
+        """Return the error with which a receiver stops before a statement."""
+        one = self.alters[index]
+        before, after = (schema_with(one.table, columns) for columns in (one.before, one.after))
+        stop = DdlStop(f"ALTER {index} changes {one.table}.", hint="Resume.")
+        changed = TableChange(before, after, one.changes)
+        stop.change = SchemaChange(f"ALTER {index}", position_at(index), position_at(index + 1), (changed,))
+        return stop
+
+    def rows(self, until=None):
+        """Return table -> key -> column -> value after transaction ``until``, without the key itself."""
+        written = {row.op: index for index, rows in enumerate(self.transactions) for row in rows}
+        added = {}  # number of a column -> transaction
+        for index, one in self.alters.items():
+            added |= {number_of(column): index for column in set(one.after) - set(one.before)} | added
+
+        def values(op, columns):
+            yield "op", op
+            for column in columns:
+                is_newer = written[op] > added[number_of(column)] or column.generated
+                yield column.name, value_of(op, column) if is_newer else fill_of(column)
+
+        return {
+            table: {key: dict(values(op, self.columns(table, until))) for key, op in rows.items()}
+            for table, rows in self.state(until).items()
+        }
 
     def state(self, until=None):
         """Return table -> key -> op after transaction ``until``."""
@@ -110,6 +157,8 @@ class SourceReceiver:
         self.calls.append(("open", start))
         self.acked = start
         self._index, self._sequence = start.offset, sequence
+        wrong = [saved.name for saved in schemas if saved != self.source.schema_at(saved.name, start.offset)]
+        assert not wrong, f"the saved columns of {wrong} are not those at {start}"
 
     def get(self, timeout_s):
         if self._pieces is not None:
@@ -123,6 +172,8 @@ class SourceReceiver:
             return self._handed(batch)
         if self._index in self.source.stops:
             raise self.source.stops[self._index]
+        if self._index in self.source.alters:
+            raise self.source.statement_at(self._index)
         if self._index >= len(self.source.transactions):
             time.sleep(min(timeout_s, self.idle_s))
             return None
@@ -143,6 +194,7 @@ class SourceReceiver:
                 len(transaction) > self.piece_rows
                 or self._index in self.source.stops_inside
                 or (self._index in self.source.stops and self._index > first)
+                or self._index in self.source.alters
             ):
                 break
             taken += transaction
@@ -163,7 +215,8 @@ class SourceReceiver:
         for table in sorted({row.table for row in rows}):
             if not self.table_filter.maps(*table.split(".")):
                 continue
-            schema, mine, sequences = schema_of(table), [], []
+            columns = self.source.columns(table, first.offset)
+            schema, mine, sequences = schema_with(table, columns), [], []
             for number, row in enumerate(rows):
                 if row.table == table:
                     mine.append(row)
@@ -172,6 +225,7 @@ class SourceReceiver:
                 {
                     "id": pa.array([row.key for row in mine], pa.int32()),
                     "op": pa.array([row.op for row in mine], pa.int64()),
+                    **arrays_of(mine, columns),
                     DELETED: pa.array([row.deleted for row in mine]),
                     SEQUENCE: pa.array(sequences, pa.int64()),
                 }
@@ -200,14 +254,15 @@ class SourceReceiver:
         name = f"{database}.{table}"
         if all(row.table != name for transaction in self.source.transactions for row in transaction):
             raise SchemaMismatch("There is no such table.", hint="Create it.", table=name)
-        return schema_of(name)
+        return self.source.schema_at(name, self._index)
 
     def note_loaded(self, tables):
         pass
 
     def schemas(self):
         seen = {row.table for transaction in self.source.transactions[: self._index] for row in transaction}
-        return tuple(schema_of(name) for name in sorted(seen) if self.table_filter.maps(*name.split(".")))
+        names = [name for name in sorted(seen) if self.table_filter.maps(*name.split("."))]
+        return tuple(self.source.schema_at(name, self._index) for name in names)
 
     def release(self, byte_count):
         self.held_bytes -= byte_count

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 from deltalake import DeltaTable
 from rich.progress import Progress
 
@@ -29,6 +30,7 @@ from cdc.demo.run import JOB, PASSWORD
 from cdc.state.sqlite import SqliteStore
 from tests.recovery.migrations import Migrator
 from tests.soak.sampling import left_behind
+from tests.support.answers import schema_now
 from tests.support.mounting import Disk
 from tests.support.seeds import seed_of
 
@@ -158,20 +160,19 @@ def compare(server: LocalServer, job: JobProcess, folder: Path, where: str) -> i
 
 
 def check_changes(server: LocalServer, folder: Path, migrator: Migrator) -> None:
-    """Check that each target has exactly the columns of its table, and that each statement was followed once."""
+    """Check that each target has exactly the columns of its table with their types, and that no statement is missing."""
     for name in shop.KEYS:
-        with server.connect(shop.DATABASE) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT * FROM {name} LIMIT 0")
-            expected = sorted(column[0] for column in cursor.description)
+        expected = {column.name: str(column.arrow) for column in schema_now(server, shop.DATABASE, name).columns}
         table = DeltaTable(str(folder / "warehouse" / "ods" / name))
-        assert sorted(field.name for field in table.schema().fields) == expected, name
+        found = {field.name: str(proof._plain(field.type)) for field in pa.schema(table.schema().to_arrow())}
+        assert found == expected, f"{name}: {found} != {expected}"
     store = SqliteStore(folder / "state")
     (job,) = store.jobs()
     followed = [change.statement for change in store.changes(job.name, 1_000_000)]
     store.close()
     written = [statement.replace(": ", " ", 1) for statement in migrator.statements]
-    found = [text.removeprefix(f"ALTER TABLE {shop.DATABASE}.") for text in reversed(followed)]
-    assert found == written, f"statements were left out or followed twice: {found[-5:]} != {written[-5:]}"
+    texts = [text.removeprefix(f"ALTER TABLE {shop.DATABASE}.") for text in reversed(followed)]
+    assert texts == written, f"statements were left out or followed twice: {texts[-5:]} != {written[-5:]}"
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ import random
 import threading
 from collections.abc import Callable
 
+import pymysql
+
 from cdc.demo import shop
 from cdc.demo.local_servers import LocalServer
 
@@ -23,6 +25,9 @@ TYPES = {
     "ENUM('a', 'b') NOT NULL": "ENUM('b', 'a', 'c') NOT NULL",
     "INT AS (1 + 1) STORED": "",
 }
+
+# each of them can have the values 10 to 99
+_NUMBERS = ("BIGINT", "SMALLINT", "TINYINT", "VARCHAR", "DECIMAL")
 
 
 class Migrator(threading.Thread):
@@ -56,6 +61,19 @@ class Migrator(threading.Thread):
         clause = self._draw.choice(choices)(table, columns)
         self._server.execute(f"ALTER TABLE {shop.DATABASE}.{table} {clause}")
         self.statements.append(f"{table}: {clause}")
+        self._fill(table, columns)
+
+    def _fill(self, table: str, columns: dict[str, str]) -> None:
+        """Give some rows other values than the defaults, so that values in a wrong column are noticed."""
+        plain = [name for name, definition in columns.items() if definition.startswith(_NUMBERS)]
+        if not plain:
+            return
+        values = ", ".join(f"{name} = {self._draw.randrange(10, 100)}" for name in plain)
+        try:
+            self._server.execute(f"UPDATE {shop.DATABASE}.{table} SET {values} LIMIT {self._draw.randrange(1, 30)}")
+        except pymysql.err.OperationalError as error:
+            if error.args[0] not in (1205, 1213):  # the shoppers lock rows, too
+                raise
 
     def stop(self) -> None:
         """End the thread. Raises: the error that ended it."""

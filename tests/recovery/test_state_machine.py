@@ -27,13 +27,16 @@ from cdc.errors import (
     LoadRejected,
     SinkOwnershipError,
     TargetLost,
+    TargetMismatch,
     action_for,
 )
 from cdc.pipeline.consumer import Ended
-from tests.model.model import KINDS, TABLES, Crash, World, model_environment
+from tests.model import columns
+from tests.model.model import KINDS, TABLES, Crash, Statement, World, model_environment
 from tests.support.seeds import VARIABLE, seed_of
 
 ROWS = st.lists(st.tuples(st.sampled_from(TABLES), st.integers(0, 5), st.booleans()), max_size=7)
+CLAUSES = st.lists(st.sampled_from(columns.KINDS), min_size=1, max_size=3)
 SCHEDULES = st.dictionaries(st.integers(1, 120), st.sampled_from(KINDS), max_size=6)
 
 SEED = seed_of()
@@ -62,6 +65,14 @@ class Flow(RuleBasedStateMachine):
     def write_during_the_next_run(self, transactions):
         self.world.pending += transactions
 
+    @rule(table=st.sampled_from(TABLES), kinds=CLAUSES)
+    def change_columns(self, table, kinds):
+        self.world.alter(table, kinds)
+
+    @rule(table=st.sampled_from(TABLES), kinds=CLAUSES)
+    def change_columns_during_the_next_run(self, table, kinds):
+        self.world.pending.append(Statement(table, kinds))
+
     @rule(schedule=SCHEDULES)
     def run_with_faults(self, schedule):
         self.check_outcome(self.world.run(schedule))
@@ -88,7 +99,7 @@ class Flow(RuleBasedStateMachine):
         if newer is not None:
             self.check_outcome(newer, *[SinkOwnershipError] * self.world.sink.is_claimed_by_file)
 
-    @precondition(lambda self: self.world.sink.mark is not None)
+    @precondition(lambda self: self.world.sink.mark is not None and self.world.knows_columns)
     @rule(first=SCHEDULES, second=SCHEDULES, at=st.integers(1, 120))
     def run_two_with_adoption(self, first, second, at):
         before = self.world.store
@@ -107,7 +118,7 @@ class Flow(RuleBasedStateMachine):
     def sink_loses_loads(self):
         self.world.sink.lose(self.world.draw)
 
-    @precondition(lambda self: self.world.sink.mark is not None)
+    @precondition(lambda self: self.world.sink.mark is not None and self.world.knows_columns)
     @rule()
     def lose_and_adopt_state(self):
         self.world.lose_state()
@@ -121,11 +132,18 @@ class Flow(RuleBasedStateMachine):
     @precondition(lambda self: self.world.loses_targets)
     @rule(table=st.sampled_from(TABLES), kind=st.sampled_from(["removed", "replaced", "older"]), schedule=SCHEDULES)
     def lose_and_reload_target(self, table, kind, schedule):
+        columns = self.world.sink.columns.get(f"ods.{table.split('.')[1]}")
         is_known = self.world.lose_target(table, kind)
         outcome = self.world.run()
+        if kind == "older" and isinstance(outcome, TargetMismatch):
+            assert not is_known, "a copy from before a change was not noticed"
+            self.world.remove_older(table, columns)
+            outcome = self.world.run()
         if isinstance(outcome, TargetLost):
             assert f"ods.{table.split('.')[1]}" in str(outcome)
             assert isinstance(self.world.run(), TargetLost), "a rejected run created the missing target"
+            if kind == "older":
+                self.world.remove_older(table, columns)
             self.check_outcome(self.world.run(schedule, reloading=True), TargetLost)
             self.finish(reloading=True)
         else:

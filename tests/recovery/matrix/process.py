@@ -224,6 +224,7 @@ class FinalTables(Tables):
     """Tables without concurrent writes: a query sees the end of the history."""
 
     def rows(self, table):
+        self.seen = len(self.source.transactions)
         return self.source.state().get(table, {})
 
     def is_visible(self, position):

@@ -71,7 +71,11 @@ class Columns:
         self.taken: list[str] = []
 
     def target_states(self, job: str, incarnation: str, targets: list[str]) -> dict[str, TargetState]:
-        return {name: TargetState("1") for name in targets if name in self.tables}
+        return {name: TargetState("1", self.checkpoint_of(name)) for name in targets if name in self.tables}
+
+    def checkpoint_of(self, table: str) -> int | None:
+        """Return what the table proves: the checkpoint of its last commit, or the job's newest one with rows."""
+        return max((number for name, number in self.commits if name == table), default=0)
 
     def keys(self, *_: object) -> None:
         raise AssertionError("a change reads no keys")
@@ -240,6 +244,53 @@ def crashed_everywhere(
         if not crashes:
             assert at > 4
             return
+
+
+def change_of_both(store: SqliteStore, sink: Columns, targets: dict[str, TargetState]) -> tuple[Any, Checkpoint]:
+    """Return a context and the PREPARED change of orders and items."""
+    record = store.acquire("shop", "shop.yaml")
+    schemas = tuple(table(name, BEFORE) for name in ("orders", "items"))
+    start = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, schemas=schemas, targets=targets)
+    store.save(start)
+    stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
+    tables = tuple(TableChange(table(name, BEFORE), table(name, AFTER), CHANGES) for name in ("orders", "items"))
+    stop.change = SchemaChange("ALTER", HERE, THERE, tables)
+    policy = ChangePolicy(kinds={"drop": ChangeAction.APPLY})
+    run = RunIdentity("shop", record.incarnation, record.fence)
+    context: Any = SimpleNamespace(
+        run=run, routes=Routes([Mapping("shop.*", "ods.*", changes=policy)]), sink=sink, snapshot=None, types=None, applies=None,
+        store=store,
+    )  # fmt: skip
+    assert prepare_change(context, start, stop)
+    return context, store.unfinished()[0]
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_change_of_a_removed_target_is_skipped(tmp_path: Path, in_one_commit: bool) -> None:
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=in_one_commit)
+    store = SqliteStore(tmp_path)
+    context, prepared = change_of_both(store, sink, {})
+    del sink.tables["ods.orders"]  # its next rows create it, with the new columns
+    committed = roll_forward(context, prepared)
+    assert committed.state is CheckpointState.COMMITTED
+    assert sink.tables == {"ods.items": EXPECTED}
+    store.close()
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_changed_target_is_expected_to_have_the_checkpoint(tmp_path: Path, in_one_commit: bool) -> None:
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=in_one_commit)
+    store = SqliteStore(tmp_path)
+    targets = {"ods.orders": TargetState("1", 0), "ods.items": TargetState("1", 0), "ods.other": TargetState("1", 0)}
+    context, prepared = change_of_both(store, sink, targets)
+    committed = roll_forward(context, prepared)
+    found = {name: state.checkpoint for name, state in committed.targets.items()}
+    # an older copy of a target must be noticed, but a cluster has only the checkpoints of loads
+    number = prepared.id if in_one_commit else 0
+    assert found == {"ods.orders": number, "ods.items": number, "ods.other": 0}
+    store.close()
 
 
 def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""Changes of columns, one table each: every row about columns of the tables in docs/explanation/schema-changes.md.
+
+Each table has rows before the statements, and rows that are inserted, changed and deleted after them; row 1 is never
+changed again. The statements have the names of the columns that a sink then has: added, dropped, renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cdc.model.schema_change import ChangeAction, ChangeKind, ChangeMode, ChangePolicy
+
+ADD, DROP, RENAME = ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN
+TYPE, KEY = ChangeKind.ALTER_TYPE, ChangeKind.ALTER_KEY
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table, ``(id INT PRIMARY KEY, n INT, ...)``, and what happens to its columns."""
+
+    name: str
+    statements: tuple[str, ...]  # the clauses of ALTER TABLE
+    columns: str = ""  # further columns
+    values: str = ""  # of the rows before: an expression for each of ``columns``, with i for the number of the row
+    kinds: tuple[ChangeKind, ...] = ()
+    added: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)  # old name -> new name
+    is_loaded: bool = False  # if it is applied, a snapshot has to bring the values of existing rows
+    is_refused: bool = False  # no job can follow it yet
+    refused_by: tuple[str, ...] = ()  # sinks that cannot make this change
+    loaded_by: tuple[str, ...] = ()  # sinks that cannot fill in the values, so that a snapshot has to bring them
+    refused_from: tuple[str, ...] = ()  # sources that do not tell enough
+    has_rows_between: bool = True  # between two statements
+
+    def pauses(self, policy: ChangePolicy, source: str, sink: str) -> bool:
+        """Return whether a job has to pause before a statement."""
+        actions, product = [policy.action(kind) for kind in self.kinds], sink.partition("-")[0]
+        if self.is_refused or source in self.refused_from or ChangeAction.PAUSE in actions:
+            return True
+        is_loaded = self.is_loaded or product in self.loaded_by
+        is_refused = product in self.refused_by or (product == "starrocks" and self.reuses_name(policy))
+        return ChangeAction.APPLY in actions and ((is_loaded and source == "files") or is_refused)
+
+    def reuses_name(self, policy: ChangePolicy) -> bool:
+        """Return whether the name of a dropped column is added again, which the target still has."""
+        is_kept = policy.action(DROP) is ChangeAction.IGNORE and policy.action(ADD) is ChangeAction.APPLY
+        return is_kept and bool({*self.dropped} & {*self.added}) and not self.name.endswith("then_drop")
+
+
+def _add(name, *definitions, **more):
+    """Return the addition of columns c0, c1 .. in one statement."""
+    names = tuple(f"c{number}" for number in range(len(definitions)))
+    clauses = ", ".join(f"ADD COLUMN {one} {text}" for one, text in zip(names, definitions, strict=True))
+    return Case(f"add_{name}", (clauses,), kinds=(ADD,), added=names, **more)
+
+
+def _modify(name, old, new, values, **more):
+    return Case(f"type_{name}", (f"MODIFY a {new}",), f"a {old}", values, **more)
+
+
+CASES = (
+    # added columns
+    _add("null", "INT", "VARCHAR(9)", "DECIMAL(9,2)"),
+    Case("add_list_first", ("ADD (c INT, d DATE), ADD e INT FIRST, ADD f INT AFTER id",), kinds=(ADD,),
+         added=("c", "d", "e", "f")),
+    _add("text_of_number", "INT DEFAULT '007'", "BIGINT NOT NULL DEFAULT -5", "SMALLINT DEFAULT 0x10"),
+    _add("rounded", "DECIMAL(5,2) DEFAULT 1.005", "DECIMAL(5,2) NOT NULL DEFAULT '-2.5'", "DOUBLE DEFAULT 1.5e3"),
+    _add("text", "VARCHAR(9) DEFAULT 'it''s'", "CHAR(4) NOT NULL DEFAULT ''", "VARCHAR(9) CHARSET latin1 DEFAULT 'é'"),
+    _add("number_not_null", "INT NOT NULL", "DECIMAL(6,2) NOT NULL", "FLOAT NOT NULL", "BIGINT UNSIGNED NOT NULL"),
+    _add("text_not_null", "VARCHAR(9) NOT NULL", "TEXT NOT NULL", "ENUM('x', 'y') NOT NULL", "SET('x', 'y') NOT NULL"),
+    _add("time_not_null", "TIME NOT NULL", "YEAR NOT NULL"),
+    _add("label", "ENUM('x', 'y') DEFAULT 'y'", "SET('x', 'y') NOT NULL DEFAULT 'y,x'"),
+    _add("bits", "BIT(4) DEFAULT b'101'", "TINYINT(1) DEFAULT TRUE"),
+    _add("date", "DATE DEFAULT '2024-02-29'", "DATETIME(3) NOT NULL DEFAULT '2024-02-29 10:20:30.456'",
+         "TIMESTAMP NULL DEFAULT '2024-02-29 10:20:30'", loaded_by=("doris", "starrocks")),
+    _add("statement_time", "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP"),
+    _add("current_time", "DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)", is_loaded=True),
+    _add("stored", "INT AS (n * 2) STORED", is_loaded=True),
+    _add("virtual", "INT AS (n * 2) VIRTUAL", is_loaded=True),
+    _add("expression", "INT DEFAULT (n + 1)", is_loaded=True),
+    _add("auto_increment", "INT NOT NULL AUTO_INCREMENT UNIQUE", is_loaded=True, refused_from=("files",)),
+    _add("invisible", "INT INVISIBLE DEFAULT 5"),
+    _add("document", "JSON", "BLOB"),
+    # dropped and renamed ones
+    Case("drop_null", ("DROP COLUMN a",), "a INT", "i * 10", kinds=(DROP,), dropped=("a",)),
+    Case("drop_not_null", ("DROP COLUMN a, DROP COLUMN b",), "a VARCHAR(9) NOT NULL DEFAULT 'v', b INT NOT NULL DEFAULT 3",
+         "CONCAT('v', i), i", kinds=(DROP,), dropped=("a", "b")),
+    Case("renamed", ("RENAME COLUMN a TO b",), "a INT", "i * 10", kinds=(RENAME,), renamed={"a": "b"}),
+    Case("rename_change", ("CHANGE a b VARCHAR(30)",), "a VARCHAR(9)", "CONCAT('v', i)", kinds=(RENAME,),
+         renamed={"a": "b"}),
+    Case("rename_and_widen", ("CHANGE a b BIGINT",), "a INT", "i * 10", kinds=(RENAME, TYPE), renamed={"a": "b"}),
+    Case("exchange", ("RENAME COLUMN a TO b, RENAME COLUMN b TO a",), "a INT, b INT", "i * 10, i * -1",
+         kinds=(RENAME,), renamed={"a": "b", "b": "a"}),
+    Case("circle", ("RENAME COLUMN a TO b, RENAME COLUMN b TO c, RENAME COLUMN c TO a",), "a INT, b INT, c INT",
+         "i * 10, i * -1, i * 7", kinds=(RENAME,), renamed={"a": "b", "b": "c", "c": "a"}),
+    Case("chain", ("RENAME COLUMN a TO b, RENAME COLUMN b TO c",), "a INT, b INT", "i * 10, i * -1",
+         kinds=(RENAME,), renamed={"a": "b", "b": "c"}),
+    # several together
+    Case("drop_and_add", ("DROP COLUMN a, ADD COLUMN a VARCHAR(5) DEFAULT 'new'",), "a INT", "i",
+         kinds=(DROP, ADD), dropped=("a",), added=("a",)),
+    Case("add_after_drop", ("DROP COLUMN a", "ADD COLUMN a INT DEFAULT 9"), "a INT", "i",
+         kinds=(DROP, ADD), dropped=("a",), added=("a",)),
+    Case("rename_and_add", ("RENAME COLUMN a TO b, ADD COLUMN a INT DEFAULT 4",), "a INT", "i * 10",
+         kinds=(RENAME, ADD), renamed={"a": "b"}, added=("a",), refused_by=("starrocks",)),
+    Case("rename_after_drop", ("DROP COLUMN b", "RENAME COLUMN a TO b"), "a INT, b INT", "i * 10, i * -1",
+         kinds=(DROP, RENAME), dropped=("b",), renamed={"a": "b"}),
+    Case("add_then_drop", ("ADD COLUMN c INT DEFAULT 5", "DROP COLUMN c"), kinds=(ADD, DROP), added=("c",), dropped=("c",)),
+    Case("two_adds", ("ADD COLUMN c INT DEFAULT 5", "ADD COLUMN d INT NOT NULL, ADD INDEX (n)"), kinds=(ADD,),
+         added=("c", "d"), has_rows_between=False),
+    # types: no value can have changed, and the target stays as it is
+    _modify("longer", "VARCHAR(9)", "VARCHAR(300)", "CONCAT('v', i)"),
+    _modify("to_text", "VARCHAR(9)", "TEXT", "CONCAT('v', i)"),
+    _modify("labels", "ENUM('x', 'y')", "ENUM('z', 'y', 'x')", "ELT(1 + i % 2, 'x', 'y')"),
+    _modify("charset", "VARCHAR(9) CHARSET latin1", "VARCHAR(9) CHARSET utf8mb4", "CONCAT('é', i)"),
+    Case("others", ("ALTER COLUMN a SET DEFAULT 4, ADD INDEX (a), COMMENT 'c'", "MODIFY a INT DEFAULT 3 COMMENT 'x' FIRST"),
+         "a INT", "i"),
+    # ... the target becomes wider
+    _modify("tinyint", "TINYINT", "INT", "-i", kinds=(TYPE,)),
+    _modify("int", "INT NOT NULL DEFAULT 1", "BIGINT NOT NULL DEFAULT 5000000000", "i * 10", kinds=(TYPE,)),
+    _modify("float", "FLOAT", "DOUBLE", "i / 8", kinds=(TYPE,)),
+    _modify("decimal", "DECIMAL(6,2)", "DECIMAL(12,4)", "i / 8", kinds=(TYPE,)),
+    _modify("nullable", "INT NOT NULL DEFAULT 1", "INT NULL", "i * 10", kinds=(TYPE,)),
+    # ... values of existing rows have changed
+    _modify("not_null", "INT NULL", "INT NOT NULL DEFAULT 0", "IF(i = 1, NULL, i)", kinds=(TYPE,), is_loaded=True),
+    # ... or it cannot be followed
+    _modify("narrow", "BIGINT", "INT", "i", kinds=(TYPE,), is_refused=True),
+    _modify("to_date", "INT", "DATE", "20240100 + i", kinds=(TYPE,), is_refused=True),
+    _modify("to_varchar", "INT", "VARCHAR(20)", "i", kinds=(TYPE,), is_refused=True),
+    Case("key_dropped", ("DROP PRIMARY KEY, ADD PRIMARY KEY (id, n)",), kinds=(KEY,), is_refused=True),
+    Case("key_type", ("MODIFY id BIGINT NOT NULL",), kinds=(KEY,), is_refused=True),
+    Case("key_renamed", ("RENAME COLUMN id TO number",), kinds=(KEY,), is_refused=True),
+)  # fmt: skip
+BY_NAME = {case.name: case for case in CASES}
+assert len(BY_NAME) == len(CASES)
+
+
+def left_out(case: str, server: str, source: str, sink: str, mode: ChangeMode) -> str:
+    """Return why a combination is not compared; "" if it is. Each of them pauses the job, and no value is wrong."""
+    product = sink.partition("-")[0]
+    if case in ("type_longer", "type_to_text", "rename_change") and product != "delta":
+        return "a longer text column does not make the column of a cluster longer: the next rows pause the job"
+    if case in ("type_longer", "type_nullable", "type_not_null") and (server, source) == ("mariadb", "binlog"):
+        return "these jobs start before the statement, and take nullability and length from MariaDB's catalog of today"
+    if case == "key_renamed" and mode is ChangeMode.IGNORE:
+        return "an ignored rename of a key column keeps its name in the target, so the job continues"
+    if case == "add_after_drop" and product == "starrocks" and BY_NAME[case].reuses_name(ChangePolicy(mode)):
+        return "StarRocks pauses at the second statement, when the first one has changed the table"
+    return ""
