@@ -11,7 +11,8 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.sources.base import Receiver
 from cdc.state.base import CheckpointStore
-from channels.mapping import ExpressionTypes, Routes
+from channels.mapping import ExpressionTypes
+from channels.routes import Routes
 from channels.sinks.base import Sink
 from channels.task import RunIdentity, TaskRunner
 

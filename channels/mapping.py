@@ -1,14 +1,9 @@
-"""Mappings: columns, key and filter from a source table to its target table; routes from tables to mappings."""
+"""Mappings: columns, key and filter from a source table to its target table."""
 
 from __future__ import annotations
 
 import functools
-import json
-import logging
-import re
-import threading
 from collections import abc
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,9 +11,8 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.batch import RequiredColumns
-from cdc.model.left_out import LeftOut
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from cdc.model.schema_change import ChangePolicy, ColumnMap
 from cdc.model.table_names import (
@@ -27,19 +21,12 @@ from cdc.model.table_names import (
     is_shadow,
     parse_excluded,
     parse_table,
-    part_text,
     table_of,
     table_text,
 )
 from channels.sinks.base import TargetColumn, TargetTable
 from spark.frames import expression_types
 from spark.session import SessionHolder
-
-RESTORED = (
-    "The next start (`cdc restart NAME`) loads the whole table if it can be mapped then and the source can be queried."
-)
-
-_log = logging.getLogger(__name__)
 
 
 class ExpressionTypes(Protocol):
@@ -248,157 +235,6 @@ class SparkExpressionTypes:
             raise SchemaMismatch(f"Spark does not accept {error}.", hint=hint, table=schema.name) from error
 
 
-class Routes:
-    """All mappings of a job. Returns the mapping of each source table, with patterns resolved.
-
-    A channel that names a table takes precedence over a pattern. Calls: any thread.
-    """
-
-    def __init__(self, mappings: Sequence[Mapping]) -> None:
-        """Check ``mappings``. Raises: ConfigError - a source or target is used twice, or a mapping is not valid."""
-        self._mappings = tuple(mappings)
-        for mapping in self._mappings:
-            _check(mapping)
-        for number, mapping in enumerate(self._mappings):
-            for earlier in self._mappings[:number]:
-                _check_pair(earlier, mapping)
-        self._named = {one.name: one for one in self._mappings if not one.is_pattern}
-        self._patterns = tuple(one for one in self._mappings if one.is_pattern)
-        self._lock = threading.RLock()
-        self._left_out: dict[str, LeftOut] = {}
-        self._loaded: set[str] = set()
-        self._column_maps: abc.Mapping[str, ColumnMap] = {}
-        self._forget_tables()
-
-    def _forget_tables(self) -> None:
-        self._known: dict[TableName, Mapping | None] = {}
-        # target, case ignored -> source
-        self._targets = {one.target.casefold(): one.source for one in self._named.values()}
-
-    @property
-    def mappings(self) -> tuple[Mapping, ...]:
-        """Return the mappings of the job file, with unresolved patterns."""
-        return self._mappings
-
-    def mapping_for(self, database: str, table: str) -> Mapping | None:
-        """Return the resolved mapping of a source table; None if no channel reads it, or if it is left out."""
-        found = self._match(TableName(database, table))
-        return found if found is not None and found.source not in self._left_out else None
-
-    def _match(self, name: TableName) -> Mapping | None:
-        """Return the mapping of a source table, also of one that is left out.
-
-        Raises: ConfigError - by a pattern it has the target of another table, and its rows are loaded already.
-        """
-        with self._lock:
-            if name not in self._known:
-                found = self._named.get(name)
-                found = found if found is not None else self._by_pattern(name)
-                if found is not None and found.source in self._column_maps:
-                    found = replace(found, column_map=self._column_maps[found.source])
-                self._known[name] = found
-            return self._known[name]
-
-    def _by_pattern(self, name: TableName) -> Mapping | None:
-        found = [one for pattern in self._patterns if (one := pattern.resolved(str(name))) is not None]
-        if not found:
-            return None
-        error = None
-        owner = self._targets.setdefault(found[0].target.casefold(), found[0].source)
-        if len(found) > 1:
-            error = _mapped_twice(found[0].source)
-        elif owner != found[0].source:
-            error = _used_twice(found[0].target, owner, found[0].source)
-        if error is not None and not self.leave_out(name.database, name.table, error):
-            raise error
-        return found[0]
-
-    def maps(self, database: str, table: str) -> bool:
-        """See ``cdc.model.table_filter.TableFilter``."""
-        return self.mapping_for(database, table) is not None
-
-    def reads(self, schema: TableSchema) -> RequiredColumns:
-        """See ``cdc.model.table_filter.TableFilter``."""
-        mapping = self._match(TableName(schema.database, schema.table))
-        if mapping is None:
-            raise KeyError(schema.name)
-        try:
-            return mapping.reads(schema)
-        except CdcError as error:
-            self.advise(schema.database, schema.table, error)
-            raise
-
-    # tables that match a pattern but cannot be mapped
-
-    @property
-    def left_out(self) -> dict[str, LeftOut]:
-        """Return the tables that are left out, by name."""
-        with self._lock:
-            return dict(self._left_out)
-
-    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
-        """See ``cdc.model.table_filter.TableFilter``."""
-        name = table_text(database, table)
-        with self._lock:
-            if not self.advise(database, table, error) or name in self._loaded:
-                return False
-            if name not in self._left_out:
-                reason = f"{error.message} ({error.location})" if error.location else error.message
-                self._left_out[name] = LeftOut(reason, f"{error.hint} {RESTORED}")
-                _log.warning("%s is left out; the other tables continue: %s %s", name, reason, error.hint)
-            return True
-
-    def advise(self, database: str, table: str, error: CdcError) -> bool:
-        """If a pattern maps this table, put both solutions into the hint of ``error``; return whether one does."""
-        name = TableName(database, table)
-        pattern = next((one for one in self._patterns if one.resolved(str(name)) is not None), None)
-        if pattern is None or name in self._named:
-            return False
-        found = pattern.resolved(str(name))
-        assert found is not None
-        is_free = self._targets.get(found.target.casefold(), found.source) == found.source
-        target = _in_yaml(found.target) if is_free else "another one"
-        own = f"source: {_in_yaml(found.source)}, target: {target}, key: [...]"
-        error.hint = (
-            f"Leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
-            f"with a separate channel: `{{{own}}}`."
-        )
-        return True
-
-    def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut]) -> None:
-        """Restore saved state: tables with committed rows, which are never left out, and tables that are left out."""
-        with self._lock:
-            self._loaded, self._left_out = set(loaded), dict(left_out)
-            self._forget_tables()
-            for name in sorted(self._loaded):  # first, so that they keep their targets
-                self._match(TableName(*table_of(name)))
-
-    @property
-    def column_maps(self) -> abc.Mapping[str, ColumnMap]:
-        """Return where targets differ from their source tables, by source table."""
-        return self._column_maps
-
-    def use_column_maps(self, column_maps: abc.Mapping[str, ColumnMap]) -> None:
-        """Map columns by ``column_maps`` from now on, as saved with a checkpoint."""
-        with self._lock:
-            self._column_maps = dict(column_maps)
-            self._known = {}
-
-    def note_joined(self, source: str) -> None:
-        """Record that a table has a channel in this run, so that no later error leaves it out."""
-        self._loaded.add(source)
-
-    def matches(self, source: str) -> bool:
-        """Return whether a channel matches this table, left out or not."""
-        return self._match(TableName(*table_of(source))) is not None
-
-    def restore_table(self, source: str) -> None:
-        """Map a table again that was left out."""
-        with self._lock:
-            self._left_out.pop(source, None)
-            self._known.pop(TableName(*table_of(source)), None)
-
-
 def can_be_null(column: Column) -> bool:
     """Return whether values of ``column`` may be NULL in Arrow, as invalid dates (0000-00-00) are."""
     return column.nullable or column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
@@ -438,7 +274,8 @@ def _parsed(text: str, source: str) -> exp.Expr:
     return parsed
 
 
-def _check(mapping: Mapping) -> None:
+def check_mapping(mapping: Mapping) -> None:
+    """Raise ConfigError for names or expressions of a channel that are not valid."""
     try:
         is_pattern = mapping.is_pattern
     except ValueError as error:
@@ -470,29 +307,3 @@ def _check(mapping: Mapping) -> None:
         _parsed(text, mapping.source)
     if mapping.filter is not None:
         _parsed(mapping.filter, mapping.source)
-
-
-def _check_pair(one: Mapping, other: Mapping) -> None:
-    if one.name == other.name or (one.name.includes(other.name) or other.name.includes(one.name)):
-        raise _mapped_twice(other.source)
-    if one.target.casefold() == other.target.casefold() and not one.is_pattern:
-        raise _used_twice(other.target, one.source, other.source)
-
-
-def _in_yaml(text: str) -> str:
-    """Return ``text`` as a YAML value inside of [] or {}."""
-    return text if re.fullmatch(r"[\w$.-]+", text) and not text.isdecimal() else json.dumps(text, ensure_ascii=False)
-
-
-def _mapped_twice(source: str) -> ConfigError:
-    return ConfigError(
-        f"Source table {source} is mapped twice.", hint="Leave it in one entry of `channels` only.", source=source
-    )
-
-
-def _used_twice(target: str, one: str, other: str) -> ConfigError:
-    return ConfigError(
-        f"Target table {target} is used twice, by {one} and by {other}.",
-        hint="Give each source table its own target.",
-        target=target,
-    )

@@ -17,10 +17,12 @@ from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
-from cdc.pipeline.change_plan import alter_steps, plan_change, target_before
+from cdc.pipeline.change_plan import plan_change
+from cdc.pipeline.change_steps import alter_steps, target_before
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import Checkpoint
-from channels.mapping import ExpressionTypes, Routes
+from channels.mapping import ExpressionTypes
+from channels.routes import Routes
 from channels.sinks.base import Sink, can_alter
 from channels.task import RunIdentity
 

@@ -13,7 +13,8 @@ from cdc.model.table_names import table_of
 from cdc.mysql.query_stream import check_condition
 from cdc.mysql.server import Server
 from cdc.run_context import SnapshotSettings
-from channels.mapping import Routes, is_condition
+from channels.mapping import is_condition
+from channels.routes import Routes
 from channels.sinks.base import Sink, can_list_keys
 
 

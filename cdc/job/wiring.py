@@ -36,7 +36,8 @@ from cdc.sources.canal.client import CanalClient, zookeeper_addresses
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver, first_position
 from cdc.sources.schema_history import ResumeOptions
-from channels.mapping import ExpressionTypes, Mapping, Routes, SparkExpressionTypes
+from channels.mapping import ExpressionTypes, Mapping, SparkExpressionTypes
+from channels.routes import Routes
 from channels.sinks.base import Sink
 from channels.sinks.delta import sink as delta
 from channels.sinks.doris import sink as doris

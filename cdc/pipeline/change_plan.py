@@ -12,20 +12,16 @@ Source: docs/explanation/schema-changes.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
-from cdc.model.arrow_types import widens
-from cdc.model.fill_values import fill_scalar
 from cdc.model.position import Position
-from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema import Kind
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
     ChangePlan,
     ChangePolicy,
-    ColumnChange,
     DifferenceStart,
     FillKind,
     PlannedStep,
@@ -34,23 +30,14 @@ from cdc.model.schema_change import (
     TableChange,
 )
 from cdc.model.timing import utc_now
-from cdc.mysql.table_contents import TABLE_KINDS
+from cdc.pipeline.change_steps import alter_steps, target_before
+from cdc.pipeline.table_planner import PlanRefused, TablePlanner, keep_rows_hint
 from cdc.run_context import RunContext
-from channels.mapping import Mapping as TableMapping
-from channels.mapping import can_be_null
-from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable, can_alter, can_list_keys
+from channels.sinks.base import AlterAction, can_alter, can_list_keys
 
 _APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
 _INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
-
-
-class PlanRefused(Exception):
-    """A change cannot be followed. The text says why, and ``hint`` what to do."""
-
-    def __init__(self, why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.hint = hint
 
 
 def plan_change(
@@ -86,7 +73,7 @@ def _planned(
         return None
     if applies_all:
         mapping = replace(mapping, changes=_APPLY_ALL)
-    planner = _TablePlanner(mapping, change, checkpoint_id, last)
+    planner = TablePlanner(mapping, change, checkpoint_id, last)
     planner.plan()
     table = PlannedTable(
         change.before.name,
@@ -107,7 +94,7 @@ def _planned(
                 raise PlanRefused(
                     f"a key column of {table.target} is an expression, so rows that the source no longer has cannot be "
                     "found",
-                    _keep_rows_hint(table),
+                    keep_rows_hint(table),
                 )
     except (SchemaMismatch, TargetMismatch) as error:
         is_new = not change.before.columns
@@ -142,7 +129,7 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
             raise PlanRefused(findings[0].problem.removesuffix("."), findings[0].hint)
     if table.deletes_orphans and not can_list_keys(context.sink):
         raise PlanRefused(
-            f"this sink cannot find the rows of {table.target} that the source no longer has", _keep_rows_hint(table)
+            f"this sink cannot find the rows of {table.target} that the source no longer has", keep_rows_hint(table)
         )
     if table.is_reloaded and context.snapshot is None:
         raise PlanRefused(
@@ -173,313 +160,3 @@ def _is_length(step: PlannedStep) -> bool:
     """Return whether ``step`` changes a column without its Arrow type."""
     is_widen = step.action == AlterAction.WIDEN.value
     return is_widen and step.old is not None and step.new is not None and step.old.arrow == step.new.arrow
-
-
-class _TablePlanner:
-    """Finds the steps of one table, change by change."""
-
-    def __init__(self, mapping: TableMapping, change: TableChange, checkpoint_id: int, last: Position) -> None:
-        self.column_map = mapping.column_map
-        self.steps: list[PlannedStep] = []
-        self.actions: list[tuple[ChangeKind, str, ChangeAction]] = []
-        self.is_reloaded = self.deletes_orphans = False
-        self._mapping = mapping
-        self._change = change
-        self._checkpoint_id = checkpoint_id
-        self._last = last
-        self._keys = {name.casefold() for name in (*change.before.key, *mapping.key)}
-        self._pending = set(change.columns)
-        self._parked: list[PlannedStep] = []  # columns with a name that is free, until their own name is
-        self._renamed: set[str] = set()  # new names; an exchange gives the old name of a column to another one
-
-    def plan(self) -> None:
-        """Find all steps. Raises: PlanRefused."""
-        change = self._change
-        if change.after.is_dropped:
-            self._plan_end(change.rows)
-            return
-        if change.key_changed:  # in every mode: rows that were one row can become two, and the reverse
-            raise PlanRefused("it changes the key", _LOAD_AGAIN)
-        if change.rows in TABLE_KINDS:
-            self._plan_table(change.rows)
-        elif change.rows is not None:
-            self._plan_rows(change.rows)
-        self.is_reloaded |= change.values_differ
-        if change.before.is_dropped or self.deletes_orphans:
-            self.column_map = replace(self.column_map, kept_rows={})
-        handlers = {
-            ChangeKind.ADD_COLUMN: self._plan_add,
-            ChangeKind.DROP_COLUMN: self._plan_drop,
-            ChangeKind.RENAME_COLUMN: self._plan_rename,
-            ChangeKind.ALTER_TYPE: self._plan_type,
-        }
-        for column_change in change.columns:
-            handlers[column_change.kind](column_change)
-            self._pending.discard(column_change)
-            if not any(one.kind is ChangeKind.RENAME_COLUMN for one in self._pending):
-                self._end_exchange()
-
-    def _action(self, kind: ChangeKind, column: str) -> ChangeAction:
-        action = self._mapping.changes.action(kind)
-        if action is ChangeAction.PAUSE:
-            hint = "`cdc resume NAME --apply-ddl` applies the statement to the target."
-            if kind in _ROW_KINDS:
-                hint = f"{_ROW_ACTIONS.format(kind=kind.value)} {hint}"
-            raise PlanRefused(f"`schema_changes` has the action pause for {kind.value}", hint)
-        self.actions.append((kind, column, action))
-        return action
-
-    def _plan_end(self, kind: ChangeKind | None) -> None:
-        """The table does not exist any more, or has another name. Its rows stay in the target."""
-        kind = kind or ChangeKind.DROP_TABLE
-        self._action(kind, "")
-        self.actions[-1] = (kind, "", ChangeAction.IGNORE)
-        self._note_kept_rows(kind)
-
-    def _plan_table(self, kind: ChangeKind | None) -> None:
-        """The name means another table, of which no row is loaded. CREATE OR REPLACE has the kind DROP_TABLE."""
-        kind = kind or ChangeKind.CREATE_TABLE
-        self._action(kind, "")
-        if kind is ChangeKind.DROP_TABLE:
-            self.actions[-1] = (ChangeKind.CREATE_TABLE, "", ChangeAction.APPLY)
-        self.is_reloaded = self.deletes_orphans = True
-
-    def _plan_rows(self, kind: ChangeKind) -> None:
-        if self._action(kind, "") is ChangeAction.IGNORE:
-            self._note_kept_rows(kind)
-            return
-        self.column_map = replace(self.column_map, kept_rows={})
-        if kind is ChangeKind.TRUNCATE_TABLE:
-            self._step(AlterAction.TRUNCATE)
-        else:
-            self.is_reloaded = self.deletes_orphans = True
-
-    def _note_kept_rows(self, kind: ChangeKind) -> None:
-        self.column_map = replace(self.column_map, kept_rows={**self.column_map.kept_rows, kind.value: self._last})
-
-    def _plan_add(self, change: ColumnChange) -> None:
-        column = _known(change.new)
-        action = self._action(change.kind, column.name)
-        if self._is_explicit(column):
-            return
-        if action is ChangeAction.IGNORE:
-            self._map(column.name, None)
-            return
-        self._move_away(column.name)
-        if change.fill.kind in _LOADED:
-            self.is_reloaded = True
-        self._step(AlterAction.ADD, new=(column.name, column), fill=change.fill.text)
-
-    def _plan_drop(self, change: ColumnChange) -> None:
-        column = _known(change.old)
-        self._refuse_explicit(column)
-        action, target = self._action(change.kind, column.name), self.column_map.target_of(column.name)
-        names = {name: one for name, one in self.column_map.names.items() if name != column.name}
-        self.column_map = replace(self.column_map, names=names)
-        if target is None or self._mapping.columns is not None:
-            return
-        if action is ChangeAction.APPLY:
-            self._step(AlterAction.DROP, old=(target, column))
-            return
-        if not can_be_null(column):
-            nullable = replace(column, nullable=True)
-            self._step(AlterAction.MAKE_NULLABLE, old=(target, column), new=(target, nullable))
-            column = nullable
-        self.column_map = replace(self.column_map, kept={**self.column_map.kept, target: column})
-
-    def _plan_rename(self, change: ColumnChange) -> None:
-        old, new = _known(change.old), _known(change.new)
-        self._refuse_explicit(old)
-        if self._is_explicit(new):
-            return
-        action = self._action(change.kind, f"{old.name} -> {new.name}")
-        target = self._mapping.column_map.target_of(old.name)  # a rename means the names before the statement
-        gone = {old.name, new.name} - self._renamed
-        names = {name: one for name, one in self.column_map.names.items() if name not in gone}
-        self.column_map = replace(self.column_map, names=names)
-        self._renamed.add(new.name)
-        if target is None:
-            self._map(new.name, None)
-        elif action is ChangeAction.IGNORE or target != old.name:
-            self._map(new.name, target)
-        elif any(_frees(one, new.name) for one in self._pending - {change}):
-            # names are exchanged: this one is free only after a later rename
-            parked = f"{new.name}__{self._checkpoint_id}"
-            self._step(AlterAction.RENAME, old=(target, old), new=(parked, new))
-            self._parked.append(PlannedStep(AlterAction.RENAME.value, parked, new, new.name, new))
-        else:
-            self._move_away(new.name)
-            self._step(AlterAction.RENAME, old=(target, old), new=(new.name, new))
-
-    def _end_exchange(self) -> None:
-        self.steps += self._parked
-        self._parked = []
-
-    def _plan_type(self, change: ColumnChange) -> None:
-        old, new = _known(change.old), _known(change.new)
-        target = self.column_map.target_of(old.name)
-        if self._mapping.columns is not None:
-            if self._names(old) and (old.arrow != new.arrow or change.changes_values):
-                raise PlanRefused(f"the mapping reads the column {old.name}, which changes its type")
-            return
-        if target is None:
-            return
-        is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
-        if is_same:
-            self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))  # see ``_with_lengths``
-            if not change.changes_values:
-                return
-        if self._action(change.kind, old.name) is ChangeAction.IGNORE:
-            raise PlanRefused(f"{change.kind.value} cannot be ignored: rows of the new type need not match the target")
-        if {old.name.casefold(), target.casefold()} & self._keys:
-            self._check_key(change)
-        if widens(old.arrow, new.arrow):
-            self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
-        elif old.arrow != new.arrow and not widens(new.arrow, old.arrow):
-            raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
-        elif not can_be_null(old) and can_be_null(new):
-            wide = new if old.arrow == new.arrow else replace(old, nullable=True)
-            self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, wide))
-        self.is_reloaded |= change.changes_values
-
-    def _check_key(self, change: ColumnChange) -> None:
-        """Raise PlanRefused for a key column that does not become a wider integer with the same values."""
-        old, new = _known(change.old), _known(change.new)
-        if change.changes_values:
-            raise PlanRefused(f"values of the key column {old.name} can have changed", _LOAD_AGAIN)
-        if old.arrow != new.arrow and not {old.kind, new.kind} <= _INTEGERS:
-            raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
-
-    # parts
-
-    def _step(
-        self,
-        action: AlterAction,
-        *,
-        old: tuple[str, Column] | None = None,
-        new: tuple[str, Column] | None = None,
-        fill: bytes | None = None,
-    ) -> None:
-        old_name, old_column = old or (None, None)
-        new_name, new_column = new or (None, None)
-        digits = fill.hex() if fill is not None else None
-        self.steps.append(PlannedStep(action.value, old_name, old_column, new_name, new_column, digits))
-
-    def _map(self, source: str, target: str | None) -> None:
-        names = {**self.column_map.names, source: target}
-        self.column_map = replace(self.column_map, names=names)
-
-    def _move_away(self, name: str) -> None:
-        """Rename a target column that an ignored change has left, so that a new column can have its name."""
-        target = {one.casefold(): one for one in self.column_map.kept}.get(name.casefold())
-        if target is None:
-            return
-        column = self.column_map.kept[target]
-        free = f"{target}__{self._checkpoint_id}"
-        self._step(AlterAction.RENAME, old=(target, column), new=(free, column))
-        kept = {name: one for name, one in self.column_map.kept.items() if name != target}
-        self.column_map = replace(self.column_map, kept={**kept, free: column})
-
-    def _is_explicit(self, column: Column) -> bool:
-        """Return whether the mapping has columns of its own, which a new column does not change."""
-        if self._mapping.columns is None:
-            return False
-        if self._names(column):
-            raise PlanRefused(f"the mapping names the column {column.name}")
-        return True
-
-    def _refuse_explicit(self, column: Column) -> None:
-        if self._names(column):
-            raise PlanRefused(
-                f"`columns`, `filter` or `key` of the channel {self._mapping.source} reads the column {column.name}",
-                "Change the channel in the job file.",
-            )
-
-    def _names(self, column: Column) -> bool:
-        before = self._change.before
-        schema = before if _has(before, column) else replace(before, columns=(*before.columns, column))
-        return self._mapping.names(schema, column.name)
-
-
-_ROW_KINDS = (ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION)
-_ROW_ACTIONS = (
-    "Set `schema_changes.kinds: {{{kind}: apply}}` to remove the rows from the target too, or `{{{kind}: ignore}}` to "
-    "keep them there, and resume."
-)
-_LOAD_AGAIN = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
-
-
-def _keep_rows_hint(table: PlannedTable) -> str:
-    """Return the hint for rows that cannot be deleted; "" if the change cannot be ignored."""
-    kinds = [kind.value for kind, *_ in table.actions if kind in _ROW_KINDS]
-    return f"Set `schema_changes.kinds: {{{kinds[0]}: ignore}}` to keep these rows, and resume." if kinds else ""
-
-
-def _frees(change: ColumnChange, name: str) -> bool:
-    """Return whether ``change`` renames the column ``name``."""
-    return change.kind is ChangeKind.RENAME_COLUMN and _known(change.old).name.casefold() == name.casefold()
-
-
-def _has(schema: TableSchema, column: Column) -> bool:
-    return any(one.name.casefold() == column.name.casefold() for one in schema.columns)
-
-
-def _known(column: Column | None) -> Column:
-    if column is None:
-        raise RuntimeError("a change lacks its column")
-    return column
-
-
-# from a saved plan to steps of the sink
-
-
-def alter_steps(steps: Iterable[PlannedStep], table: PlannedTable) -> list[AlterStep]:
-    """Return what the sink does for ``steps`` of ``table``."""
-    keys = {name.casefold() for name in table.before.key}
-    return [_alter_step(step, keys) for step in steps]
-
-
-def _alter_step(step: PlannedStep, keys: set[str]) -> AlterStep:
-    action = AlterAction(step.action)
-    before = _target_column(step.old_name, step.old, keys)
-    after = _target_column(step.new_name, step.new, keys, added=action is AlterAction.ADD)
-    fill = None
-    if step.new is not None and step.fill is not None:
-        fill = fill_scalar(step.new, bytes.fromhex(step.fill))
-    return AlterStep(action, before, after, fill)
-
-
-def _target_column(
-    name: str | None, column: Column | None, keys: set[str], *, added: bool = False
-) -> TargetColumn | None:
-    if name is None or column is None:
-        return None
-    nullable = added or (can_be_null(column) and column.name.casefold() not in keys)
-    return TargetColumn(name, column.arrow, nullable, column.type, column.comment)
-
-
-def target_before(context: RunContext, table: PlannedTable) -> TargetTable:
-    """Return the target of ``table`` as it is before the change. Raises: SchemaMismatch, TargetMismatch."""
-    mapping = context.routes.mapping_for(table.before.database, table.before.table)
-    if mapping is None:
-        raise SchemaMismatch(
-            f"No channel reads {table.source} any more, but a change of it is not finished.",
-            hint="Restore the channel in the job file, and resume the job.",
-            table=table.source,
-        )
-    return replace(mapping, column_map=table.columns_before).target_table(table.before, context.types)
-
-
-def target_after(target: TargetTable, steps: Iterable[AlterStep]) -> TargetTable:
-    """Return ``target`` after ``steps``."""
-    columns = list(target.columns)
-    for step in steps:
-        names = [column.name for column in columns]
-        at = names.index(step.before.name) if step.before is not None and step.before.name in names else None
-        if step.after is None and at is not None:
-            del columns[at]
-        elif step.after is not None and at is not None:
-            columns[at] = step.after
-        elif step.after is not None and step.action is AlterAction.ADD:
-            columns.append(step.after)
-    return replace(target, columns=tuple(columns))

@@ -20,7 +20,7 @@ from cdc.mysql.catalog import mapped_tables
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import Checkpoint, CheckpointState
-from channels.mapping import Routes
+from channels.routes import Routes
 from channels.sinks.base import LoadState, Sink, can_check_targets, can_list_keys, can_repair
 
 _log = logging.getLogger(__name__)

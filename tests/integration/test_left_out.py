@@ -14,7 +14,8 @@ from cdc.demo import proof
 from cdc.demo.local_servers import free_port
 from cdc.demo.process import JobProcess
 from cdc.sources.binlog.receiver import BinlogReceiver
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 from tests.support.canal_sources import CURSOR, canal_receiver, drain
 from tests.support.receiving import Collector, endpoint, position
 

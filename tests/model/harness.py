@@ -11,7 +11,8 @@ from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import CommitLimits, FlowControl
 from cdc.run_context import RunContext
 from cdc.state.sqlite import SqliteStore
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 from channels.task import RunIdentity
 from tests.model.runner import ThreadRunner
 from tests.model.sink import FileSink

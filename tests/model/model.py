@@ -34,7 +34,7 @@ from cdc.pipeline.recovery import adopt, check_sink_state
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import CheckpointState, JobRecord, JobState
 from channels.chunk_reader import SnapshotResult
-from channels.mapping import Routes
+from channels.routes import Routes
 from channels.task import RunIdentity
 from tests.model.harness import JOB, MAPPINGS
 from tests.model.model_server import AWAY, Endpoint, Tables, now, served

@@ -38,7 +38,7 @@ from cdc.pipeline.consumer import Consumer
 from cdc.state.base import JobState
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
-from channels.mapping import Routes
+from channels.routes import Routes
 from channels.sinks.base import ownership_error
 from tests.model.harness import MAPPINGS
 from tests.model.runner import ThreadRunner

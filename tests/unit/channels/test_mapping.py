@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
+from cdc.errors import SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
 
 ID = Column("ID", Kind.BIGINT, "bigint", nullable=False)
 EMAIL = Column("email", Kind.VARCHAR, "varchar(40)", length=40, charset="utf8mb4", comment="where to")
@@ -60,91 +60,6 @@ def test_reads_table_without_key_needs_not_null_key() -> None:
 def test_reads_missing_column_raises(text: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"missing|orders\.id"):
         Mapping("shop.orders", "ods.o", columns={"id": "id", "x": text}).reads(SCHEMA)
-
-
-@pytest.mark.parametrize("text", ["lower(", "(select max(id) from other)", "id; drop table x"])
-def test_routes_invalid_expression_raises(text: str) -> None:
-    with pytest.raises(ConfigError):
-        Routes([Mapping("shop.orders", "ods.o", columns={"x": text})])
-
-
-@pytest.mark.parametrize(
-    ("mappings", "said"),
-    [
-        ([("a.b", "c.d"), ("a.b", "c.e")], "a.b is mapped twice"),
-        ([("a.*", "c.*"), ("a.b*", "x.*")], "a.b* is mapped twice"),
-        ([("a.b", "c.d"), ("a.c", "C.D")], "C.D is used twice, by a.b and by a.c"),
-        ([("a.*", "c.d")], "one side only"),
-        ([("a", "c.d")], "not `database.table`"),
-        ([("*.b", "c.*")], "not `database.table`"),
-    ],
-)
-def test_routes_not_one_to_one_raises(mappings: list[tuple[str, str]], said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("*", r"\*")):
-        Routes([Mapping(source, target) for source, target in mappings])
-
-
-def test_mapping_for_pattern_returns_mapping_of_table() -> None:
-    routes = Routes([Mapping("crm.*", "ods.crm_*"), Mapping("shop.orders", "ods.orders")])
-    found = routes.mapping_for("crm", "people")
-    assert found is not None
-    assert (found.source, found.target, found.is_pattern) == ("crm.people", "ods.crm_people", False)
-    assert routes.mapping_for("crm", "people") is found
-    assert not routes.maps("shop", "order") and not routes.maps("crm2", "people")
-
-
-def test_routes_second_table_of_target_is_left_out():
-    routes = Routes([Mapping("a.*", "ods.*"), Mapping("b.*", "ods.*")])
-    assert routes.maps("a", "people") and not routes.maps("b", "people") and not routes.maps("b", "People")
-    left_out = routes.left_out["b.people"]
-    assert "by a.people and by b.people" in left_out.reason
-    assert (
-        "exclude: [people]` in the channel b.*" in left_out.hint
-        and "{source: b.people, target: another one" in left_out.hint
-    )
-
-
-def test_restore_loaded_table_keeps_target():
-    routes = Routes([Mapping("a.*", "ods.*")])
-    routes.restore({"a.t0"}, {})
-    assert not routes.maps("a", "T0") and routes.maps("a", "t0")
-    assert set(routes.left_out) == {"a.T0"}
-
-
-def test_mapping_for_named_channel_precedes_pattern():
-    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm.notes", "ods.old_notes", ("id",))])
-    found = routes.mapping_for("crm", "notes")
-    assert found is not None and (found.target, found.key) == ("ods.old_notes", ("id",))
-    assert not routes.maps("crm", "old_notes"), "its target belongs to the named channel"
-
-
-def test_exclude_accepts_names_and_patterns():
-    routes = Routes([Mapping("crm.*", "ods.*", exclude=("backup", "tmp_*_?", "`a*`"))])
-    mapped = {name: routes.maps("crm", name) for name in ("backup", "backup2", "tmp_1_?", "tmp_1_2", "a*", "ab")}
-    assert mapped == {"backup": False, "backup2": True, "tmp_1_?": False, "tmp_1_2": True, "a*": False, "ab": True}
-    assert routes.left_out == {}
-
-
-@pytest.mark.parametrize("kind", ["gho", "ghc", "ghk", "del", "new", "old"])
-def test_maps_pattern_ignores_shadow_tables(kind):
-    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm._kept_new", "ods.kept")])
-    assert not routes.maps("crm", f"_people_{kind}") and routes.maps("crm", f"people_{kind}")
-    assert not routes.maps("crm", f"__people_{kind}") and not routes.maps("crm", f"_people_20240102030405_{kind}")
-    assert routes.maps("crm", f"__{kind}") and routes.maps("crm", "_kept_new")
-
-
-def test_leave_out_table_without_key_unless_loaded():
-    keyless = TableSchema("crm", "backup", SCHEMA.columns, ())
-    routes = Routes([Mapping("crm.*", "ods.*"), Mapping("crm.named", "ods.named")])
-    with pytest.raises(TargetMismatch) as caught:
-        routes.reads(keyless)
-    assert (
-        "exclude: [backup]" in caught.value.hint and "{source: crm.backup, target: ods.backup, key" in caught.value.hint
-    )
-    assert routes.leave_out("crm", "backup", caught.value) and not routes.maps("crm", "backup")
-    assert not routes.leave_out("crm", "named", caught.value), "a table with its own channel is never left out"
-    routes.restore({"crm.backup"}, {})
-    assert not routes.leave_out("crm", "backup", caught.value) and routes.maps("crm", "backup")
 
 
 def test_reads_reserved_column_name_raises_unless_omitted():

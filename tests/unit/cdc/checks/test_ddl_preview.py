@@ -33,7 +33,8 @@ from cdc.model.schema_change import (
 )
 from cdc.state.base import Checkpoint, CheckpointState, JobState
 from cdc.state.sqlite import SqliteStore
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 from channels.sinks.base import Finding
 from channels.task import RunIdentity
 

@@ -32,7 +32,8 @@ from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.pipeline.schema_changes import prepare_change, roll_forward
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetTable
 from channels.task import RunIdentity
 

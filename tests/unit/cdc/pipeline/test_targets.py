@@ -14,7 +14,8 @@ from cdc.pipeline.targets import TargetFault, lost_targets_of, verify_targets
 from cdc.run_context import RunContext
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
 from cdc.state.sqlite import SqliteStore
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 from channels.task import RunIdentity
 
 TABLES = ("orders", "items")

@@ -13,7 +13,8 @@ from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, ShadowCopy, TableSchema
 from cdc.mysql.ddl import EffectKind
 from cdc.sources.schema_history import SchemaHistory
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 
 NAME = ("shop", "t")
 

@@ -11,7 +11,8 @@ from cdc.errors import DdlStop
 from cdc.model.position import CanalPosition
 from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.schema_history import ResumeOptions
-from channels.mapping import Mapping, Routes
+from channels.mapping import Mapping
+from channels.routes import Routes
 
 STATEMENT = SimpleNamespace(
     sql="ALTER TABLE orders ADD INDEX i (price) /*M! , DROP COLUMN price */",
