@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
 from cdc.state.sqlite import SqliteStore
 from tests.integration.test_schema_changes import JOB, _compare, _end
+from tests.integration.test_schema_changes_rows import Target, source_rows
 
 CREATE = "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, note VARCHAR(20) NOT NULL, a INT)"
 DEADLOCK = 1213
@@ -259,7 +260,8 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
         found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
-        assert found["fresh"] == [{"kind": "rename.table", "column": "", "target": None}]
+        assert [(one["kind"], one["column"], one["target"]) for one in found["fresh"]] == [("rename.table", "", None)]
+        assert all(one["since"]["time"] for one in found["fresh"])
         assert proof.read_delta(tmp_path / "warehouse" / "ods" / "fresh").num_rows == 2, "no row is lost"
         assert found["orders"] == found["spare"] == []
 
@@ -300,3 +302,43 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
         assert [one["kind"] for one in found["spare"]] == ["drop.table"]
         assert [one["kind"] for one in found["orders"]] == ["rename.table"]
         assert status["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("sink", ["doris", "starrocks"])
+def test_job_into_a_cluster_follows_renamed_dropped_and_created_tables(sink, mysql, database, tmp_path):
+    _create(mysql, database)
+    d, port, file = f"`{database}`", free_port(), tmp_path / "job.yaml"
+    mysql.execute(
+        f"CREATE TABLE {d}.fresh (id INT NOT NULL PRIMARY KEY, note VARCHAR(40), b INT)",
+        f"INSERT INTO {d}.fresh VALUES (1, 'one', 1), (1000, 'thousand', 2)",
+    )
+    with ExitStack() as stack:
+        target = Target(sink, tmp_path, stack)
+        file.write_text(target.job(mysql.port, database, port, "lenient"))
+        job = stack.enter_context(JobProcess(file, home=tmp_path / "state", port=port))
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), 120)
+        mysql.execute(
+            f"RENAME TABLE {d}.orders TO {d}.spare, {d}.fresh TO {d}.orders",
+            f"INSERT INTO {d}.orders VALUES (2, 'two', 2)",
+            f"DELETE FROM {d}.orders WHERE id = 1",
+        )
+        status = job.wait_for("the swap", _is_done(mysql), 120)
+        found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
+        assert [one["kind"] for one in found["fresh"]] == ["rename.table"]
+        assert len(target.rows("fresh")) == 2, "no row is lost"
+        for table in ("orders", "spare"):
+            assert target.rows(table) == source_rows(mysql, database, table), table
+        mysql.execute(
+            f"DROP TABLE {d}.spare", f"CREATE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, note VARCHAR(20))"
+        )
+        job.kill()
+        mysql.execute(
+            f"INSERT INTO {d}.spare VALUES (3, 'again')", f"ALTER TABLE {d}.orders ADD COLUMN c INT DEFAULT 7"
+        )
+        job.start()
+        status = job.wait_for("the new table", _is_done(mysql), 120)
+        for table in ("orders", "spare"):
+            assert target.rows(table) == source_rows(mysql, database, table), table
+        assert status["state"] == "RUNNING"
+        job.stop()
