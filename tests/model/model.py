@@ -62,6 +62,7 @@ class Steps:
         self.count = 0
         self.is_alive, self.is_dead, self.is_stopped = True, False, False
         self.is_committing = False
+        self.holds_lock = False  # no other process runs before this one is dead
         self.loses = False  # the sink loses loads before the next commit
         self.stop = self.request = lambda: None
         self.events = []  # what was done, for the reader of a failure
@@ -118,7 +119,7 @@ class SecondProcess:
         self._first = threading.current_thread()
 
     def step(self, steps):
-        if steps.is_committing and not self.during_commits:
+        if steps.holds_lock or (steps.is_committing and not self.during_commits):
             return
         is_first = threading.current_thread() is self._first
         if is_first and self._thread is None and steps.count >= self.at:

@@ -510,7 +510,12 @@ class SteppedSink:
 
     def alter(self, table, steps, mark):
         self.model.check_ownership(mark)
-        self.model.alter(self.steps.step, table.name, steps, mark)
+        # A statement of a cluster has no fence: only the job's lock keeps a second process away until this one is dead.
+        self.steps.holds_lock = not self.alters_in_one_commit
+        try:
+            self.model.alter(self.steps.step, table.name, steps, mark)
+        finally:
+            self.steps.holds_lock = False
 
     def stop_altering(self):
         pass
