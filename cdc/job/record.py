@@ -10,6 +10,7 @@ from typing import Any
 from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
 from cdc.logging_setup import masked
 from cdc.model.change_record import ChangeSummary
+from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import BinlogPosition, CanalPosition, Position
 from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
@@ -53,7 +54,7 @@ class SavedRecord:
         """
         reason, hint = describe(error, self.now.name)
         position = error.context.get("position") if isinstance(error, DdlStop) else None
-        if isinstance(position, BinlogPosition | CanalPosition):
+        if isinstance(position, BinlogPosition | CanalPosition | KafkaPosition):
             statement_at = position
         self.save(state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at)
 

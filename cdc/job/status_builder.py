@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
     from cdc.errors import CdcError
     from cdc.pipeline.progress import Progress
 
-_HIDDEN = {"kind", "server", "splits", "marker_batch"}  # fields of a position that only the job needs
+_HIDDEN = {"kind", "server", "splits", "marker_batch", "statement"}  # fields of a position that only the job needs
 
 
 @dataclass(frozen=True, slots=True)

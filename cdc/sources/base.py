@@ -6,14 +6,15 @@
                          ^--------- ack ----------'  (after the checkpoint is saved as COMMITTED)
 
 A source must be able to return to a saved Position and to deliver everything after it again. The sink makes repeated
-rows harmless; a missing row is never corrected. Implementations: ``binlog/receiver.py`` and ``canal/receiver.py``.
+rows harmless; a missing row is never corrected. Implementations: ``binlog/receiver.py``, ``canal/receiver.py`` and
+``kafka/receiver.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cdc.errors import CdcError
 from cdc.model.batch import Batch
@@ -104,3 +105,18 @@ class Receiver(Protocol):
 
     def close(self) -> None:
         """Stop the threads and close the connections. May be repeated; ``open`` may follow."""
+
+
+@runtime_checkable
+class RangeReceiver(Protocol):
+    """A Receiver with a partial order of positions: it can read a range exactly.
+
+    Partitions are read side by side. A Batch could therefore be after the end of a range in one partition while it is
+    before the end in another.
+    """
+
+    def limit(self, last: Position | None) -> None:
+        """Deliver everything before ``last`` in every partition, and nothing after it. None: no limit from now on.
+
+        Calls: between two ``get``. Rows that were read ahead are read again if necessary.
+        """

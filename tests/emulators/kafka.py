@@ -73,9 +73,7 @@ class KafkaBroker:
         if (data / "meta.properties").exists():
             return
         cluster, directory = _random_id(), _random_id()
-        (data / "meta.properties").write_text(
-            f"version=1\ncluster.id={cluster}\nnode.id=1\ndirectory.id={directory}\n"
-        )
+        (data / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\ndirectory.id={directory}\n")
 
     def _settings(self) -> dict[str, object]:
         listeners = (
