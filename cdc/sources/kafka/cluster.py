@@ -119,6 +119,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._settings = settings
         self._timeout_s = timeout_s
         self._last_error: KafkaError | None = None
+        self.is_alarmed = False  # librdkafka has reported an error since the last successful call
         self._admin: AdminClient | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -132,6 +133,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Keep an error of librdkafka's callback, unless it only repeats that no broker is connected."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
             self._last_error = error
+        self.is_alarmed = True
 
     @property
     def admin(self) -> AdminClient:
@@ -160,17 +162,18 @@ class Cluster(AbstractContextManager["Cluster"]):
             name: Topic(str(one.topic_id), tuple(sorted(each.id for each in one.partitions)))
             for name, one in described.items()
         }
+        self._last_error, self.is_alarmed = None, False
         cluster = metadata.cluster_id or ""
         missing = tuple(name for name in names if name not in topics and "*" not in name)
         return Topics(cluster, topics, missing)
 
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the first available offset of each partition. A partition that does not exist is missing."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the end of each partition: where a reader with this isolation stops now."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
         """Return the offset of the first message at or after a time; the end if there is none."""
