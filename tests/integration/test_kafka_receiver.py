@@ -13,7 +13,7 @@ from cdc.sources.kafka.batches import OrderRules
 from cdc.sources.kafka.cluster import Cluster
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.start import KafkaStart, resolve
-from tests.support.kafka_messages import receiver_of, row, rows, settings, start_at
+from tests.support.kafka_receivers import receiver_of, row, rows, settings, start_at
 from tests.support.receiving import Collector, Mapped, until
 
 SHOP = Mapped("shop")

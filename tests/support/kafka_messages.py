@@ -1,81 +1,82 @@
-"""A message format for tests of the Kafka source: one JSON row per message, in table ``shop.orders``."""
+"""Blocks of Kafka messages for tests of the formats."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from cdc.model.schema import DELETED, Column, Kind, TableSchema
-from cdc.sources.kafka.cluster import Cluster, KafkaSettings
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Statement
-from cdc.sources.kafka.receiver import KafkaReceiver
-from cdc.sources.kafka.start import KafkaStart, resolve
-
-ID = Column("id", Kind.BIGINT, "bigint", nullable=False)
-NOTE = Column("note", Kind.VARCHAR, "varchar(100)", length=100, charset="utf8mb4")
-EXTRA = Column("extra", Kind.INT, "int")
+from cdc.model.batch import RequiredColumns
+from cdc.model.schema import TableSchema
+from cdc.sources.kafka.formats.base import Decoded
+from cdc.sources.kafka.messages import PADDING, MessageBlock
 
 
-def schema_of(*columns):
-    return TableSchema("shop", "orders", columns, ("id",))
+def packed(texts: list[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return one buffer with all texts, and the offset and size of each; -1: null."""
+    sizes = np.array([-1 if text is None else len(text) for text in texts], np.int64)
+    ends = np.cumsum(np.maximum(sizes, 0))
+    data = b"".join(text or b"" for text in texts) + bytes(PADDING)
+    return np.frombuffer(data, np.uint8), ends - np.maximum(sizes, 0), sizes
 
 
-PLAIN, WIDE = schema_of(ID, NOTE), schema_of(ID, NOTE, EXTRA)
+def block_of(
+    values: list[Any], keys: list[Any] | None = None, topic: str = "shop.orders", first_offset: int = 100
+) -> MessageBlock:
+    """Return a block of messages: bytes as they are, None as null, and anything else as JSON."""
+    keys = keys if keys is not None else [None] * len(values)
+    data, at, sizes = packed([_bytes(each) for each in [*values, *keys]])
+    count = len(values)
+    return MessageBlock(
+        topic, data, at[:count], sizes[:count], at[count:], sizes[count:], np.zeros(count, np.int32),
+        np.arange(first_offset, first_offset + count), np.full(count, 1_700_000_000_000, np.int64),
+    )  # fmt: skip
 
 
-class RowsOfTests:
-    """``{"id": 1, "note": "a"}`` is a row; with ``extra`` it has another layout, with ``deleted`` it is a delete,
-    with ``moved`` half of a changed key, ``{"sql": ...}`` is a statement; other text is a fault.
-    """
-
-    def decode(self, block):
-        rows, faults, statements = {}, [], []
-        for number, (at, size) in enumerate(zip(block.value_at, block.value_size, strict=True)):
-            if size < 0:
-                continue
-            text = block.data[at : at + size].tobytes()
-            try:
-                row = json.loads(text)
-            except ValueError:
-                faults.append(Fault(number, "it is not JSON"))
-                continue
-            if "sql" in row:
-                statements.append(Statement(number, "shop", "orders", row["sql"]))
-            else:
-                rows.setdefault("extra" in row, []).append((number, row))
-        tables = tuple(self._table(WIDE if wide else PLAIN, found) for wide, found in rows.items())
-        return Decoded(tables, tuple(faults), tuple(statements), np.full(len(block.offset), -1, np.int64))
-
-    def _table(self, schema, rows):
-        columns = [pa.array([row.get(one.name) for _, row in rows], one.arrow) for one in schema.columns]
-        fields = [pa.field(one.name, one.arrow) for one in schema.columns]
-        batch = pa.RecordBatch.from_arrays(
-            [*columns, pa.array([bool(row.get("deleted")) for _, row in rows])],
-            schema=pa.schema([*fields, pa.field(DELETED, pa.bool_(), nullable=False)]),
-        )
-        numbers = np.array([number for number, _ in rows], np.int32)
-        return DecodedRows(schema, batch, numbers, np.array([bool(row.get("moved")) for _, row in rows]))
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
-def row(id_, **values):
-    return json.dumps({"id": id_, "note": f"n{id_}", **values})
+class MappedTables:
+    """Maps tables: all of them or those of ``only``, with their columns or ``columns``, and the key or ``key``."""
+
+    def __init__(
+        self,
+        *,
+        schemas: tuple[TableSchema, ...] = (),
+        only: tuple[str, ...] = (),
+        columns: tuple[str, ...] = (),
+        key: tuple[str, ...] = (),
+    ) -> None:
+        self._schemas = {(schema.database, schema.table): schema for schema in schemas}
+        self._only, self._columns, self._key = only, columns, key
+        self.omitted: list[str] = []
+        self.omits = False
+
+    def maps(self, database: str, table: str) -> bool:
+        return not self._only or f"{database}.{table}" in self._only
+
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        key = frozenset(self._key or schema.key)
+        return RequiredColumns(frozenset(self._columns or (each.name for each in schema.columns)) | key, key)
+
+    def leave_out(self, database: str, table: str, error: Exception) -> bool:
+        if self.omits:
+            self.omitted.append(f"{database}.{table}: {error}")
+        return self.omits
+
+    def schema(self, database: str, table: str) -> TableSchema | None:
+        return self._schemas.get((database, table))
 
 
-def rows(*ids):
-    return [row(id_) for id_ in ids]
-
-
-def settings(broker, *topics, **options):
-    return KafkaSettings((broker.address,), topics, options.pop("group", "test"), **options)
-
-
-def start_at(broker, *topics, word="earliest"):
-    with Cluster(settings(broker, *topics)) as cluster:
-        return resolve(cluster, KafkaStart(word))
-
-
-def receiver_of(broker, table_filter, *topics, settings_of=None, **options):
-    options.setdefault("refresh_s", 0.3)
-    return KafkaReceiver(settings(broker, *topics, **(settings_of or {})), RowsOfTests(), table_filter, **options)
+def rows_of(decoded: Decoded) -> list[dict[str, Any]]:
+    """Return all rows as dicts, in order of the messages."""
+    found = [
+        (int(message), number, row)
+        for number, table in enumerate(decoded.tables)
+        for message, row in zip(table.message, table.rows.to_pylist(), strict=True)
+    ]
+    return [row for _, _, row in sorted(found, key=lambda each: each[:2])]

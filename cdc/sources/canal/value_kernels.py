@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.mysql.values.kernels import kernel
+from cdc.mysql.values.kernels import kernel, same_bytes
 from cdc.mysql.values.times import day_number, microseconds_of
 
 
@@ -222,3 +222,92 @@ def latin1_bytes(data, starts, lengths, out, new_starts, new_lengths):  # type: 
             position += 1
         new_lengths[row] = position - new_starts[row]
     return -1
+
+
+@kernel
+def differing(data, starts, lengths, other_starts, other_lengths, compared, out):  # type: ignore[no-untyped-def]
+    """Set ``out`` for the rows, among those of ``compared``, in which two values have different bytes."""
+    for row in range(starts.size):
+        if not compared[row]:
+            continue
+        size = np.int64(lengths[row])
+        if size != other_lengths[row]:
+            out[row] = True
+        elif size > 0 and not same_bytes(data, starts[row], data, other_starts[row], size):
+            out[row] = True
+
+
+DOUBLE_POWERS = 10.0 ** np.arange(23)  # powers of ten that are exact in the type
+FLOAT_POWERS = DOUBLE_POWERS[:11].astype(np.float32)
+
+
+@kernel
+def floats(data, starts, lengths, out, powers, exact, slow):  # type: ignore[no-untyped-def]
+    """Parse numbers to ``out``, which is float32 or float64. ``powers``: powers of ten that are exact in its type.
+
+    A number of at most ``exact`` whole units with a power in ``powers`` needs one multiplication or division, which
+    rounds correctly. Other rows are set in ``slow``. Return (number of these, first row that is no number or -1).
+    """
+    many = 0
+    for row in range(starts.size):
+        out[row] = 0
+        slow[row] = False
+        size = np.int64(lengths[row])
+        if size < 0:
+            continue
+        at = starts[row]
+        end = at + size
+        negative = size > 0 and data[at] == 0x2D
+        if negative:
+            at += 1
+        value = np.int64(0)
+        digits = 0
+        scale = 0
+        point = False
+        while at < end:
+            byte = np.int64(data[at])
+            if byte == 0x2E and not point:
+                point = True
+            elif 0x30 <= byte <= 0x39:
+                digits += 1
+                if value <= exact:
+                    value = value * 10 + (byte - 0x30)
+                    scale += point
+                else:
+                    slow[row] = True
+            else:
+                break
+            at += 1
+        if digits == 0:
+            return many, row
+        power = 0
+        if at < end:
+            if data[at] | 0x20 != 0x65:
+                return many, row
+            at += 1
+            minus = at < end and data[at] == 0x2D
+            if at < end and (minus or data[at] == 0x2B):
+                at += 1
+            if at >= end or end - at > 6:
+                return many, row
+            while at < end:
+                byte = np.int64(data[at])
+                if byte < 0x30 or byte > 0x39:
+                    return many, row
+                power = power * 10 + (byte - 0x30)
+                at += 1
+            if minus:
+                power = -power
+        power -= scale
+        if slow[row] or value > exact or power >= powers.size or -power >= powers.size:
+            slow[row] = True
+            many += 1
+            continue
+        out[row] = value
+        if power < 0:
+            out[row] = out[row] / powers[-power]
+        else:
+            out[row] = out[row] * powers[power]
+        if negative:
+            out[row] = -out[row]
+    return many, -1
