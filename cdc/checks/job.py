@@ -9,10 +9,11 @@ from functools import partial
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
 from cdc.checks.ddl_preview import Preview, preview_statement
 from cdc.checks.mysql import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import Config
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
 from cdc.errors import CdcError, ConfigError
-from cdc.job.wiring import Components, build, client_of, descriptions_of, endpoint_of, reader_of, ring_of
+from cdc.job.wiring import Components, build, client_of, descriptions_of, endpoint_of, kafka_parts, reader_of, ring_of
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
 from cdc.mysql.catalog import mapped_tables, table_schemas
@@ -37,7 +38,7 @@ def check_job(config: Config, incarnation: str = "", checkpoint: Checkpoint | No
     """
     refuse_untrusted_caches()
     with _built(config) as components:
-        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components))
+        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint))
         endpoint = _mysql_endpoint(config)
         try:
             schemas = _schemas(endpoint, components) if endpoint is not None else []
@@ -87,12 +88,19 @@ def _needs(remote: str | None) -> tuple[Finding, ...]:
     return ()
 
 
-def _source_findings(config: Config, incarnation: str, components: Components) -> tuple[Finding, ...]:
+def _source_findings(
+    config: Config, incarnation: str, components: Components, checkpoint: Checkpoint | None
+) -> tuple[Finding, ...]:
     source = config.source
     if isinstance(source, BinlogFilesSourceConfig):
         return (*check_files(source.location), *_description_findings(config, source))
     if isinstance(source, CanalSourceConfig):
         return _canal_findings(config, source, components)
+    if isinstance(source, KafkaSourceConfig):
+        from cdc.checks.kafka import kafka_findings  # the client library is an optional dependency
+
+        parts = kafka_parts(source, config.name, components.routes)
+        return run_checks([partial(kafka_findings, parts, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
 
@@ -181,9 +189,10 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
     Raises: ConfigError - the source has no MySQL server, or its statements are not followed; SourceUnavailable,
     SchemaMismatch, SinkUnavailable.
     """
-    if isinstance(config.source, CanalSourceConfig):
+    if isinstance(config.source, CanalSourceConfig | KafkaSourceConfig):
         raise ConfigError(
-            "A job that reads from Canal pauses before each DDL statement.", hint="Use a source of type binlog."
+            f"A job that reads from {config.source.type.capitalize()} pauses before each DDL statement.",
+            hint="Use a source of type binlog.",
         )
     endpoint = _described_by(config)
     with _built(config) as components, Server(endpoint.within(CHECK_S)) as server:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationErr
 
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
 from cdc.config.sink_models import (
     ChannelTable,
@@ -250,7 +251,7 @@ class Config(Model):
             "state and in the sink."
         )
     )
-    source: BinlogSourceConfig | CanalSourceConfig | BinlogFilesSourceConfig = Field(
+    source: BinlogSourceConfig | CanalSourceConfig | BinlogFilesSourceConfig | KafkaSourceConfig = Field(
         discriminator="type", description="Where changes are read from."
     )
     sink: DeltaSinkConfig | DorisSinkConfig | StarrocksSinkConfig = Field(
@@ -286,6 +287,8 @@ class Config(Model):
         A secret that equals a user name (Canal's default is canal, canal) is left out, because names are shown.
         """
         named = [*self.spark.conf.items(), *_parameters(self.spark.remote or "")]
+        if isinstance(self.source, KafkaSourceConfig):
+            named += self.source.properties.items()
         settings = (value for name, value in named if SECRET_SETTING.search(name))
         return tuple({*_secrets(self), *settings} - {"", *_usernames(self)}) + tuple(_basic_tokens(self.sink))
 

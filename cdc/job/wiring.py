@@ -6,9 +6,11 @@ from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc.api.models import Resume
 from cdc.config.connection_models import MysqlServer
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import ChannelConfig, Config
 from cdc.config.sink_models import ClusterSinkConfig, DeltaSinkConfig, DorisSinkConfig
 from cdc.config.source_models import (
@@ -48,6 +50,9 @@ from channels.spark_runner import SparkTaskRunner
 from channels.stall import STALL_S
 from channels.task import RunIdentity, TaskRunner
 from spark.session import SessionHolder
+
+if TYPE_CHECKING:  # the client library is an optional dependency
+    from cdc.job.kafka_wiring import KafkaParts
 
 # position of a DDL statement to skip -> whether the resume had --past-ddl
 AcknowledgedStatements = MappingOf[Position, bool]
@@ -193,6 +198,8 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
         )
     if isinstance(source, CanalSourceConfig):
         return _canal(source, routes, window_bytes)
+    if isinstance(source, KafkaSourceConfig):
+        return _kafka(source, config.name, routes, window_bytes)
     endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
@@ -216,6 +223,29 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
             return resolve_start(server, start, identity(run))
 
     return receiver, first_position
+
+
+def _kafka(
+    source: KafkaSourceConfig, name: str, routes: Routes, window_bytes: int
+) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
+    parts = kafka_parts(source, name, routes)
+
+    def receiver(run: RunIdentity, resume: Resume | None, acknowledged: AcknowledgedStatements) -> Receiver:
+        return parts.receiver(resume or Resume(), acknowledged, window_bytes)
+
+    return receiver, lambda run: parts.first_position()
+
+
+def kafka_parts(source: KafkaSourceConfig, name: str, routes: Routes) -> KafkaParts:
+    """Return what a Kafka job consists of. Raises: ConfigError - the client library is not installed."""
+    try:
+        from cdc.job.kafka_wiring import KafkaParts
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"A Kafka source needs the package confluent-kafka: {error}.",
+            hint="Install it with `pip install 'spark-binlog-load[kafka]'`.",
+        ) from error
+    return KafkaParts(source, name, routes)
 
 
 def _canal(

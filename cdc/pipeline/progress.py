@@ -13,6 +13,7 @@ from cdc.pipeline.commit_cycle import ClosedCycle
 from cdc.pipeline.committer import last_of
 from cdc.pipeline.dispatcher import Dispatcher
 from cdc.run_context import RunContext
+from cdc.sources.base import PartitionLag
 from cdc.state.base import ChannelCounts, Checkpoint
 
 
@@ -37,6 +38,7 @@ class Progress:
     checkpoint: Checkpoint  # the PREPARED one that is being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     warning: CdcError | None = None  # a problem of the source; rows may still arrive
+    partitions: tuple[PartitionLag, ...] = ()
     window_bytes: int = 0  # of rows in memory that no Task has started to load
 
 
@@ -71,6 +73,7 @@ def progress_of(
             for source, target in sorted(targets.items())
         ),
         warning=status.warning,
+        partitions=status.partitions,
         window_bytes=status.window_bytes,
     )
 

@@ -23,6 +23,17 @@ from cdc.model.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one partition of a source is committed."""
+
+    topic: str
+    partition: int
+    next: int  # the next offset after everything that is committed
+    end: int  # the newest known end
+    seconds: float | None  # age of the last committed message; 0 at the end, None: not known
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiverStatus:
     """The state of a Receiver at one moment."""
 
@@ -33,6 +44,7 @@ class ReceiverStatus:
     window_bytes: int = 0  # bytes of rows that were read and that no started Task has taken
     warning: CdcError | None = None  # a problem of the source for the user to see; the receiver handles it
     invalid_dates: Mapping[str, int] = field(default_factory=dict)  # by table: dates that became NULL since creation
+    partitions: tuple[PartitionLag, ...] = ()  # of a source with partitions
 
 
 class Receiver(Protocol):

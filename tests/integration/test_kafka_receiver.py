@@ -111,7 +111,7 @@ def test_receiver_omits_aborted_messages_and_passes_control_records(kafka, topic
     producer.commit_transaction()
     assert Collector(receiver).collect_rows(3).values() == [20, 21, 22]
     at_end = Collector(receiver).collect_to_end()
-    assert {one.end - one.next for one in receiver.lag()} <= {4, 0}
+    assert {one.end - one.next for one in receiver.status().partitions} <= {4, 0}
     position = at_end.batches[-1].last if at_end.batches else None
     assert position is None or numbers(position) == {0: 12}  # after the last control record
     # retention up to the end: nothing is lost
@@ -270,7 +270,7 @@ def test_receiver_reports_committed_offsets_to_the_group(kafka, topic, opened):
     group = Consumer({"bootstrap.servers": kafka.address, "group.id": topic})
     until(lambda: group.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 3)
     group.close()
-    until(lambda: [(one.next, one.end) for one in receiver.lag()] == [(3, 3)])
+    until(lambda: [(one.next, one.end) for one in receiver.status().partitions] == [(3, 3)])
     assert receiver.status().warning is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from cdc.model.schema import DELETED, Column, Kind, TableSchema
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Statement
+from cdc.sources.kafka.messages import PADDING, MessageBlock
 from cdc.sources.kafka.receiver import KafkaReceiver
 from cdc.sources.kafka.start import KafkaStart, resolve
 
@@ -29,6 +31,9 @@ class RowsOfTests:
     """``{"id": 1, "note": "a"}`` is a row; with ``extra`` it has another layout, with ``deleted`` it is a delete,
     with ``moved`` half of a changed key, ``{"sql": ...}`` is a statement; other text is a fault.
     """
+
+    def __init__(self):
+        self.invalid_dates = Counter()
 
     def decode(self, block):
         rows, faults, statements = {}, [], []
@@ -79,3 +84,22 @@ def start_at(broker, *topics, word="earliest"):
 def receiver_of(broker, table_filter, *topics, settings_of=None, **options):
     options.setdefault("refresh_s", 0.3)
     return KafkaReceiver(settings(broker, *topics, **(settings_of or {})), RowsOfTests(), table_filter, **options)
+
+
+def block_of(*messages, topic="o", times=1000):
+    """Messages as (partition, offset, text)."""
+    texts = [text.encode() for _, _, text in messages]
+    sizes = np.array([len(one) for one in texts], np.int64)
+    at = np.cumsum(sizes) - sizes
+    count = len(messages)
+    return MessageBlock(
+        topic,
+        np.frombuffer(b"".join(texts) + bytes(PADDING), np.uint8),
+        at,
+        sizes,
+        at,
+        np.full(count, -1, np.int64),
+        np.array([one for one, _, _ in messages], np.int32),
+        np.array([one for _, one, _ in messages], np.int64),
+        np.full(count, times, np.int64),
+    )

@@ -55,10 +55,9 @@ class MessageReader:
             enable_partition_eof=True,
             isolation_level=settings.isolation,
             queued_max_messages_kbytes=queue_kb,
-            on_commit=self._reported,
         )
         try:
-            self._consumer: Consumer | None = Consumer(config)
+            self._consumer: Consumer | None = Consumer({**config, "on_commit": self._reported})
         except KafkaException as error:
             raise refused(error) from error
 

@@ -12,8 +12,8 @@ where reading continues; offsets are only reported to a group, for monitors of l
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from cdc.errors import CdcError, SourceUnavailable
 from cdc.model.batch import Batch
@@ -21,7 +21,7 @@ from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
-from cdc.sources.base import ReceiverStatus
+from cdc.sources.base import PartitionLag, ReceiverStatus
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
@@ -34,16 +34,6 @@ from cdc.sources.schema_history import SchemaHistory
 WINDOW_BYTES = 256 << 20
 TIMEOUT_S = 30.0  # if the brokers do not answer for longer, get raises SourceUnavailable; reading continues
 _HINT = "The columns of a table are known after its first message. Correct `source` of the channel if no message comes."
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """How far a partition is read and committed."""
-
-    topic: str
-    partition: int
-    next: int  # the next offset after everything that is committed
-    end: int  # the newest known end
 
 
 class KafkaReceiver:
@@ -64,7 +54,7 @@ class KafkaReceiver:
         refresh_s: float = REFRESH_S,
     ) -> None:
         """``acknowledged``: DDL messages that a user accepted. ``stop_at``: returns the position at which to finish."""
-        self._settings, self._accepted = settings, accepted
+        self._settings, self._accepted, self._decoder = settings, accepted, decoder
         self._history = SchemaHistory(table_filter, None)
         layouts = Layouts(self._history, table_filter, acknowledged or {})
         self._maker = BatchMaker(decoder, table_filter, layouts, rules)
@@ -158,6 +148,8 @@ class KafkaReceiver:
             is_window_full=stream.window.is_full(),
             window_bytes=stream.window.bytes_held(),
             warning=self._warning(stream),
+            invalid_dates=self._invalid_dates(),
+            partitions=_lag(stream),
         )
 
     def _warning(self, stream: KafkaStream) -> CdcError | None:
@@ -171,16 +163,11 @@ class KafkaReceiver:
             hint="Allow the user to Read the group, or remove `source.group_id`. Rows are not affected.",
         )
 
-    def lag(self) -> tuple[PartitionLag, ...]:
-        """Return how far each partition is committed. Calls: any thread."""
-        stream = self._stream
-        if stream is None:
-            return ()
-        committed, ends = stream.committed.offsets, dict(stream.ends)
-        return tuple(
-            PartitionLag(topic, number, one.next, max(one.next, ends.get((topic, number), one.next)))
-            for (topic, number), one in committed.items()
-        )
+    def _invalid_dates(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for (table, _), count in self._decoder.invalid_dates.copy().items():
+            found[table] += count
+        return found
 
     @property
     def _opened(self) -> KafkaStream:
@@ -192,3 +179,13 @@ class KafkaReceiver:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.stop()
+
+
+def _lag(stream: KafkaStream) -> tuple[PartitionLag, ...]:
+    committed, ends, now_ms = stream.committed.offsets, stream.ends.copy(), time.time() * 1000
+    found = []
+    for (topic, number), offset in committed.items():
+        end = max(offset.next, ends.get((topic, number), offset.next))
+        known = None if offset.time_ms < 0 else max(0.0, (now_ms - offset.time_ms) / 1000)
+        found.append(PartitionLag(topic, number, offset.next, end, 0.0 if end == offset.next else known))
+    return tuple(found)

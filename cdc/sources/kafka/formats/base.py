@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +66,10 @@ class KafkaTables(TableFilter, Protocol):
 
 class Format(Protocol):
     """Decodes messages. Picklable, because it runs on executors too. Calls: one thread at a time."""
+
+    @property
+    def invalid_dates(self) -> Counter[tuple[str, str]]:
+        """The number of zero and invalid dates that became NULL, by table and column. Calls: any thread."""
 
     def decode(self, block: MessageBlock) -> Decoded:
         """Return the rows of the messages. A message that is not readable becomes a Fault.

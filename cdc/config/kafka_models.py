@@ -1,0 +1,181 @@
+"""The model of a Kafka source in a job file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+
+from cdc.config.fields import Address, Model, Text, filled, fixed_offset, setting, zone_us
+from cdc.config.loader import CrossFieldError
+
+OWN_PROPERTIES = {  # librdkafka's properties that follow from keys of the job file, or on which exactness depends
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "enable.partition.eof",
+    "isolation.level",
+}
+Offset = Annotated[int, Field(ge=0)]
+
+
+class KafkaTime(Model):
+    """A time in topics."""
+
+    tag: ClassVar = "a time"
+    time: AwareDatetime = Field(
+        description="A time with its zone, such as `2026-01-01T00:00:00Z`: in each partition the first message at or "
+        "after it, or the end if there is none."
+    )
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _with_zone(cls, value: object) -> object:
+        # YAML converts a time with a zone to UTC and drops the zone, and one without a zone looks the same
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise ValueError('must be in quotes and have a zone, such as "2026-01-01T00:00:00Z"')
+        return value
+
+    @property
+    def time_ms(self) -> int:
+        """``time`` in milliseconds since 1970, UTC."""
+        return round(self.time.astimezone(UTC).timestamp() * 1000)
+
+
+class KafkaOffsets(Model):
+    """Offsets of partitions."""
+
+    tag: ClassVar = "offsets"
+    offsets: Annotated[dict[Text, dict[Annotated[int, Field(ge=0)], Offset]], BeforeValidator(filled)] = Field(
+        description="The next offset of every partition of every topic: `{shop.orders: {0: 100, 1: 200}}`."
+    )
+
+
+class KafkaGroup(Model):
+    """Offsets of a consumer group."""
+
+    tag: ClassVar = "a group"
+    group: Text = Field(description="A consumer group. The job starts at the offsets that it has committed.")
+
+
+def _tag(value: object) -> str:
+    if isinstance(value, dict):
+        return next((kind.tag for name, kind in _KINDS.items() if name in value), KafkaTime.tag)
+    return value.tag if isinstance(value, KafkaTime | KafkaOffsets | KafkaGroup) else "a word"
+
+
+_KINDS: dict[str, type[Any]] = {"time": KafkaTime, "offsets": KafkaOffsets, "group": KafkaGroup}
+
+KafkaStartAt = Annotated[
+    Annotated[Literal["earliest", "latest"], Tag("a word")]
+    | Annotated[KafkaTime, Tag(KafkaTime.tag)]
+    | Annotated[KafkaOffsets, Tag(KafkaOffsets.tag)]
+    | Annotated[KafkaGroup, Tag(KafkaGroup.tag)],
+    Discriminator(_tag),
+]
+KafkaStopAt = Annotated[
+    Annotated[Literal["end"], Tag("a word")]
+    | Annotated[KafkaTime, Tag(KafkaTime.tag)]
+    | Annotated[KafkaOffsets, Tag(KafkaOffsets.tag)],
+    Discriminator(_tag),
+]
+
+
+class KafkaSourceConfig(Model):
+    """Topics of a Kafka cluster."""
+
+    tag: ClassVar = "kafka"
+    type: Literal["kafka"] = Field(description="Read change events from topics of a Kafka cluster.")
+    brokers: Annotated[tuple[Address, ...], BeforeValidator(filled)] = Field(
+        description="Addresses of some brokers, as `host:port`. The others are found through them."
+    )
+    topics: Annotated[tuple[Text, ...], BeforeValidator(filled)] = Field(
+        description="Names of topics. One `*` in a name matches any text; topics that match later join, from their "
+        "first offset."
+    )
+    format: Literal["canal-json"] = Field(
+        description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`)."
+    )
+    start: KafkaStartAt = Field(
+        default="earliest",
+        description="Where a new job starts: `earliest`, `latest`, a time, offsets, or the offsets of a group.",
+    )
+    stop_at: KafkaStopAt | None = Field(
+        default=None,
+        description="Where the job ends, with the state DONE: `end` (the end of each partition when the job starts), a "
+        "time or offsets. Default: it does not end.",
+    )
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        default="read_committed",
+        description="Whether messages of aborted transactions are omitted (`read_committed`).",
+    )
+    group_id: Text | None = Field(
+        default=None,
+        description="Consumer group to which committed offsets are reported, for monitors of lag. The job never reads "
+        "them and does not join the group. Default: nothing is reported.",
+    )
+    one_partition_per_key: bool = Field(
+        default=True,
+        description="Pause if rows of one key are in several partitions. `false`: accept it; the order between the "
+        "partitions is not kept.",
+    )
+    key_changes: Literal["pause", "apply"] = Field(
+        default="pause",
+        description="An update that changes the key, in a topic with several partitions: `pause`, or `apply` if no "
+        "other row takes over an old key.",
+    )
+    lost_offsets: Literal["pause", "earliest"] = Field(
+        default="pause",
+        description="Messages that were deleted before the job read them: `pause`, or continue at the `earliest` "
+        "available one.",
+    )
+    time_zone: str = Field(
+        default="+00:00",
+        description="UTC offset of the JVM of the Canal server. The offset must be fixed: a zone with summer time is "
+        "ambiguous.",
+    )
+    properties: dict[Text, Annotated[str, BeforeValidator(setting)]] = Field(
+        default_factory=dict,
+        description="Further properties of librdkafka, such as `security.protocol`, `sasl.mechanism`, `sasl.username`, "
+        "`sasl.password` and `ssl.ca.location`.",
+    )
+
+    @field_validator("topics")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name.count("*") > 1:
+                raise ValueError(f"{name} has more than one *")
+        if len(set(value)) < len(value):
+            raise ValueError("names a topic twice")
+        return value
+
+    @field_validator("properties")
+    @classmethod
+    def _not_own(cls, value: dict[str, str]) -> dict[str, str]:
+        if own := sorted(OWN_PROPERTIES & {*value}):
+            raise ValueError(f"{own[0]} is set by the job")
+        return value
+
+    @field_validator("time_zone")
+    @classmethod
+    def _fixed_offset(cls, value: str) -> str:
+        return fixed_offset(value)
+
+    @model_validator(mode="after")
+    def _whole_offsets(self) -> KafkaSourceConfig:
+        for name, one in (("start", self.start), ("stop_at", self.stop_at)):
+            if not isinstance(one, KafkaOffsets) or any("*" in topic for topic in self.topics):
+                continue
+            if unknown := {*one.offsets} - {*self.topics}:
+                raise CrossFieldError(name, f"names {min(unknown)}, which is not in `topics`")
+        return self
+
+    @property
+    def zone_us(self) -> int:
+        """``time_zone`` in microseconds ahead of UTC."""
+        return zone_us(self.time_zone)
