@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cdc.errors import PositionLost, ServerMismatch
+from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.sources.kafka.cluster import Cluster, Topics
 
@@ -43,9 +43,14 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
 
     Partitions of topics that the job file no longer selects stay as they are.
     Raises: ServerMismatch - another cluster or topic; PositionLost - messages or partitions are gone;
-    SourceUnavailable.
+    SourceActionRequired - a topic that the job file names does not exist; SourceUnavailable.
     """
     ids, offsets = saved.ids, saved.offsets
+    if unknown := [name for name in topics.missing if name not in ids]:
+        raise SourceActionRequired(
+            f"Kafka has no topic {', '.join(unknown)}.",
+            hint="Correct `source.topics`, or create the topic. Then run `cdc resume NAME`.",
+        )
     restarted = _other_topics(topics, saved, accepted)
     ids |= {name: topics.topics[name].id for name in restarted}
     selected = topics.partitions
