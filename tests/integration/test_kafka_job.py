@@ -202,10 +202,10 @@ def test_kafka_job_with_transactions_ends_at_stop_at(kafka, topic, start):
 def test_check_of_a_kafka_job_names_what_is_wrong(kafka, topic, start, tmp_path):
     job = start("start: latest")
     kafka.send(topic, "not json at all")
-    refused = job.cdc("check", job.file, code=1)
+    refused = job.cdc("check", job.file, code=3)
     assert "cannot be read" in refused and topic in refused
     job.file.write_text(job.file.read_text().replace(f'"{topic}"', f'"{topic}_x"'))
-    assert f"no topic {topic}_x" in job.cdc("check", job.file, code=1)
+    assert f"no topic {topic}_x" in job.cdc("check", job.file, code=3)
 
 
 def test_kafka_job_reports_offsets_to_its_group(kafka, topic, start):
