@@ -526,6 +526,26 @@ def slice_objects(  # type: ignore[no-untyped-def]
     return row
 
 
+@kernel
+def bare_values(data, at, sizes, starts, lengths, kinds):  # type: ignore[no-untyped-def]
+    """Read texts that are JSON texts, numbers or literals; other texts are STRING as they are, objects are ABSENT."""
+    for row in range(at.size):
+        size = np.int64(sizes[row])
+        starts[row] = at[row]
+        lengths[row] = -1
+        kinds[row] = ABSENT
+        if size < 0 or (size and (data[at[row]] == 0x7B or data[at[row]] == 0x5B)):
+            continue
+        lengths[row] = size
+        kinds[row] = STRING
+        if size:
+            after, start, length, kind = _scalar(data, at[row], at[row] + size)
+            if after == at[row] + size:
+                starts[row] = start
+                lengths[row] = -1 if kind == NULL else length
+                kinds[row] = kind
+
+
 @part
 def _mixed(data, at, size, value):  # type: ignore[no-untyped-def]
     """Return a hash of bytes, mixed into ``value``."""

@@ -109,6 +109,14 @@ def slice_objects(
         room *= 4
 
 
+def bare_values(data: NDArray[np.uint8], at: NDArray[np.int64], sizes: NDArray[Any]) -> Texts:
+    """Return texts that are JSON texts or numbers as these, other texts as they are, and objects as absent."""
+    starts, lengths = np.empty(len(at), np.int64), np.empty(len(at), np.int32)
+    kinds = np.empty(len(at), np.uint8)
+    kernels.bare_values(data, at, sizes, starts, lengths, kinds)
+    return Texts(data, starts, lengths, kinds)
+
+
 def group_rows(slices: Slices, slots: Sequence[int]) -> tuple[NDArray[np.int32], list[int]]:
     """Return the number of each row's group, and the first row of each: rows with the same texts in ``slots``."""
     groups = np.empty(len(slices), np.int32)
