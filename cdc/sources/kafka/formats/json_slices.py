@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.json_kernels import ABSENT, LISTS, NULL, ONE, ONE_OR_ABSENT, STRING
+from cdc.sources.kafka.formats.json_kernels import LISTS, ONE, ONE_OR_ABSENT, STRING
 
 __all__ = ["LISTS", "ONE", "ONE_OR_ABSENT", "Names", "Slices", "Texts", "shown", "slice_objects", "words_of"]
 
@@ -136,8 +136,3 @@ def words_of(texts: Texts, words: Names) -> NDArray[np.int8]:
 def shown(raw: bytes) -> str:
     """Return the first bytes of a value for a message."""
     return repr(raw[:_SHOWN].decode("utf-8", "replace"))
-
-
-def is_null(texts: Texts) -> NDArray[np.bool_]:
-    """Return which values are null or absent."""
-    return (texts.kinds == NULL) | (texts.kinds == ABSENT)

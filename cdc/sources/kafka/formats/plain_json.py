@@ -12,7 +12,16 @@ from cdc.model.schema import TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, topic_table
 from cdc.sources.kafka.formats.fields import parse_path
-from cdc.sources.kafka.formats.json_slices import FAULTS, ONE, ONE_OR_ABSENT, Names, Slices, Texts, bare_values, slice_objects
+from cdc.sources.kafka.formats.json_slices import (
+    FAULTS,
+    ONE,
+    ONE_OR_ABSENT,
+    Names,
+    Slices,
+    Texts,
+    bare_values,
+    slice_objects,
+)
 from cdc.sources.kafka.formats.rows import RowReader, TablePlan, needed_columns
 from cdc.sources.kafka.formats.typed_values import plain_plan
 from cdc.sources.kafka.messages import MessageBlock
@@ -46,7 +55,7 @@ class PlainJson:
         """See ``Format``."""
         faults: dict[int, str] = {}
         plan = table_plan(self._tables, block.topic, self._zone_us)
-        tables = ()
+        tables: tuple[DecodedRows, ...] = ()
         if plan is not None:
             found = self._read(block, plan, faults)
             tables = () if found is None else (found,)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import GAP_HINT, CdcError, DecodeError, UnsupportedRowFormat
+from cdc.errors import GAP_HINT, DecodeError, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, Column, TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
@@ -128,7 +128,9 @@ class RowReader:
         null = texts.lengths < 0
         if is_key and (null & ~bad).any():
             _reject(null & ~bad, message, bad, faults, lambda row: f"column {name} of the key is NULL or absent")
-        accepted = np.isin(texts.kinds, (*each.kinds, kernels.NULL, kernels.ABSENT)) if len(texts) else null
+        accepts = np.zeros(len(_KIND_NAMES), np.bool_)
+        accepts[[*each.kinds, kernels.NULL, kernels.ABSENT]] = True
+        accepted = accepts[texts.kinds]
         if not accepted.all():
             _reject(
                 ~accepted & ~bad, message, bad, faults,
@@ -142,10 +144,9 @@ class RowReader:
                 assert isinstance(row, int)
                 if bad[row]:
                     raise  # a parser refuses a NULL: it would be repeated for ever
-                _reject(
-                    message == message[row], message, bad, faults,
-                    lambda _, row=row, error=error: _reason(name, error, texts.bytes(row)),
-                )  # fmt: skip
+                reason = f"column {name}: {error.message.rstrip('.')} ({shown(texts.bytes(row))})"
+                faults.setdefault(int(message[row]), reason)
+                bad |= message == message[row]
                 continue
             array, invalid = parsed if isinstance(parsed, tuple) else (parsed, 0)
             if not invalid:
@@ -184,10 +185,6 @@ def _reject(
     for number, at in zip(numbers.tolist(), first.tolist(), strict=True):
         faults.setdefault(number, reason(int(chosen[at])))
     bad |= np.isin(message, numbers)
-
-
-def _reason(column: str, error: CdcError, raw: bytes) -> str:
-    return f"column {column}: {error.message.rstrip('.')} ({shown(raw)})"
 
 
 def without(texts: Texts, bad: NDArray[np.bool_]) -> Texts:

@@ -38,9 +38,8 @@ def base64_bytes(data, starts, lengths, out, new_starts, new_lengths):  # type: 
         at = starts[row]
         for group in range(0, size, 4):
             padding = 0
-            if group + 4 == size:
-                if data[at + group + 3] == 0x3D:
-                    padding = 2 if data[at + group + 2] == 0x3D else 1
+            if group + 4 == size and data[at + group + 3] == 0x3D:
+                padding = 2 if data[at + group + 2] == 0x3D else 1
             word = np.int64(0)
             for i in range(4):
                 value = np.int64(0)

@@ -43,7 +43,9 @@ def plain_plan(column: Column, schema: TableSchema, zone_us: int = 0) -> ColumnP
         return ColumnPlan(column, _by_canal(column, schema), TEXT_KINDS)
     if kind in (Kind.DATETIME, Kind.TIMESTAMP):
         zones = kind is Kind.TIMESTAMP
-        return ColumnPlan(column, lambda texts: moments(texts, column.arrow, zones, zone_us if zones else 0), TEXT_KINDS)
+        return ColumnPlan(
+            column, lambda texts: moments(texts, column.arrow, zones, zone_us if zones else 0), TEXT_KINDS
+        )
     if kind in _BYTES:
         width = column.length if kind is Kind.BINARY else None
         return ColumnPlan(column, lambda texts: text.binary_array(*base64(texts), width), TEXT_KINDS)

@@ -45,7 +45,7 @@ def test_values_of_every_type():
         "day": datetime.date(2024, 2, 29), "at": datetime.datetime(2024, 3, 1, 1, 0, 0, 123456, tzinfo=UTC),
         "local": datetime.datetime(2024, 2, 29, 1, 2), "raw": b"\0\xff", DELETED: False,
     }  # fmt: skip
-    assert second == {name: None for name in FIELDS} | {"id": 9, DELETED: False}
+    assert second == dict.fromkeys(FIELDS) | {"id": 9, DELETED: False}
     assert (third["n"], third["flag"], third["price"]) == (None, 0, Decimal("-3.00"))
     assert not found.faults and found.source_time_us.tolist() == [-1] * 3
     assert [column.nullable for column in found.tables[0].schema.columns][:2] == [False, True]
@@ -99,7 +99,9 @@ def test_paths_read_nested_fields():
         {"id": 4},
     ]
     found = decoded(*values, fields=fields, paths=paths)
-    assert [(row["city"], row["zip"], row["odd"]) for row in rows_of(found)] == [("Köln", 50667, "y")] + [(None,) * 3] * 3
+    assert [(row["city"], row["zip"], row["odd"]) for row in rows_of(found)] == [("Köln", 50667, "y")] + [
+        (None,) * 3
+    ] * 3
 
 
 @pytest.mark.parametrize("path", ["address", "$", "$.", "$.a[0]", "$..a", "$.a.*", "$['a", ""])
@@ -152,7 +154,7 @@ def test_random_rows_equal_json():
             name: value
             for name, value in (
                 ("a", rng.choice((None, rng.getrandbits(62), -1))),
-                ("b", rng.choice((None, "", "x\\\"\u0001é😀" * rng.randrange(3), "plain"))),
+                ("b", rng.choice((None, "", 'x\\"\u0001é😀' * rng.randrange(3), "plain"))),
                 ("c", rng.choice((None, rng.uniform(-1e9, 1e9), 0.1, 1e-300, 5))),
             )
             if rng.random() < 0.8
