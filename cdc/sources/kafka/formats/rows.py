@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # returns the array of a column, or the array and the number of zero and invalid dates that became NULL
 Parser = Callable[[Texts], pa.Array | tuple[pa.Array, int]]
 
+PRODUCER_HINT = "Correct the value in the source, or the settings of the program that sends the messages."
 TEXT_KINDS = (kernels.STRING, kernels.ESCAPED)
 _KIND_NAMES = ("an absent value", "null", "text", "text", "a number", "true", "false", "an object", "an array")
 
@@ -203,7 +204,7 @@ def unescaped(texts: Texts) -> Texts:
     starts, lengths = np.empty_like(texts.starts), np.empty_like(texts.lengths)
     row = kernels.unescape_values(texts.data, texts.starts, texts.lengths, texts.kinds, out, starts, lengths)
     if row >= 0:
-        raise DecodeError("A text has half a surrogate pair, which is no character", hint="", row=row)
+        raise DecodeError("A text has half a surrogate pair, which is not a character.", hint=PRODUCER_HINT, row=row)
     return Texts(out, starts, lengths, texts.kinds)
 
 

@@ -19,7 +19,7 @@ from cdc.sources.canal.value_parsers import value_parser
 from cdc.sources.kafka.formats import typed_kernels
 from cdc.sources.kafka.formats.json_kernels import ARRAY, FALSE, NUMBER, OBJECT, TRUE
 from cdc.sources.kafka.formats.json_slices import Texts, shown
-from cdc.sources.kafka.formats.rows import TEXT_KINDS, ColumnPlan, Parser
+from cdc.sources.kafka.formats.rows import PRODUCER_HINT, TEXT_KINDS, ColumnPlan, Parser
 
 _WHOLE = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT, Kind.YEAR, Kind.BIT)
 _NUMBERS = (*_WHOLE, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE)
@@ -83,7 +83,7 @@ def _with_booleans(parse: Parser) -> Parser:
 
 def bad_value(texts: Texts, row: int, what: str) -> DecodeError:
     """Return the error for a value that is not ``what``."""
-    return DecodeError(f"The value {shown(texts.bytes(row))} is not {what}", hint="", row=row)
+    return DecodeError(f"The value {shown(texts.bytes(row))} is not {what}.", hint=PRODUCER_HINT, row=row)
 
 
 def utf8(texts: Texts) -> pa.Array:
