@@ -59,7 +59,8 @@ class _Orders:
 def _canal(number: int) -> dict[str, Any]:
     row = {
         "id": str(number), "customer_id": str(471_100 + number % 977), "status": "waiting for payment",
-        "priority": str(number % 9), "amount": f"{number % 100_000}.50", "note": "please ring twice, the dog is friendly",
+        "priority": str(number % 9), "amount": f"{number % 100_000}.50",
+        "note": "please ring twice, the dog is friendly",
         "day": f"2024-01-{1 + number % 28:02}", "ordered_at": f"2024-01-02 03:04:{number % 60:02}",
         "changed_at": f"2024-01-02 03:04:05.{number % 1000:03}", "weight": str(number % 999 + 0.375),
     }  # fmt: skip
