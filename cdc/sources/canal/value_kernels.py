@@ -165,6 +165,8 @@ def dates(data, starts, lengths, out, valid):  # type: ignore[no-untyped-def]
 def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-untyped-def]
     """Parse ``YYYY-MM-DD HH:MM:SS[.f]`` to microseconds, minus ``minus_us``. Return as ``dates``."""
     invalid = 0
+    day_at = np.int64(-1)  # of the previous date: most values have the same day
+    midnight = np.int64(0)
     for row in range(starts.size):
         out[row] = 0
         valid[row] = False
@@ -174,11 +176,16 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
         at = starts[row]
         if size < 19 or size > 26 or size == 20 or data[at + 10] != 0x20:
             return row, invalid
-        year, month, day = _date(data, at)
+        if day_at < 0 or not same_bytes(data, at, data, day_at, 10):
+            year, month, day = _date(data, at)
+            if year < 0:
+                return row, invalid
+            midnight = np.int64(microseconds_of(year, month, day, 0, 0, 0, np.int64(0)))
+            day_at = at
         hour = _number(data, at + 11, 2)
         minute = _number(data, at + 14, 2)
         second = _number(data, at + 17, 2)
-        if year < 0 or hour < 0 or minute < 0 or second < 0 or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
+        if hour < 0 or minute < 0 or second < 0 or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
             return row, invalid
         micros = np.int64(0)
         if size > 19:
@@ -188,11 +195,10 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
                 return row, invalid
             for _ in range(6 - digits):
                 micros *= 10
-        moment = microseconds_of(year, month, day, hour, minute, second, micros)
-        if moment < -(1 << 62):
+        if midnight < -(1 << 62) or hour > 23 or minute > 59 or second > 59:
             invalid += 1
             continue
-        out[row] = moment - minus_us
+        out[row] = midnight + ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros - minus_us
         valid[row] = True
     return -1, invalid
 
@@ -231,9 +237,8 @@ def differing(data, starts, lengths, other_starts, other_lengths, compared, out)
         if not compared[row]:
             continue
         size = np.int64(lengths[row])
-        if size != other_lengths[row]:
-            out[row] = True
-        elif size > 0 and not same_bytes(data, starts[row], data, other_starts[row], size):
+        same = size == other_lengths[row]
+        if not same or (size > 0 and not same_bytes(data, starts[row], data, other_starts[row], size)):
             out[row] = True
 
 
@@ -280,7 +285,7 @@ def floats(data, starts, lengths, out, powers, exact, slow):  # type: ignore[no-
             at += 1
         if digits == 0:
             return many, row
-        power = 0
+        power = np.int64(0)
         if at < end:
             if data[at] | 0x20 != 0x65:
                 return many, row

@@ -16,6 +16,7 @@ from cdc.errors import GAP_HINT, CdcError, SchemaMismatch, TargetMismatch, Unsup
 from cdc.model.schema import TableSchema
 from cdc.sources.canal import value_kernels
 from cdc.sources.canal.layout import Layout, LayoutColumn, mismatches, schema_of
+from cdc.sources.canal.value_parsers import Parser as CanalParser
 from cdc.sources.canal.value_parsers import value_parser
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
@@ -67,7 +68,9 @@ class CanalJson:
         rows = (types >= _INSERT) & (types <= _DELETE) & ~is_ddl
         statements = self._statements(envelope, is_ddl, faults)
         for row in np.flatnonzero((types < 0) & ~is_ddl):
-            faults[int(envelope.source[row])] = f"it has no known `type` of Canal: {shown(envelope[_TYPE].bytes(int(row)))}"
+            faults[int(envelope.source[row])] = (
+                f"it has no known `type` of Canal: {shown(envelope[_TYPE].bytes(int(row)))}"
+            )
         tables = self._rows(block, envelope if rows.all() else envelope.take(rows), types[rows], faults)
         return Decoded(
             in_order(tables),
@@ -76,9 +79,7 @@ class CanalJson:
             _source_times(block, envelope),
         )
 
-    def _statements(
-        self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: dict[int, str]
-    ) -> tuple[Statement, ...]:
+    def _statements(self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: dict[int, str]) -> tuple[Statement, ...]:
         found = []
         for row in np.flatnonzero(is_ddl).tolist():
             number = int(envelope.source[row])
@@ -271,7 +272,7 @@ def _layout_of(schema: TableSchema) -> Layout:
     )
 
 
-def _parser(parse: Parser) -> Parser:
+def _parser(parse: CanalParser) -> Parser:
     return lambda texts: parse((texts.data, texts.starts, texts.lengths))
 
 

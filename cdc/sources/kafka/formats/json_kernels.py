@@ -6,6 +6,9 @@ read the padding after the last message, and what it finds beyond the end is ign
 Source: RFC 8259, "The JavaScript Object Notation (JSON) Data Interchange Format".
 """
 
+# mypy: disable-error-code="assignment,possibly-undefined"
+# (kernels mix Python's int with numpy integers)
+
 from __future__ import annotations
 
 import numpy as np
@@ -75,9 +78,7 @@ def _string_end(data, at, end):  # type: ignore[no-untyped-def]
         quotes = word ^ _QUOTES
         slashes = word ^ _BACKSLASHES
         # The lowest flag of each test is exact: a borrow sets wrong flags only above a right one.
-        found = (
-            ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes) | ((word - _SPACES) & ~word)
-        ) & _HIGH
+        found = (((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes) | ((word - _SPACES) & ~word)) & _HIGH
         if found == np.uint64(0):
             at += 8
             continue
@@ -364,9 +365,7 @@ def _object(data, at, end, names, name_ends, scratch, memo, starts, lengths, kin
         if known:
             size = memo[number, 1]
             known = (
-                at + size < end
-                and _byte(data, at + size) == 0x22
-                and same_bytes(data, at, data, memo[number, 0], size)
+                at + size < end and _byte(data, at + size) == 0x22 and same_bytes(data, at, data, memo[number, 0], size)
             )
         if known:
             slot = memo[number, 2]
@@ -464,9 +463,8 @@ def slice_objects(  # type: ignore[no-untyped-def]
             continue
         if row >= source.size:
             return FULL
-        if sizes[number] >= 3 and _byte(data, position) == 0xEF:  # a byte order mark
-            if _byte(data, position + 1) == 0xBB and _byte(data, position + 2) == 0xBF:
-                position += 3
+        if sizes[number] >= 3 and load_u64(data, position) & np.uint64(0xFFFFFF) == np.uint64(0xBFBBEF):
+            position += 3  # a byte order mark
         position = _blanks(data, position, end)
         byte = _byte(data, position) if position < end else np.int64(0)
         if byte == 0x7B:
@@ -524,6 +522,26 @@ def slice_objects(  # type: ignore[no-untyped-def]
             faults[number] = -position
             row = first
     return row
+
+
+@kernel
+def bare_values(data, at, sizes, starts, lengths, kinds):  # type: ignore[no-untyped-def]
+    """Read texts that are JSON texts, numbers or literals; other texts are STRING as they are, objects are ABSENT."""
+    for row in range(at.size):
+        size = np.int64(sizes[row])
+        starts[row] = at[row]
+        lengths[row] = -1
+        kinds[row] = ABSENT
+        if size < 0 or (size and (data[at[row]] == 0x7B or data[at[row]] == 0x5B)):
+            continue
+        lengths[row] = size
+        kinds[row] = STRING
+        if size:
+            after, start, length, kind = _scalar(data, at[row], at[row] + size)
+            if after == at[row] + size:
+                starts[row] = start
+                lengths[row] = -1 if kind == NULL else length
+                kinds[row] = kind
 
 
 @part

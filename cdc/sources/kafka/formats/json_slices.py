@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.json_kernels import ABSENT, LISTS, NULL, ONE, ONE_OR_ABSENT, STRING
+from cdc.sources.kafka.formats.json_kernels import LISTS, ONE, ONE_OR_ABSENT, STRING
 
 __all__ = ["LISTS", "ONE", "ONE_OR_ABSENT", "Names", "Slices", "Texts", "shown", "slice_objects", "words_of"]
 
@@ -109,6 +109,14 @@ def slice_objects(
         room *= 4
 
 
+def bare_values(data: NDArray[np.uint8], at: NDArray[np.int64], sizes: NDArray[Any]) -> Texts:
+    """Return texts that are JSON texts or numbers as these, other texts as they are, and objects as absent."""
+    starts, lengths = np.empty(len(at), np.int64), np.empty(len(at), np.int32)
+    kinds = np.empty(len(at), np.uint8)
+    kernels.bare_values(data, at, sizes, starts, lengths, kinds)
+    return Texts(data, starts, lengths, kinds)
+
+
 def group_rows(slices: Slices, slots: Sequence[int]) -> tuple[NDArray[np.int32], list[int]]:
     """Return the number of each row's group, and the first row of each: rows with the same texts in ``slots``."""
     groups = np.empty(len(slices), np.int32)
@@ -128,8 +136,3 @@ def words_of(texts: Texts, words: Names) -> NDArray[np.int8]:
 def shown(raw: bytes) -> str:
     """Return the first bytes of a value for a message."""
     return repr(raw[:_SHOWN].decode("utf-8", "replace"))
-
-
-def is_null(texts: Texts) -> NDArray[np.bool_]:
-    """Return which values are null or absent."""
-    return (texts.kinds == NULL) | (texts.kinds == ABSENT)

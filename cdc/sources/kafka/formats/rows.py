@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import GAP_HINT, CdcError, DecodeError, UnsupportedRowFormat
+from cdc.errors import GAP_HINT, DecodeError, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, Column, TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # returns the array of a column, or the array and the number of zero and invalid dates that became NULL
 Parser = Callable[[Texts], pa.Array | tuple[pa.Array, int]]
 
+PRODUCER_HINT = "Correct the value in the source, or the settings of the program that sends the messages."
 TEXT_KINDS = (kernels.STRING, kernels.ESCAPED)
 _KIND_NAMES = ("an absent value", "null", "text", "text", "a number", "true", "false", "an object", "an array")
 
@@ -128,7 +129,9 @@ class RowReader:
         null = texts.lengths < 0
         if is_key and (null & ~bad).any():
             _reject(null & ~bad, message, bad, faults, lambda row: f"column {name} of the key is NULL or absent")
-        accepted = np.isin(texts.kinds, (*each.kinds, kernels.NULL, kernels.ABSENT)) if len(texts) else null
+        accepts = np.zeros(len(_KIND_NAMES), np.bool_)
+        accepts[[*each.kinds, kernels.NULL, kernels.ABSENT]] = True
+        accepted = accepts[texts.kinds]
         if not accepted.all():
             _reject(
                 ~accepted & ~bad, message, bad, faults,
@@ -142,10 +145,9 @@ class RowReader:
                 assert isinstance(row, int)
                 if bad[row]:
                     raise  # a parser refuses a NULL: it would be repeated for ever
-                _reject(
-                    message == message[row], message, bad, faults,
-                    lambda _, row=row, error=error: _reason(name, error, texts.bytes(row)),
-                )  # fmt: skip
+                reason = f"column {name}: {error.message.rstrip('.')} ({shown(texts.bytes(row))})"
+                faults.setdefault(int(message[row]), reason)
+                bad |= message == message[row]
                 continue
             array, invalid = parsed if isinstance(parsed, tuple) else (parsed, 0)
             if not invalid:
@@ -186,10 +188,6 @@ def _reject(
     bad |= np.isin(message, numbers)
 
 
-def _reason(column: str, error: CdcError, raw: bytes) -> str:
-    return f"column {column}: {error.message.rstrip('.')} ({shown(raw)})"
-
-
 def without(texts: Texts, bad: NDArray[np.bool_]) -> Texts:
     """Return the values with NULL in the rows ``bad``."""
     if not bad.any():
@@ -206,7 +204,7 @@ def unescaped(texts: Texts) -> Texts:
     starts, lengths = np.empty_like(texts.starts), np.empty_like(texts.lengths)
     row = kernels.unescape_values(texts.data, texts.starts, texts.lengths, texts.kinds, out, starts, lengths)
     if row >= 0:
-        raise DecodeError("A text has half a surrogate pair, which is no character", hint="", row=row)
+        raise DecodeError("A text has half a surrogate pair, which is not a character.", hint=PRODUCER_HINT, row=row)
     return Texts(out, starts, lengths, texts.kinds)
 
 

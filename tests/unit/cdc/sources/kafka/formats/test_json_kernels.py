@@ -24,8 +24,8 @@ from cdc.sources.kafka.messages import PADDING
 from tests.support.kafka_messages import packed
 from tests.support.seeds import seed_of
 
-NAMES = ("a", "näme", "b\"\\", "😀", "", "a much longer name of a column")
-TEXTS = ("", "x", "g\"ü😀\n\\", "\x00\x01", "0123456789" * 5, "a\tb/c", "ÿ" * 9)
+NAMES = ("a", "näme", 'b"\\', "😀", "", "a much longer name of a column")
+TEXTS = ("", "x", 'g"ü😀\n\\', "\x00\x01", "0123456789" * 5, "a\tb/c", "ÿ" * 9)
 
 
 def random_value(rng: random.Random, depth: int = 0):
@@ -38,7 +38,7 @@ def random_value(rng: random.Random, depth: int = 0):
         return rng.choice((None, True, False))
     if kind < 9:
         return [random_value(rng, depth + 1) for _ in range(rng.randrange(4))]
-    return {rng.choice(NAMES + ("z",)): random_value(rng, depth + 1) for _ in range(rng.randrange(4))}
+    return {rng.choice((*NAMES, "z")): random_value(rng, depth + 1) for _ in range(rng.randrange(4))}
 
 
 def random_object(rng: random.Random) -> str:
@@ -233,8 +233,11 @@ def test_unescape_values_equals_json_and_refuses_half_a_pair():
     values = slice_objects(*packed(texts), Names(("a",)))[0]
     out = np.empty(int(np.maximum(values.lengths, 0).sum()) + 8, np.uint8)
     starts, lengths = np.empty_like(values.starts), np.empty_like(values.lengths)
-    assert kernels.unescape_values(values.data, values.starts, values.lengths, values.kinds, out, starts, lengths) == -1
-    found = [None if size < 0 else out[at : at + size].tobytes().decode() for at, size in zip(starts, lengths)]
+    row = kernels.unescape_values(values.data, values.starts, values.lengths, values.kinds, out, starts, lengths)
+    assert row == -1
+    found = [
+        None if size < 0 else out[at : at + size].tobytes().decode() for at, size in zip(starts, lengths, strict=True)
+    ]
     assert found == [*TEXTS, None]
     for half in ("\\ud83d", "\\ude00", "\\ud83dx", "\\ud83d\\ud83d", "\\ud83d\\u0041"):
         values = slice_objects(*packed([b'{"a":"x"}', b'{"a":"' + half.encode() + b'"}']), Names(("a",)))[0]

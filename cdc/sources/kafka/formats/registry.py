@@ -1,0 +1,35 @@
+"""The formats by their names in the job file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdc.errors import ConfigError
+from cdc.sources.kafka.formats.base import Format, KafkaTables
+from cdc.sources.kafka.formats.canal_json import CanalJson
+from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.plain_json import PlainJson
+
+FORMATS = ("canal-json", "debezium-json", "json")
+
+
+def create_format(
+    name: str,
+    *,
+    tables: KafkaTables,
+    zone_us: int = 0,
+    paths: Mapping[str, Mapping[str, str]] | None = None,
+) -> Format:
+    """Return a format by its name in the job file.
+
+    ``zone_us``: microseconds by which moments without a zone are ahead of UTC: of the Canal server's JVM, or of plain
+    rows. ``paths``: of plain rows, by topic and column. Raises: ConfigError - there is no such format, or a path is
+    not valid.
+    """
+    if name == "canal-json":
+        return CanalJson(tables, zone_us=zone_us)
+    if name == "debezium-json":
+        return DebeziumJson(tables)
+    if name == "json":
+        return PlainJson(tables, paths=paths, zone_us=zone_us)
+    raise ConfigError(f"The format {name!r} is not known.", hint=f"Use one of: {', '.join(FORMATS)}.", format=name)
