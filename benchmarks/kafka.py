@@ -23,6 +23,7 @@ from cdc.sources.canal.layout import LayoutColumn, schema_of
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.formats.canal_json import CanalJson
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 
 _BLOCK_MESSAGES, _ROUNDS, _REPEATS, _LIBRARY_MESSAGES = 10_000, 30, 9, 10_000
@@ -54,6 +55,14 @@ class _Orders:
     def schema(self, database: str, table: str) -> TableSchema | None:
         """Return the table as MySQL describes it."""
         return _SCHEMA
+
+    def table_of(self, topic: str) -> tuple[str, str]:
+        """Return the one table."""
+        return _SCHEMA.database, _SCHEMA.table
+
+    def paths(self, database: str, table: str) -> dict[str, tuple[str, ...]]:
+        """Return no path."""
+        return {}
 
 
 def _canal(number: int) -> dict[str, Any]:
@@ -129,7 +138,7 @@ def _measure(name: str, decoder: Format, message: Callable[[int], dict[str, Any]
 def decode(_: Options) -> None:
     """Measure each format. The rates are rows per second of CPU time."""
     _measure("kafka.decode.canal_json", CanalJson(_Orders()), _canal)
-    _measure("kafka.decode.debezium_json", DebeziumJson(_Orders()), _debezium)
+    _measure("kafka.decode.debezium_json", DebeziumJson(_Orders(), modes=DebeziumModes()), _debezium)
 
 
 CASES = (Case("kafka.decode", decode, runs=1),)  # each figure is the median of nine

@@ -41,7 +41,7 @@ def check_job(config: Config, incarnation: str = "", checkpoint: Checkpoint | No
         findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint))
         endpoint = _mysql_endpoint(config)
         try:
-            schemas = _schemas(endpoint, components) if endpoint is not None else []
+            schemas = _schemas(endpoint, components) if endpoint is not None else _described_rows(config, components)
         except CdcError:
             schemas = []  # the failed connection is a finding already; the sink is still checked
         if checkpoint is not None:
@@ -99,10 +99,17 @@ def _source_findings(
     if isinstance(source, KafkaSourceConfig):
         from cdc.checks.kafka import kafka_findings  # the client library is an optional dependency
 
-        parts = kafka_parts(source, config.name, components.routes)
+        parts = kafka_parts(config, source, components.routes)
         return run_checks([partial(kafka_findings, parts, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
+
+
+def _described_rows(config: Config, components: Components) -> list[TableSchema]:
+    """Return the tables that the channels of a Kafka job describe by `fields`."""
+    if not isinstance(config.source, KafkaSourceConfig):
+        return []
+    return [*kafka_parts(config, config.source, components.routes).schemas()]
 
 
 def _canal_findings(config: Config, source: CanalSourceConfig, components: Components) -> tuple[Finding, ...]:

@@ -13,6 +13,7 @@ from cdc.errors import CdcError
 from cdc.job.kafka_wiring import KafkaParts
 from cdc.model.kafka_position import PartitionOffset
 from cdc.sources.kafka.cluster import Cluster, Topics
+from cdc.sources.kafka.formats.debezium_json import DebeziumJson
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.reader import MessageReader
 from channels.sinks.base import Finding
@@ -66,12 +67,27 @@ def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Fi
         except CdcError as error:
             yield finding_of(error)
             continue
+        if isinstance(decoder, DebeziumJson):
+            yield from _defaults(block, decoder.columns_with_default(block))
         for fault in decoded.faults[:1]:
             yield Finding(
                 f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
                 f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
                 "Check that `source.format` is the format of the messages.",
             )
+
+
+def _defaults(block: MessageBlock, columns: tuple[str, ...] | None) -> Iterator[Finding]:
+    """Warn of columns in which a NULL cannot be distinguished. ``columns`` None: the messages have no schema."""
+    if columns == ():
+        return
+    what = "a column with a default" if columns is None else f"column {', '.join(columns[:5])}"
+    yield Finding(
+        f"A NULL in {what} may arrive as the default of the column, in topic {block.topic}.",
+        "Set replace.null.with.default=false in the JSON converter (Kafka Connect 3.9 and later). A message does not "
+        "show whether it is set.",
+        fatal=False,
+    )
 
 
 def _newest(parts: KafkaParts, cluster: Cluster, topics: Topics) -> list[MessageBlock]:

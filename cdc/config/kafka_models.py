@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -21,6 +22,41 @@ OWN_PROPERTIES = {  # librdkafka's properties that follow from keys of the job f
     "isolation.level",
 }
 Offset = Annotated[int, Field(ge=0)]
+
+
+class RowFields(Protocol):
+    """The keys of a channel that describe rows in messages."""
+
+    @property
+    def source(self) -> str: ...  # noqa: D102
+    @property
+    def topic(self) -> str | None: ...  # noqa: D102
+    @property
+    def fields(self) -> dict[str, str] | None: ...  # noqa: D102
+    @property
+    def paths(self) -> dict[str, str] | None: ...  # noqa: D102
+    @property
+    def delete_when(self) -> str | None: ...  # noqa: D102
+
+
+_CHANNEL_KEYS = ("topic", "fields", "paths", "delete_when")
+_KEYS_OF_FORMAT = {"json": _CHANNEL_KEYS, "debezium-json": ("fields",)}
+
+
+def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
+    """Refuse keys of channels that the format does not use. ``source_format``: "" for another source than Kafka.
+
+    Raises: CrossFieldError.
+    """
+    for channel in channels:
+        for name in _CHANNEL_KEYS:
+            if getattr(channel, name) is not None and name not in _KEYS_OF_FORMAT.get(source_format, ()):
+                users = [f"`{each}`" for each, names in _KEYS_OF_FORMAT.items() if name in names]
+                raise CrossFieldError(
+                    "channels", f"`{name}` of {channel.source} is used only with `format` {' or '.join(users)} (Kafka)"
+                )
+        if source_format == "json" and channel.fields is None:
+            raise CrossFieldError("channels", f"{channel.source} needs `fields`: plain rows have no types")
 
 
 class KafkaTime(Model):
@@ -85,6 +121,20 @@ KafkaStopAt = Annotated[
 ]
 
 
+class DebeziumConnector(Model):
+    """How Debezium's connector writes values."""
+
+    decimal_handling_mode: Literal["precise", "string"] = Field(
+        description="`decimal.handling.mode` of the connector. `double` is not supported, because it changes values."
+    )
+    time_precision_mode: Literal["adaptive_time_microseconds"] = Field(
+        description="`time.precision.mode` of the connector. Other modes are not supported."
+    )
+    binary_handling_mode: Literal["bytes", "base64"] = Field(
+        description="`binary.handling.mode` of the connector. Other modes are not supported."
+    )
+
+
 class KafkaSourceConfig(Model):
     """Topics of a Kafka cluster."""
 
@@ -97,8 +147,14 @@ class KafkaSourceConfig(Model):
         description="Names of topics. One `*` in a name matches any text; topics that match later join, from their "
         "first offset."
     )
-    format: Literal["canal-json"] = Field(
-        description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`)."
+    format: Literal["canal-json", "debezium-json", "json"] = Field(
+        description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`), "
+        "`debezium-json` (change events of Debezium), or `json` (one row per message, with `fields` in the channel)."
+    )
+    connector: DebeziumConnector | None = Field(
+        default=None,
+        description="Modes of Debezium's connector (`debezium-json`). Required if the messages have no schema, because "
+        "the form of their values depends on them.",
     )
     start: KafkaStartAt = Field(
         default="earliest",
@@ -135,8 +191,8 @@ class KafkaSourceConfig(Model):
     )
     time_zone: str = Field(
         default="+00:00",
-        description="UTC offset of the JVM of the Canal server. The offset must be fixed: a zone with summer time is "
-        "ambiguous.",
+        description="UTC offset of times without a zone in TIMESTAMP columns: of the Canal server's JVM "
+        "(`canal-json`), or of the rows (`json`). The offset must be fixed: a zone with summer time is ambiguous.",
     )
     properties: dict[Text, Annotated[str, BeforeValidator(setting)]] = Field(
         default_factory=dict,
@@ -165,6 +221,12 @@ class KafkaSourceConfig(Model):
     @classmethod
     def _fixed_offset(cls, value: str) -> str:
         return fixed_offset(value)
+
+    @model_validator(mode="after")
+    def _of_debezium(self) -> KafkaSourceConfig:
+        if self.connector is not None and self.format != "debezium-json":
+            raise CrossFieldError("connector", "is used only with `format: debezium-json`")
+        return self
 
     @model_validator(mode="after")
     def _whole_offsets(self) -> KafkaSourceConfig:

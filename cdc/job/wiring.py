@@ -121,7 +121,15 @@ def _mapping(channel: ChannelConfig, config: Config) -> Mapping:
     target = parse_table(channel.target).plain
     key, exclude = channel.key or (), channel.exclude or ()
     changes = (channel.schema_changes or config.schema_changes).policy
-    return Mapping(channel.source, target, key, channel.columns, channel.filter, options, exclude, changes)
+    return Mapping(channel.source, target, key, channel.columns, _filter_of(channel), options, exclude, changes)
+
+
+def _filter_of(channel: ChannelConfig) -> str | None:
+    """Return the condition of rows that stay: `filter`, and not `delete_when`."""
+    if channel.delete_when is None:
+        return channel.filter
+    stays = f"NOT coalesce(({channel.delete_when}), false)"
+    return stays if channel.filter is None else f"({channel.filter}) AND {stays}"
 
 
 def _sink(config: Config, limit: TimeLimit | None) -> Sink:
@@ -199,7 +207,7 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
     if isinstance(source, CanalSourceConfig):
         return _canal(source, routes, window_bytes)
     if isinstance(source, KafkaSourceConfig):
-        return _kafka(source, config.name, routes, window_bytes)
+        return _kafka(config, source, routes, window_bytes)
     endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
@@ -226,9 +234,9 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
 
 
 def _kafka(
-    source: KafkaSourceConfig, name: str, routes: Routes, window_bytes: int
+    config: Config, source: KafkaSourceConfig, routes: Routes, window_bytes: int
 ) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
-    parts = kafka_parts(source, name, routes)
+    parts = kafka_parts(config, source, routes)
 
     def receiver(run: RunIdentity, resume: Resume | None, acknowledged: AcknowledgedStatements) -> Receiver:
         return parts.receiver(resume or Resume(), acknowledged, window_bytes)
@@ -236,8 +244,10 @@ def _kafka(
     return receiver, lambda run: parts.first_position()
 
 
-def kafka_parts(source: KafkaSourceConfig, name: str, routes: Routes) -> KafkaParts:
-    """Return what a Kafka job consists of. Raises: ConfigError - the client library is not installed."""
+def kafka_parts(config: Config, source: KafkaSourceConfig, routes: Routes) -> KafkaParts:
+    """Return what a Kafka job consists of. Raises: ConfigError - the client library is not installed; a type or a path
+    of a channel is not valid.
+    """
     try:
         from cdc.job.kafka_wiring import KafkaParts
     except ModuleNotFoundError as error:
@@ -245,7 +255,7 @@ def kafka_parts(source: KafkaSourceConfig, name: str, routes: Routes) -> KafkaPa
             f"A Kafka source needs the package confluent-kafka: {error}.",
             hint="Install it with `pip install 'spark-binlog-load[kafka]'`.",
         ) from error
-    return KafkaParts(source, name, routes)
+    return KafkaParts(config.name, source, config.channels, routes)
 
 
 def _canal(

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 
 import pytest
 import requests
 from confluent_kafka import Consumer, TopicPartition
 
-from cdc.demo import proof
-from cdc.demo.local_servers import free_port
-from cdc.demo.process import JobProcess
+from tests.support.kafka_jobs import PARTITIONS, Job, ends_of, is_caught_up
 from tests.support.receiving import until
 from tests.support.seeds import seed_of
 
-ROOT = Path(__file__).parents[2]
-PARTITIONS = 3
-JOB = """\
-name: by-kafka
-source:
-  type: kafka
-  brokers: ["{broker}"]
-  topics: ["{topic}"]
-  format: canal-json
-  group_id: {topic}
-  {more}
-sink: {{type: delta, path: ./warehouse}}
-channels: [{{source: shop.orders, target: ods.orders}}]
-commit: {{interval: 300ms}}
-status: {{port: {port}}}
-"""
+SOURCE = "format: canal-json\ngroup_id: {topic}\n"
 TYPES = {"id": "bigint", "note": "varchar(100)", "amount": "decimal(10,2)"}
 
 
@@ -87,28 +66,6 @@ class Shop:
         assert self._producer.flush(60) == 0
 
 
-class Job:
-    """The job file, the command ``cdc`` and the driver."""
-
-    def __init__(self, folder, broker, topic, more=""):
-        self.folder, self.port = folder, free_port()
-        self.file = folder / "job.yaml"
-        self.file.write_text(JOB.format(broker=broker.address, topic=topic, more=more, port=self.port))
-        self.process = JobProcess(self.file, home=folder / "home", port=self.port)
-
-    def cdc(self, *words, code=0):
-        environment = {**os.environ, "CDC_HOME": str(self.folder / "home"), "NO_COLOR": "1", "COLUMNS": "200"}
-        command = [sys.executable, "-m", "cdc.cli.main", *map(str, words)]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def table(self):
-        found = proof.read_delta(self.folder / "warehouse/ods/orders").to_pylist()
-        assert len({one["id"] for one in found}) == len(found)
-        return {one["id"]: (one["note"], float(one["amount"])) for one in found}
-
-
 @pytest.fixture
 def start(kafka, topic, tmp_path):
     """Create the topic, and a job that is killed at the end."""
@@ -116,7 +73,7 @@ def start(kafka, topic, tmp_path):
 
     def start(more=""):
         kafka.create(topic, PARTITIONS)
-        job = Job(tmp_path, kafka, topic, more)
+        job = Job(tmp_path, kafka, topic, SOURCE.format(topic=topic) + more)
         jobs.append(job)
         return job
 
@@ -125,25 +82,12 @@ def start(kafka, topic, tmp_path):
         job.process.__exit__()
 
 
-def is_caught_up(ends):
-    """Return a condition on the status: everything up to ``ends`` is committed."""
-
-    def reached(status):
-        found = {one["partition"]: one["next_offset"] for one in status["partitions"]}
-        return found == ends and status["lag_seconds"] == 0
-
-    return reached
-
-
 def expected(rows):
     return {key: (one["note"], float(one["amount"])) for key, one in rows.items()}
 
 
-def ends_of(kafka, topic):
-    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "ends"})
-    found = {number: consumer.get_watermark_offsets(TopicPartition(topic, number))[1] for number in range(PARTITIONS)}
-    consumer.close()
-    return found
+def table_of(job):
+    return {key: (note, float(amount)) for key, (note, amount) in job.table("note", "amount").items()}
 
 
 def test_kafka_job_equals_the_model_after_kills_and_pauses_at_ddl(kafka, topic, start):
@@ -160,7 +104,7 @@ def test_kafka_job_equals_the_model_after_kills_and_pauses_at_ddl(kafka, topic, 
         job.process.start()
         job.process.wait_for("a run", lambda status: status["state"] == "RUNNING", 240)
     status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
-    assert job.table() == expected(shop.rows) and len(shop.rows) > 100
+    assert table_of(job) == expected(shop.rows) and len(shop.rows) > 100
     assert {one["lag_messages"] for one in status["partitions"]} == {0}
     assert {one["behind_seconds"] for one in status["partitions"]} == {0.0}
     metrics = requests.get(f"http://127.0.0.1:{job.port}/metrics", timeout=30).text
@@ -172,7 +116,7 @@ def test_kafka_job_equals_the_model_after_kills_and_pauses_at_ddl(kafka, topic, 
     kafka.send(topic, message("ALTER", None, isDdl=True, sql=sql), message("INSERT", [row], types=wide))
     status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 120)
     assert "orders" in status["reason"] and "cdc resume by-kafka" in status["hint"]
-    assert job.table() == expected(shop.rows)
+    assert table_of(job) == expected(shop.rows)
 
 
 def test_kafka_job_with_transactions_ends_at_stop_at(kafka, topic, start):
@@ -192,7 +136,7 @@ def test_kafka_job_with_transactions_ends_at_stop_at(kafka, topic, start):
     kafka.send(topic, None, partition=1)  # a tombstone is no row
     job.process.start()
     assert job.process.wait(240) == 0
-    assert job.table() == {key: ("n", 1.5) for number in (0, 2, 4) for key in range(10 * number, 10 * number + 10)}
+    assert table_of(job) == {key: ("n", 1.5) for number in (0, 2, 4) for key in range(10 * number, 10 * number + 10)}
     found = json.loads(job.cdc("status", "by-kafka", "--output", "json"))
     assert found["state"] == "DONE"
     partitions = found["position"]["topics"][topic]["partitions"]
@@ -215,4 +159,4 @@ def test_kafka_job_reports_offsets_to_its_group(kafka, topic, start):
     group = Consumer({"bootstrap.servers": kafka.address, "group.id": topic})
     until(lambda: group.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1)
     group.close()
-    assert job.table() == {1: ("a", 1.0)}
+    assert table_of(job) == {1: ("a", 1.0)}

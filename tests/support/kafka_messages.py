@@ -9,7 +9,8 @@ import numpy as np
 
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import TableSchema
-from cdc.sources.kafka.formats.base import Decoded
+from cdc.sources.kafka.formats.base import Decoded, topic_table
+from cdc.sources.kafka.formats.fields import parse_path
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 
 
@@ -50,7 +51,9 @@ class MappedTables:
         only: tuple[str, ...] = (),
         columns: tuple[str, ...] = (),
         key: tuple[str, ...] = (),
+        paths: dict[str, str] | None = None,
     ) -> None:
+        self._paths = {name: parse_path(path) for name, path in (paths or {}).items()}
         self._schemas = {(schema.database, schema.table): schema for schema in schemas}
         self._only, self._columns, self._key = only, columns, key
         self.omitted: list[str] = []
@@ -70,6 +73,12 @@ class MappedTables:
 
     def schema(self, database: str, table: str) -> TableSchema | None:
         return self._schemas.get((database, table))
+
+    def table_of(self, topic: str) -> tuple[str, str]:
+        return topic_table(topic)
+
+    def paths(self, database: str, table: str) -> dict[str, tuple[str, ...]]:
+        return self._paths
 
 
 def rows_of(decoded: Decoded) -> list[dict[str, Any]]:

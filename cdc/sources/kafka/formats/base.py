@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,7 @@ class DecodedRows:
     (bool). ``message`` and ``key_change`` have one value per row.
     """
 
-    schema: TableSchema  # as the messages describe it, or as the job file or MySQL does
+    schema: TableSchema  # as the messages describe it, or as the job file does
     rows: pa.RecordBatch
     message: NDArray[np.int32]  # number of the row's message in its block, not decreasing
     key_change: NDArray[np.bool_]  # the row is one half of an update that changed the key: a delete and an upsert
@@ -61,7 +62,13 @@ class KafkaTables(TableFilter, Protocol):
     """Selects tables and their columns, and knows their types if the messages do not have them."""
 
     def schema(self, database: str, table: str) -> TableSchema | None:
-        """Return the table from the job file or from MySQL; None: only the messages describe it."""
+        """Return the table as the job file describes it; None: only the messages describe it."""
+
+    def table_of(self, topic: str) -> tuple[str, str]:
+        """Return the database and table of a topic of plain rows."""
+
+    def paths(self, database: str, table: str) -> Mapping[str, tuple[str, ...]]:
+        """Return the paths of columns of plain rows. A column without one is at the top level under its name."""
 
 
 class Format(Protocol):

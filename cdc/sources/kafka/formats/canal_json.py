@@ -156,16 +156,16 @@ class CanalJson:
             if not layout:
                 raise SchemaMismatch(
                     "The messages have no types in `mysqlType`, and the table's types are not known.",
-                    hint="Set `source.mysql` to read the types from the server, or send `mysqlType` in every message.",
+                    hint="Let the producer send `mysqlType` in every message, as Canal does.",
                 )
-            return schema_of(database, table, layout)
+            return _described(database, table, layout)
         names = {column.name.casefold() for column in layout}
         read = sorted(column.name for column in needed_columns(known, self._tables.reads(known)))
         missing = [name for name in read if name.casefold() not in names]
         if missing and names < {column.name.casefold() for column in known.columns}:
             raise _not_full(missing[0])
         # rows with other types are a change of the table, which the receiver sees by their schema
-        return known if mismatches(known, layout, read) is None else schema_of(database, table, layout)
+        return known if mismatches(known, layout, read) is None else _described(database, table, layout)
 
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
@@ -270,6 +270,14 @@ def _layout_of(schema: TableSchema) -> Layout:
         LayoutColumn(index, column.name, column.type, column.name in schema.key)
         for index, column in enumerate(schema.columns)
     )
+
+
+def _described(database: str, table: str, layout: Layout) -> TableSchema:
+    try:
+        return schema_of(database, table, layout)
+    except SchemaMismatch as error:
+        error.hint = "Remove the column from the messages with a field filter of Canal."
+        raise
 
 
 def _parser(parse: CanalParser) -> Parser:

@@ -21,7 +21,7 @@ from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
-from cdc.sources.kafka.formats.debezium_types import column_of_field, debezium_plan
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes, column_of_field, debezium_plan
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     ONE,
@@ -47,8 +47,10 @@ _CREATE, _READ, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE = range(6)
 class DebeziumJson:
     """Decodes Debezium's change events. Implements ``Format``."""
 
-    def __init__(self, tables: KafkaTables) -> None:
+    def __init__(self, tables: KafkaTables, *, modes: DebeziumModes | None = None) -> None:
+        """``modes``: of the connector, for messages without a schema; None: such messages are refused."""
         self._tables = tables
+        self._modes = modes
         self._reader = RowReader()
 
     @property
@@ -80,6 +82,26 @@ class DebeziumJson:
             tuple(sorted(statements, key=lambda each: each.message)),
             _source_times(block, envelope, source),
         )
+
+    def columns_with_default(self, block: MessageBlock) -> tuple[str, ...] | None:
+        """Return the columns in which a NULL may arrive as the default, from the first mapped message that has rows.
+
+        None: that message has no schema. (): no such column, or no such message.
+        """
+        envelope = _envelopes(block, {})
+        source = slice_objects(
+            block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
+        )
+        ops = words_of(envelope[_OP], _OPS)
+        for row in np.flatnonzero((ops >= _CREATE) & (ops <= _DELETE)).tolist():
+            try:
+                names = (str(source[_DB].value(row)), str(source[_TABLE].value(row)))
+                fields = _fields(envelope[_SCHEMA].value(row))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # ``decode`` reports the fault
+            if self._tables.maps(*names):
+                return None if fields is None else tuple(name for name, each in fields.items() if _has_default(each))
+        return ()
 
     def _tables_of(
         self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: dict[int, str]
@@ -124,8 +146,10 @@ class DebeziumJson:
         """Return how the rows of a table and schema are read; None if the job omits the table."""
         try:
             schema = self._tables.schema(database, table)
+            if fields is None and (schema is None or self._modes is None):
+                raise _no_schema()
             if schema is None:
-                schema = _schema_of(database, table, fields, key)
+                schema = _schema_of(database, table, fields or {}, key)
             reads = self._tables.reads(schema)
             columns = []
             for column in needed_columns(schema, reads):
@@ -136,7 +160,7 @@ class DebeziumJson:
                         hint="Do not exclude the column in Debezium, or remove it from the mapping.",
                         column=column.name,
                     )
-                columns.append(debezium_plan(column, schema, field))
+                columns.append(debezium_plan(column, schema, field, self._modes))
             return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
         except CdcError as error:
             error.context.setdefault("table", f"{database}.{table}")
@@ -244,12 +268,19 @@ def _key_fields(block: MessageBlock, message: int) -> tuple[str, ...]:
         return ()
 
 
-def _schema_of(database: str, table: str, fields: Mapping[str, Any] | None, key: tuple[str, ...]) -> TableSchema:
-    if fields is None:
-        raise SchemaMismatch(
-            "The messages have no schema, and without one their times and decimals have no known unit.",
-            hint="Set `source.mysql` to read the types from the server, or schemas.enable=true in the JSON converter.",
-        )
+def _has_default(field: Mapping[str, Any]) -> bool:
+    return bool(field.get("optional")) and field.get("default") is not None
+
+
+def _no_schema() -> SchemaMismatch:
+    return SchemaMismatch(
+        "The messages have no schema, so the units and forms of their values are not known.",
+        hint="Set schemas.enable=true in the JSON converter. Or set `fields` of the channel to the types of MySQL, and "
+        "`source.connector` to the modes of Debezium's connector.",
+    )
+
+
+def _schema_of(database: str, table: str, fields: Mapping[str, Any], key: tuple[str, ...]) -> TableSchema:
     name = table_text(database, table)
     columns = tuple(_column(field, name, column in key) for column, field in fields.items())
     return TableSchema(database, table, columns, key)

@@ -1,8 +1,7 @@
 """Values of Debezium's MySQL connector: types from its schemas, and a parser for each column.
 
 With a schema in the message, names such as ``io.debezium.time.MicroTimestamp`` decide how a value is read. Without one,
-the column's type in MySQL decides, with Debezium's default settings (``decimal.handling.mode=precise``,
-``time.precision.mode=adaptive_time_microseconds``, ``binary.handling.mode=bytes``).
+the column's type in MySQL and the modes that the job file declares decide.
 
 Source: Debezium documentation, "Data type mappings" of the MySQL connector; golden messages of Debezium 3.6.1.
 """
@@ -10,7 +9,8 @@ Source: Debezium documentation, "Data type mappings" of the MySQL connector; gol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -57,10 +57,21 @@ _INTEGERS = {Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.MEDIUMINT: 24, Kind.INT: 3
 _LARGEST_MS = 253_402_300_800_000  # the year 10000
 
 
+@dataclass(frozen=True, slots=True)
+class DebeziumModes:
+    """Modes of the connector, for messages without a schema.
+
+    Others have one supported form: ``time.precision.mode=adaptive_time_microseconds``, and base64 of binary values.
+    """
+
+    decimals: Literal["precise", "string"] = "precise"  # decimal.handling.mode
+
+
 def column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Column:
     """Return the column of a field of a Connect schema. Raises: SchemaMismatch - its values cannot be read exactly.
 
-    The schema does not have the exact MySQL type: a BIGINT UNSIGNED arrives as int64, a CHAR as string.
+    The schema does not have the exact MySQL type: a CHAR arrives as string, a BIGINT UNSIGNED as int64, unless the
+    connector adds the type (``column.propagate.source.type``).
     """
     name, kind_name, base = str(field["field"]), str(field.get("name") or ""), str(field.get("type"))
     given = field.get("parameters") or {}
@@ -94,8 +105,9 @@ def column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Colum
             column=name,
         )
     kind, type_text = _PLAIN[base]
-    return Column(name, kind, type_text, nullable=nullable, length=1 if kind is Kind.BIT else 0,
-                  charset="utf8mb4" if kind is Kind.TEXT else "")  # fmt: skip
+    unsigned = kind is Kind.BIGINT and "UNSIGNED" in str(given.get("__debezium.source.column.type", "")).upper()
+    return Column(name, kind, f"{type_text} unsigned" if unsigned else type_text, unsigned=unsigned, nullable=nullable,
+                  length=1 if kind is Kind.BIT else 0, charset="utf8mb4" if kind is Kind.TEXT else "")  # fmt: skip
 
 
 def _labels(allowed: str) -> tuple[str, ...]:
@@ -103,8 +115,10 @@ def _labels(allowed: str) -> tuple[str, ...]:
     return tuple(label.replace("\0", ",") for label in allowed.replace("\\,", "\0").split(","))
 
 
-def debezium_plan(column: Column, schema: TableSchema, field: Mapping[str, Any] | None) -> ColumnPlan:
-    """Return how a column is read. ``field``: its Connect schema, None if the messages have none.
+def debezium_plan(
+    column: Column, schema: TableSchema, field: Mapping[str, Any] | None, modes: DebeziumModes | None
+) -> ColumnPlan:
+    """Return how a column is read. ``field``: its Connect schema; None: the messages have none, so ``modes`` decide.
 
     Raises: SchemaMismatch - its values cannot be read exactly.
     """
@@ -112,6 +126,8 @@ def debezium_plan(column: Column, schema: TableSchema, field: Mapping[str, Any] 
     name, base = (str(field.get("name") or ""), str(field.get("type"))) if field is not None else ("", "")
     if field is not None:
         _check_field(column, schema, field)
+    elif kind is Kind.DECIMAL and modes is not None and modes.decimals == "string":
+        base = "string"
     if kind in _INTEGERS:
         return ColumnPlan(column, _integers(column), (NUMBER, TRUE, FALSE) if kind is Kind.TINYINT else (NUMBER,))
     if kind is Kind.BIT:

@@ -1,4 +1,4 @@
-"""The columns of plain rows: ``fields`` and ``paths`` of the job file."""
+"""Columns that the job file describes: ``fields`` and ``paths``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cdc.errors import ConfigError, SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.table_names import table_text
 from cdc.sources.canal.layout import LayoutColumn, column_of
 
 _NOT_NULL = re.compile(r"\s+NOT\s+NULL\s*$", re.I)
@@ -22,6 +23,7 @@ _SPARK = {  # Spark SQL's types by name, and MySQL's types with the same values
     "timestamp_ltz": "timestamp(6)",
     "timestamp_ntz": "datetime(6)",
 }
+_MYSQL = re.compile(r"[a-z ]+(\(.*\)[a-z ]*)?", re.I)  # the rules of Canal ignore what follows a type's name
 _ALLOWED = (
     Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.DATETIME,
     Kind.TIMESTAMP, Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.BLOB,
@@ -34,14 +36,8 @@ def schema_of_fields(database: str, table: str, fields: Mapping[str, str], key: 
 
     Raises: ConfigError - a type is unknown, or a key column is not in ``fields``.
     """
-    columns = tuple(_column(f"{database}.{table}".lstrip("."), name, text) for name, text in fields.items())
-    missing = [name for name in key if name not in fields]
-    if missing:
-        raise ConfigError(
-            f"The key column {missing[0]} is not in `fields`.",
-            hint="Add it to `fields` with its type.",
-            table=f"{database}.{table}".lstrip("."),
-        )
+    columns = tuple(_column(table_text(database, table), name, text) for name, text in fields.items())
+    _check_key(database, table, fields, key)
     return TableSchema(database, table, columns, tuple(key))
 
 
@@ -59,6 +55,38 @@ def _column(table: str, name: str, text: str) -> Column:
             table=table,
         )
     return replace(column, type=text.strip(), nullable=bare == text.strip())
+
+
+def schema_of_types(database: str, table: str, types: Mapping[str, str], key: Collection[str]) -> TableSchema:
+    """Return the table of MySQL types by name, as SHOW CREATE TABLE prints them, each with an optional NOT NULL.
+
+    Raises: ConfigError - a type is unknown, or a key column is not in ``types``.
+    """
+    columns = []
+    for name, text in types.items():
+        bare = _NOT_NULL.sub("", text.strip())
+        try:
+            column = column_of(database, table, LayoutColumn(0, name, bare if _MYSQL.fullmatch(bare) else "", False))
+        except SchemaMismatch:
+            raise ConfigError(
+                f"The type {text!r} of field {name} is not a type of MySQL.",
+                hint="Write the type as SHOW CREATE TABLE prints it, such as BIGINT UNSIGNED, DECIMAL(10,2) or "
+                "DATETIME(6): Debezium's values depend on it.",
+                table=table_text(database, table),
+            ) from None
+        columns.append(replace(column, nullable=bare == text.strip()))
+    _check_key(database, table, types, key)
+    return TableSchema(database, table, tuple(columns), tuple(key))
+
+
+def _check_key(database: str, table: str, fields: Mapping[str, str], key: Collection[str]) -> None:
+    missing = [name for name in key if name not in fields]
+    if missing:
+        raise ConfigError(
+            f"The key column {missing[0]} is not in `fields`.",
+            hint="Add it to `fields` with its type.",
+            table=table_text(database, table),
+        )
 
 
 def parse_path(text: str) -> tuple[str, ...]:

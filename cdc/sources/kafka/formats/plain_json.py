@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, topic_table
-from cdc.sources.kafka.formats.fields import parse_path
+from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     ONE,
@@ -30,20 +29,12 @@ Path = tuple[str, ...]
 
 
 class PlainJson:
-    """Decodes JSON objects. Implements ``Format``. The topic names the table, see ``topic_table``."""
+    """Decodes JSON objects. Implements ``Format``. The topic decides the table."""
 
-    def __init__(
-        self, tables: KafkaTables, *, paths: Mapping[str, Mapping[str, str]] | None = None, zone_us: int = 0
-    ) -> None:
-        """``paths``: by topic, the paths of columns; the default is the column's name at the top level.
-
-        ``zone_us``: how far moments without a zone are ahead of UTC, for TIMESTAMP columns. Raises: ConfigError.
-        """
+    def __init__(self, tables: KafkaTables, *, zone_us: int = 0) -> None:
+        """``zone_us``: how far moments without a zone are ahead of UTC, for TIMESTAMP columns."""
         self._tables = tables
         self._zone_us = zone_us
-        self._paths = {
-            topic: {name: parse_path(path) for name, path in each.items()} for topic, each in (paths or {}).items()
-        }
         self._reader = RowReader()
 
     @property
@@ -67,7 +58,7 @@ class PlainJson:
         )
 
     def _read(self, block: MessageBlock, plan: TablePlan, faults: dict[int, str]) -> DecodedRows | None:
-        chosen = self._paths.get(block.topic, {})
+        chosen = self._tables.paths(plan.schema.database, plan.schema.table)
         paths = [chosen.get(name, (name,)) for name in plan.names]
         present = np.flatnonzero(block.value_size >= 0)
         rows = _sliced(block, block.value_at, block.value_size, present, paths, faults, "")
@@ -91,7 +82,7 @@ def table_plan(tables: KafkaTables, topic: str, zone_us: int) -> TablePlan | Non
 
     Raises: ConfigError - its columns are not known.
     """
-    database, table = topic_table(topic)
+    database, table = tables.table_of(topic)
     if not tables.maps(database, table):
         return None
     schema = tables.schema(database, table)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cdc.errors import ConfigError
 from cdc.sources.kafka.formats.base import Format, KafkaTables
 from cdc.sources.kafka.formats.canal_json import CanalJson
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from cdc.sources.kafka.formats.plain_json import PlainJson
 
 FORMATS = ("canal-json", "debezium-json", "json")
@@ -18,18 +17,18 @@ def create_format(
     *,
     tables: KafkaTables,
     zone_us: int = 0,
-    paths: Mapping[str, Mapping[str, str]] | None = None,
+    modes: DebeziumModes | None = None,
 ) -> Format:
     """Return a format by its name in the job file.
 
     ``zone_us``: microseconds by which moments without a zone are ahead of UTC: of the Canal server's JVM, or of plain
-    rows. ``paths``: of plain rows, by topic and column. Raises: ConfigError - there is no such format, or a path is
-    not valid.
+    rows. ``modes``: of Debezium's connector, for messages without a schema.
+    Raises: ConfigError - there is no such format.
     """
     if name == "canal-json":
         return CanalJson(tables, zone_us=zone_us)
     if name == "debezium-json":
-        return DebeziumJson(tables)
+        return DebeziumJson(tables, modes=modes)
     if name == "json":
-        return PlainJson(tables, paths=paths, zone_us=zone_us)
+        return PlainJson(tables, zone_us=zone_us)
     raise ConfigError(f"The format {name!r} is not known.", hint=f"Use one of: {', '.join(FORMATS)}.", format=name)

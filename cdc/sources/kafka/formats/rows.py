@@ -98,6 +98,8 @@ class RowReader:
                 raise lacks_column(plan.schema.name, each.column.name, at)
             is_key = each.column.name.casefold() in plan.key
             try:
+                if not (is_key or each.column.nullable):
+                    _reject_nulls((texts.lengths < 0) & ~deleted & ~bad, each.column.name, message, bad, faults)
                 arrays.append(self._column(each, texts, message, bad, faults, plan.schema.name, is_key))
             except UnsupportedRowFormat as error:
                 row = error.context.pop("row", 0)
@@ -171,6 +173,13 @@ def lacks_column(table: str, column: str, at: str) -> UnsupportedRowFormat:
         column=column,
         at=at,
     )
+
+
+def _reject_nulls(
+    rows: NDArray[np.bool_], name: str, message: NDArray[np.int32], bad: NDArray[np.bool_], faults: dict[int, str]
+) -> None:
+    if rows.any():
+        _reject(rows, message, bad, faults, lambda _: f"column {name} is NOT NULL, but it is null or absent")
 
 
 def _reject(

@@ -70,3 +70,47 @@ def test_kafka_topics_need_names_with_one_star(tmp_path):
 def test_kafka_secrets_of_properties_are_masked(tmp_path):
     more = ", properties: {sasl.username: cdc, sasl.password: s3cret, ssl.key.pem: keytext, ssl.ca.location: /ca.pem}"
     assert {*source_of(tmp_path, more).secrets()} == {"s3cret", "keytext"}
+
+
+MODES = (
+    ", connector: {decimal_handling_mode: precise, time_precision_mode: adaptive_time_microseconds, "
+    "binary_handling_mode: bytes}"
+)
+
+
+def job_of(source_format, channel, more=""):
+    source = SOURCE.replace("canal-json", source_format)
+    return (JOB % (source + more)).replace("ods.orders}", f"ods.orders, {channel}}}")
+
+
+def test_kafka_formats_take_their_keys(tmp_path):
+    rows = 'topic: o, fields: {id: BIGINT}, paths: {id: $.a.id}, delete_when: "id < 0", key: [id]'
+    channel = load_config(write_job(tmp_path, job_of("json", rows))).channels[0]
+    assert (channel.topic, channel.fields, channel.paths) == ("o", {"id": "BIGINT"}, {"id": "$.a.id"})
+    text = job_of("debezium-json", "fields: {id: BIGINT}", MODES)
+    source = load_config(write_job(tmp_path, text)).source
+    assert source.connector.decimal_handling_mode == "precise"
+
+
+@pytest.mark.parametrize(
+    ("source_format", "channel", "more", "expected"),
+    [
+        ("canal-json", "fields: {id: BIGINT}", "", "`fields` of shop.orders is used only with"),
+        ("debezium-json", "topic: o", "", "`topic` of shop.orders is used only with"),
+        ("debezium-json", "delete_when: x", "", "`delete_when` of shop.orders is used only with"),
+        ("json", "key: [id]", "", "shop.orders needs `fields`"),
+        ("json", "fields: {id: INT}", MODES, "source.connector"),
+        ("debezium-json", "key: [id]", ", connector: {}", "source.connector.decimal_handling_mode"),
+        ("debezium-json", "key: [id]", MODES.replace("precise", "double"), "source.connector"),
+        ("debezium-json", "key: [id]", MODES.replace("_microseconds", ""), "source.connector"),
+        ("debezium-json", "key: [id]", MODES.replace("bytes", "hex"), "source.connector"),
+    ],
+)
+def test_kafka_formats_refuse_other_keys(tmp_path, source_format, channel, more, expected):
+    assert any(expected in issue for issue in issues_of(tmp_path, job_of(source_format, channel, more)))
+
+
+def test_other_sources_refuse_the_keys_of_rows(tmp_path):
+    text = JOB % "type: binlog, host: h, username: u, password: p"
+    found = issues_of(tmp_path, text.replace("ods.orders}", "ods.orders, fields: {id: INT}}"))
+    assert any("`fields` of shop.orders" in issue for issue in found)

@@ -16,6 +16,7 @@ from cdc.errors import SchemaMismatch, UnsupportedRowFormat
 from cdc.model.schema import DELETED, Kind
 from cdc.sources.canal.layout import LayoutColumn, schema_of
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from tests.support.kafka_messages import MappedTables, block_of, rows_of
 
 GOLDEN = Path(__file__).parents[5] / "data/kafka/debezium.jsonl"
@@ -45,6 +46,7 @@ def table_of(types, table="t", key=("id",)):
     return schema_of("s", table, layout)
 
 
+MODES = DebeziumModes()
 KNOWN = (table_of(TYPES), table_of({"a": "int", "b": "varchar(9)"}, "n", key=()))
 
 
@@ -53,9 +55,11 @@ def golden(topic=None, schemas=False):
     return [line for line in lines if "topic" in line and line["schemas"] is schemas and topic in (None, line["topic"])]
 
 
-def decoded(lines, known=KNOWN, **options):
+def decoded(lines, known=KNOWN, modes=MODES, **options):
     tables = MappedTables(schemas=known, **options)
-    return DebeziumJson(tables).decode(block_of([each["value"] for each in lines], [each["key"] for each in lines]))
+    return DebeziumJson(tables, modes=modes).decode(
+        block_of([each["value"] for each in lines], [each["key"] for each in lines])
+    )
 
 
 def change(op, before=None, after=None, **source):
@@ -248,10 +252,28 @@ def test_boolean_of_tinyint_one_and_wrapped_tombstone():
     assert [row["x"] for row in rows_of(found)] == [1, None] and not found.faults
 
 
-def test_messages_without_schema_and_known_types_raise():
-    with pytest.raises(SchemaMismatch, match="no schema") as caught:
-        decoded([change("c", after={"id": 1})], known=())
-    assert caught.value.context["table"] == "s.t"
+def test_messages_without_schema_raise_unless_types_and_modes_are_declared():
+    known = (table_of({"id": "int"}),)
+    for declared in ({"known": ()}, {"known": known, "modes": None}):
+        with pytest.raises(SchemaMismatch, match="no schema") as caught:
+            decoded([change("c", after={"id": 1})], **declared)
+        assert caught.value.context["table"] == "s.t" and "source.connector" in caught.value.hint
+    assert rows_of(decoded([change("c", after={"id": 1})], known=known))
+    assert rows_of(decoded([schema_message({"type": "int32"}, 1)], known=(), modes=None))
+
+
+def test_decimals_as_texts_are_read_if_the_mode_is_declared():
+    known = (table_of({"id": "int", "x": "decimal(10,2)"}),)
+    lines = [change("c", after={"id": 1, "x": "-12.5"})]
+    (row,) = rows_of(decoded(lines, known=known, modes=DebeziumModes("string")))
+    assert row["x"] == Decimal("-12.50")
+    assert decoded(lines, known=known).faults
+
+
+def test_unsigned_bigint_is_read_if_the_schema_has_its_type():
+    parameters = {"parameters": {"__debezium.source.column.type": "BIGINT UNSIGNED"}}
+    (row,) = rows_of(decoded([schema_message({"type": "int64", **parameters}, -1)], known=()))
+    assert row["x"] == 2**64 - 1
 
 
 def test_schema_change_in_a_block_gives_rows_per_layout():
@@ -266,5 +288,7 @@ def test_schema_change_in_a_block_gives_rows_per_layout():
 
 
 def test_format_can_be_pickled():
-    copy = pickle.loads(pickle.dumps(DebeziumJson(MappedTables(schemas=(table_of({"id": "int"}),)))))
+    copy = pickle.loads(
+        pickle.dumps(DebeziumJson(MappedTables(schemas=(table_of({"id": "int"}),)), modes=DebeziumModes()))
+    )
     assert rows_of(copy.decode(block_of([change("c", after={"id": 1})["value"]])))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.sources.kafka.formats.fields import parse_path, schema_of_fields
+from cdc.sources.kafka.formats.fields import parse_path, schema_of_fields, schema_of_types
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,20 @@ def test_schema_of_fields_key_must_be_a_field():
 
 def test_parse_path():
     assert parse_path("$.a.b") == ("a", "b") and parse_path("$['a.b']['c d'].é") == ("a.b", "c d", "é")
+
+
+@pytest.mark.parametrize("path", ["address", "$", "$.", "$.a[0]", "$..a", "$.a.*", "$['a", ""])
+def test_parse_path_other_text_raises(path):
+    with pytest.raises(ConfigError, match="path"):
+        parse_path(path)
+
+
+def test_schema_of_types_takes_the_types_of_mysql():
+    types = {"id": "bigint unsigned NOT NULL", "at": "DATETIME", "at6": "datetime(6)", "e": "enum('a','b')"}
+    found = schema_of_types("d", "t", types, ("id",))
+    assert [column.fsp for column in found.columns] == [0, 0, 6, 0] and found.columns[3].labels == ("a", "b")
+    assert found.columns[0].unsigned and not found.columns[0].nullable and found.columns[1].nullable
+    with pytest.raises(ConfigError, match="not a type of MySQL"):
+        schema_of_types("d", "t", {"at": "TIMESTAMP_NTZ"}, ())
+    with pytest.raises(ConfigError, match="key column x"):
+        schema_of_types("d", "t", types, ("x",))
