@@ -260,6 +260,7 @@ class JobStatus:
     position: Mapping[str, Any] | None = None  # of the newest COMMITTED checkpoint
     lag_seconds: float | None = None  # null: unknown, because no driver runs
     partitions: tuple[PartitionStatus, ...] = ()  # of the topics of a Kafka source, while a driver runs
+    bad_messages: int | None = None  # of a Kafka source: kept as files, see source.bad_rows; null: the job does not run
     split_transactions: int = 0
     window_bytes: int = 0  # rows that are read ahead or delivered, and not yet in a started Task
     window_limit_bytes: int = 0  # memory.window; 0: no driver runs

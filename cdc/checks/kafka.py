@@ -74,6 +74,7 @@ def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Fi
                 f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
                 f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
                 "Check that `source.format` is the format of the messages.",
+                fatal=parts.bad_messages() is None,
             )
 
 

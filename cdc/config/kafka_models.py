@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from cdc.config.fields import Address, Model, Text, filled, fixed_offset, setting, zone_us
+from cdc.config.fields import Address, Count, Model, PathText, Text, filled, fixed_offset, setting, zone_us
 from cdc.config.loader import CrossFieldError
 
 OWN_PROPERTIES = {  # librdkafka's properties that follow from keys of the job file, or on which exactness depends
@@ -135,6 +135,19 @@ class DebeziumConnector(Model):
     )
 
 
+class BadRows(Model):
+    """What happens to messages that cannot be decoded."""
+
+    max_messages: Count = Field(
+        description="Number of messages that may be kept. The next one stops the job. Messages whose files were "
+        "removed do not count."
+    )
+    path: PathText = Field(
+        description="Folder. Each message is a file `JOB/TOPIC/PARTITION-OFFSET.json` with the reason, and the key and "
+        "the value in base64."
+    )
+
+
 class KafkaSourceConfig(Model):
     """Topics of a Kafka cluster."""
 
@@ -189,6 +202,11 @@ class KafkaSourceConfig(Model):
         description="Messages that were deleted before the job read them: `pause`, or continue at the `earliest` "
         "available one.",
     )
+    bad_rows: BadRows | None = Field(
+        default=None,
+        description="Keep messages that cannot be decoded as files, and continue without their rows. Default: the "
+        "first one stops the job.",
+    )
     time_zone: str = Field(
         default="+00:00",
         description="UTC offset of times without a zone in TIMESTAMP columns: of the Canal server's JVM "
@@ -236,6 +254,11 @@ class KafkaSourceConfig(Model):
             if unknown := {*one.offsets} - {*self.topics}:
                 raise CrossFieldError(name, f"names {min(unknown)}, which is not in `topics`")
         return self
+
+    @property
+    def bad_folder(self) -> str | None:
+        """Absolute path of ``bad_rows.path``; None: not set."""
+        return None if self.bad_rows is None else self.located(self.bad_rows.path)
 
     @property
     def zone_us(self) -> int:

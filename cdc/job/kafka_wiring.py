@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cdc.api.models import Resume
 from cdc.config.kafka_models import KafkaGroup, KafkaOffsets, KafkaSourceConfig, KafkaTime
@@ -13,6 +14,7 @@ from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
+from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.batches import OrderRules
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
@@ -30,7 +32,7 @@ class KafkaParts:
 
     def __init__(self, name: str, source: KafkaSourceConfig, channels: Sequence[ChannelConfig], routes: Routes) -> None:
         """``name``: of the job. Raises: ConfigError - a type or a path of a channel is not valid."""
-        self._source = source
+        self._name, self._source = name, source
         self._routes = routes
         self._tables = TablesOfJob(source.format, channels, routes)
         self.settings = KafkaSettings(
@@ -51,10 +53,16 @@ class KafkaParts:
             self._routes,
             rules=OrderRules(source.one_partition_per_key, source.key_changes == "apply", moves_key_changes=True),
             accepted=Accepted(resume.accept_gap, resume.accept_server, source.lost_offsets == "earliest"),
+            bad=self.bad_messages(),
             acknowledged=acknowledged,
             stop_at=None if source.stop_at is None else self.last_position,
             window_bytes=window_bytes,
         )
+
+    def bad_messages(self) -> BadMessages | None:
+        """Return the keeper of messages that cannot be decoded; None: the first one stops the job."""
+        rules, folder = self._source.bad_rows, self._source.bad_folder
+        return None if rules is None or folder is None else BadMessages(Path(folder) / self._name, rules.max_messages)
 
     def decoder(self) -> Format:
         """Return a decoder of the messages."""

@@ -81,6 +81,7 @@ def build_status(
         position=_shown(position) if position else None,
         lag_seconds=progress.lag_s if progress and live.is_running else None,
         partitions=_partitions(progress) if progress and live.is_running else (),
+        bad_messages=progress.bad_messages if progress and live.is_running else None,
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,

@@ -1,7 +1,7 @@
 """Messages that cannot be decoded, kept as files, so that the job can continue without them.
 
-A file is named by topic, partition and offset, so a message that is read again replaces its own file. The number of files
-is the number of messages that the target lacks, and it is bounded.
+A file is named by topic, partition and offset, so a message that is read again replaces its own file. The number of
+files is the number of messages that the target lacks, and it is bounded.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class BadMessages:
     def open(self, position: KafkaPosition) -> None:
         """Count the files. Delete those of messages after ``position``: they are read again, and may be readable now.
 
+        Files of partitions that are not in the position are not deleted.
+
         Raises: ConfigError - the folder cannot be used.
         """
         offsets = position.offsets
         try:
             files = list(self._files())
             for path, topic, partition, offset in files:
-                if (known := offsets.get((topic, partition))) is None or offset >= known.next:
+                if (known := offsets.get((topic, partition))) is not None and offset >= known.next:
                     path.unlink()
             self.count = sum(1 for _ in self._files())
         except OSError as error:
@@ -54,8 +56,6 @@ class BadMessages:
 
         Raises: ConfigError - the file cannot be written.
         """
-        if self.count >= self.limit:
-            return False
         number = fault.message
         partition, offset = int(block.partition[number]), int(block.offset[number])
         folder = self.folder / block.topic
@@ -70,15 +70,17 @@ class BadMessages:
             "value": _base64(block, int(block.value_at[number]), int(block.value_size[number])),
         }
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             is_new = not path.exists()
+            if is_new and self.count >= self.limit:
+                return False
+            folder.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".part")
             with draft.open("w") as file:
                 json.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-            for each in (folder, self.folder):
+            for each in (folder, self.folder, self.folder.parent):
                 _sync(each)
         except OSError as error:
             raise self._unusable(error) from error

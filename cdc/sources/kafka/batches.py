@@ -18,6 +18,7 @@ from cdc.model.batch import Batch, Changes
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.model.schema import SEQUENCE
 from cdc.model.table_filter import TableFilter
+from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.block_parts import next_offsets, select
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Format
 from cdc.sources.kafka.key_partitions import KeyPartitions
@@ -27,8 +28,12 @@ from cdc.sources.kafka.stops import Stop
 
 _SEQUENCE_FIELD = pa.field(SEQUENCE, pa.int64(), nullable=False)
 _BAD_HINT = (
-    "Check that `source.format` is the format of the messages, and correct the producer. To continue after this "
-    "message, start a new job with `start: {offsets: ...}`."
+    "Check that `source.format` is the format of the messages, and correct the producer. To keep such messages in "
+    "files and continue, set `source.bad_rows`, then run `cdc resume NAME`."
+)
+_LIMIT_HINT = (
+    "The limit of {} kept messages (`source.bad_rows.max_messages`) is reached. Load the messages in {} in another way "
+    "and remove their files, or raise the limit. Then run `cdc resume NAME`."
 )
 
 
@@ -44,7 +49,15 @@ class OrderRules:
 class BatchMaker:
     """Makes Batches, and knows the position after the last one. Calls: the reading thread."""
 
-    def __init__(self, decoder: Format, table_filter: TableFilter, layouts: Layouts, rules: OrderRules) -> None:
+    def __init__(
+        self,
+        decoder: Format,
+        table_filter: TableFilter,
+        layouts: Layouts,
+        rules: OrderRules,
+        bad: BadMessages | None = None,
+    ) -> None:
+        """``bad``: keeps messages that cannot be decoded; None: the first one stops the job."""
         self.sequence = 0  # of the last row
         self.offsets: dict[Partition, PartitionOffset] = {}
         self.partition_counts: Mapping[str, int] = {}  # by topic
@@ -52,6 +65,7 @@ class BatchMaker:
         self._filter = table_filter
         self._layouts = layouts
         self._rules = rules
+        self._bad = bad
         self._keys: dict[str, KeyPartitions] = {}  # by topic
         self._tables: dict[str, int] = {}
         self.begin(KafkaPosition("", ()), KafkaPosition("", ()))
@@ -136,11 +150,16 @@ class BatchMaker:
 
     def _first_stop(self, block: MessageBlock, decoded: Decoded, stop: Stop | None) -> Stop | None:
         stops = [stop] if stop is not None else []
-        stops += [Stop(fault.message, _bad(block, fault)) for fault in decoded.faults[:1]]
         stops += self._layouts.stops(block, decoded, self._before)
         for rows in decoded.tables:
             stops += self._key_stops(block, rows)
-        return min(stops, key=lambda one: one.message, default=None)
+        first = min(stops, key=lambda one: one.message, default=None)
+        for fault in decoded.faults:
+            if first is not None and fault.message > first.message:
+                break
+            if self._bad is None or not self._bad.keep(block, fault):
+                return Stop(fault.message, _bad(block, fault, self._bad))
+        return first
 
     def _before(self, block: MessageBlock, message: int) -> KafkaPosition:
         """Return the position directly before a message, which names the message."""
@@ -232,12 +251,12 @@ def _located(error: CdcError, block: MessageBlock, message: int) -> CdcError:
     return error
 
 
-def _bad(block: MessageBlock, fault: Fault) -> DecodeError:
+def _bad(block: MessageBlock, fault: Fault, kept: BadMessages | None = None) -> DecodeError:
     at, size = int(block.value_at[fault.message]), int(block.value_size[fault.message])
     start = "null" if size < 0 else repr(block.data[at : at + min(size, 300)].tobytes())[2:-1]
     return DecodeError(
         f"A message cannot be loaded: {fault.reason.rstrip('.')}.",
-        hint=_BAD_HINT,
+        hint=_BAD_HINT if kept is None else _LIMIT_HINT.format(kept.limit, kept.folder),
         **_where(block, fault.message),
         begins=start,
     )

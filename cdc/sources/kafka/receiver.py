@@ -22,6 +22,7 @@ from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.sources.base import PartitionLag, ReceiverStatus
+from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
@@ -47,17 +48,21 @@ class KafkaReceiver:
         *,
         rules: OrderRules = OrderRules(),  # noqa: B008 - a frozen value
         accepted: Accepted = Accepted(),  # noqa: B008
+        bad: BadMessages | None = None,
         acknowledged: Mapping[Position, bool] | None = None,
         stop_at: Callable[[], KafkaPosition] | None = None,
         window_bytes: int = WINDOW_BYTES,
         timeout_s: float = TIMEOUT_S,
         refresh_s: float = REFRESH_S,
     ) -> None:
-        """``acknowledged``: DDL messages that a user accepted. ``stop_at``: returns the position at which to finish."""
-        self._settings, self._accepted, self._decoder = settings, accepted, decoder
+        """``bad``: keeps messages that cannot be decoded. ``acknowledged``: DDL messages that a user accepted.
+
+        ``stop_at``: returns the position at which to finish.
+        """
+        self._settings, self._accepted, self._decoder, self._bad = settings, accepted, decoder, bad
         self._history = SchemaHistory(table_filter, None)
         layouts = Layouts(self._history, table_filter, acknowledged or {})
-        self._maker = BatchMaker(decoder, table_filter, layouts, rules)
+        self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad)
         self._stop_at = stop_at
         self._stop: KafkaPosition | None = None  # the result of ``stop_at``
         self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
@@ -88,6 +93,8 @@ class KafkaReceiver:
     def _connect(self, start: KafkaPosition, schemas: tuple[TableSchema, ...], until: KafkaPosition | None) -> None:
         self._history.begin(schemas)
         self._handed = start
+        if self._bad is not None:
+            self._bad.open(start)
         self._stream = KafkaStream(
             self._settings,
             StreamStart(start, until, finishes=until is not None and until is self._stop),
@@ -150,6 +157,7 @@ class KafkaReceiver:
             warning=self._warning(stream),
             invalid_dates=self._invalid_dates(),
             partitions=_lag(stream),
+            bad_messages=self._bad.count if self._bad is not None else 0,
         )
 
     def _warning(self, stream: KafkaStream) -> CdcError | None:

@@ -7,6 +7,7 @@ import pytest
 from cdc.errors import CdcError, DdlStop, DecodeError, SourceActionRequired, UnsupportedRowFormat
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.model.schema import SEQUENCE
+from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.schema_history import SchemaHistory
@@ -19,11 +20,11 @@ def start(*partitions, topic="o"):
     return KafkaPosition.of("c", {topic: "id"}, offsets)
 
 
-def maker_of(*, rules=OrderRules(), acknowledged=None, decoder=None, partitions=(0, 1)):  # noqa: B008
+def maker_of(*, rules=OrderRules(), acknowledged=None, decoder=None, partitions=(0, 1), bad=None):  # noqa: B008
     history = SchemaHistory(Mapped("shop"), None)
     history.begin(())
     maker = BatchMaker(
-        decoder or RowsOfTests(), Mapped("shop"), Layouts(history, Mapped("shop"), acknowledged or {}), rules
+        decoder or RowsOfTests(), Mapped("shop"), Layouts(history, Mapped("shop"), acknowledged or {}), rules, bad
     )
     maker.begin(start(*partitions), start(*partitions))
     maker.partition_counts = {"o": len(partitions)}
@@ -145,3 +146,22 @@ def test_joined_partition_forgets_the_partitions_of_keys():
     maker.join("o", "id", 2, 0)
     batches, error = read(maker, block_of((2, 0, row(1))))
     assert error is None and ids(batches) == [1] and nexts(batches[0].last) == {0: 1, 1: 0, 2: 1}
+
+
+def test_bad_messages_are_kept_up_to_the_limit_and_the_others_continue(tmp_path):
+    bad = BadMessages(tmp_path, 2)
+    maker = maker_of(bad=bad)
+    block = block_of(
+        (0, 0, row(1)), (0, 1, "{"), (1, 0, row(2)), (1, 1, "{"), (0, 2, row(3)), (0, 3, "{"), (0, 4, row(4))
+    )
+    batches, error = read(maker, block)
+    assert ids(batches) == [1, 2, 3] and nexts(maker.position) == {0: 3, 1: 2} and bad.count == 2
+    assert isinstance(error, DecodeError) and error.context["offset"] == 3 and "max_messages" in error.hint
+
+
+def test_bad_message_after_a_stop_is_not_kept(tmp_path):
+    bad = BadMessages(tmp_path, 9)
+    maker = maker_of(bad=bad)
+    block = block_of((0, 0, "{"), (0, 1, json.dumps({"sql": "DROP TABLE orders"})), (0, 2, "{"))
+    _, error = read(maker, block)
+    assert isinstance(error, DdlStop) and bad.count == 1 and nexts(maker.position) == {0: 1, 1: 0}
