@@ -1,6 +1,7 @@
-"""The decoders of Kafka messages alone on one core, from messages in memory to Arrow batches.
+"""Kafka messages: from a broker to one buffer, and from messages in memory to Arrow batches.
 
-For comparison, Python's ``json`` parses the same messages, without a conversion of values.
+For comparison, confluent-kafka's ``consume`` reads the same messages as one object each, and Python's ``json`` parses
+them without a conversion of values.
 """
 
 from __future__ import annotations
@@ -8,23 +9,31 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from confluent_kafka import Consumer, TopicPartition
+from numpy.typing import NDArray
 
 from benchmarks.rig.measure import report
 from benchmarks.rig.suite import Case, Options
 from cdc.errors import CdcError
 from cdc.model.batch import RequiredColumns
+from cdc.model.kafka_position import PartitionOffset
 from cdc.model.schema import TableSchema
 from cdc.sources.canal.layout import LayoutColumn, schema_of
+from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.formats.canal_json import CanalJson
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from cdc.sources.kafka.messages import PADDING, MessageBlock
+from cdc.sources.kafka.reader import MESSAGES, MessageReader
+from tests.emulators.kafka import KafkaBroker, obtain_kafka
 
 _BLOCK_MESSAGES, _ROUNDS, _REPEATS, _LIBRARY_MESSAGES = 10_000, 30, 9, 10_000
 _GOAL = "400,000 rows/s, target 1,000,000"
@@ -141,4 +150,79 @@ def decode(_: Options) -> None:
     _measure("kafka.decode.debezium_json", DebeziumJson(_Orders(), modes=DebeziumModes()), _debezium)
 
 
-CASES = (Case("kafka.decode", decode, runs=1),)  # each figure is the median of nine
+class _Sums:
+    """What a reader has read: numbers, bytes and the sum of offsets."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = self.offsets = 0
+
+    def add(self, sizes: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """Add the messages of a block."""
+        self.messages += len(sizes)
+        self.bytes += int(sizes.sum())
+        self.offsets += int(offsets.sum())
+
+
+def _by_buffer(settings: KafkaSettings, count: int) -> _Sums:
+    sums = _Sums()
+    with Cluster(settings) as cluster:
+        reader = MessageReader(settings, cluster, 256 << 20)
+        reader.assign({(settings.topics[0], 0): PartitionOffset(0)})
+        while sums.messages < count:
+            for block in reader.read(0.1).blocks:
+                sums.add(block.value_size, block.offset)
+        reader.close()
+    return sums
+
+
+def _by_objects(settings: KafkaSettings, count: int) -> _Sums:
+    sums = _Sums()
+    consumer = Consumer({"bootstrap.servers": settings.brokers[0], "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(settings.topics[0], 0, 0)])
+    while sums.messages < count:
+        messages = consumer.consume(MESSAGES, 0.1)
+        values = [message.value() or b"" for message in messages]
+        joined = np.frombuffer(b"".join(values) + bytes(PADDING), np.uint8)
+        assert len(joined)
+        offsets = np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages))
+        sums.add(np.fromiter(map(len, values), np.int64, len(values)), offsets)
+    consumer.close()
+    return sums
+
+
+def read(options: Options) -> None:
+    """Measure reading from a broker on this machine. The rates are messages per second of this process's CPU time."""
+    count = options.rows
+    text = json.dumps(_canal(1), separators=(",", ":")).encode()
+    with tempfile.TemporaryDirectory() as folder, KafkaBroker(obtain_kafka(), Path(folder) / "kafka") as broker:
+        topic = broker.create("messages")
+        producer = broker.producer(linger_ms=50, compression_type="lz4", queue_buffering_max_messages=10**6)
+        for _ in range(count):
+            producer.produce(topic, text, partition=0)
+            producer.poll(0)
+        if producer.flush(120):
+            raise SystemExit("kafka.read: the messages could not be sent.")
+        settings = KafkaSettings((broker.address,), (topic,), "g")
+        spent: dict[str, list[float]] = {"buffer": [], "objects": []}
+        _by_buffer(settings, 1)  # compiles
+        for _ in range(3):
+            for name, way in (("buffer", _by_buffer), ("objects", _by_objects)):
+                began = time.process_time()
+                sums = way(settings, count)
+                spent[name].append((time.process_time() - began) / count)
+                if (sums.messages, sums.bytes, sums.offsets) != (count, count * len(text), count * (count - 1) // 2):
+                    raise SystemExit(f"kafka.read: {name} has read other messages.")
+    median = {name: statistics.median(each) for name, each in spent.items()}
+    report(
+        "kafka.read", 1 / median["buffer"], "messages/s", goal="1,000,000 messages/s, target 1,700,000",
+        checked="count, bytes, offsets", data={"messages": count, "bytes_per_message": len(text), "compression": "lz4"},
+        values=[round(1 / each, 1) for each in spent["buffer"]],
+        cpu_s_per_million=round(median["buffer"] * 1e6, 3),
+        baselines={"one object per message (confluent-kafka's consume)": round(1 / median["objects"])},
+    )  # fmt: skip
+
+
+CASES = (
+    Case("kafka.decode", decode, runs=1),  # each figure is the median of nine
+    Case("kafka.read", read, Options(rows=600_000), quick_rows=100_000, runs=1),  # the median of three
+)

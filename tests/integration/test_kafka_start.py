@@ -38,7 +38,7 @@ def test_start_words_give_numbers_also_for_empty_partitions(kafka, topic, ask):
 
 
 def test_start_at_a_time_is_the_first_message_after_it_or_the_end(kafka, topic, ask):
-    kafka.create(topic, 2)
+    kafka.create(topic, 2, retention_ms="-1")  # else the broker deletes messages of 2001
     producer = kafka.producer()
     for at in (1_000_000_000_000, 1_000_000_001_000, 1_000_000_002_000):
         producer.produce(topic, "x", partition=0, timestamp=at)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from numpy.typing import NDArray
 
 from cdc.errors import CdcError
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, refused
+from cdc.sources.kafka.librdkafka import RawConsumer, RawMessages
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class MessageReader:
     def __init__(self, settings: KafkaSettings, cluster: Cluster, window_bytes: int) -> None:
         """Create the consumer; it connects in the background. Raises: ConfigError - a property is refused."""
         self.report_error: KafkaError | None = None  # of the last report of offsets
-        self._cluster = cluster
+        self._cluster, self._settings = cluster, settings
+        self._assigned: set[Partition] = set()
+        self._reporter: Consumer | None = None  # created with the first report
         queue_kb = min(max(window_bytes // 4096, _LEAST_QUEUE_KB), _MOST_QUEUE_KB)
         config = settings.config(
             cluster.note_error,
@@ -56,52 +59,75 @@ class MessageReader:
             isolation_level=settings.isolation,
             queued_max_messages_kbytes=queue_kb,
         )
+        texts = {name: _text(value) for name, value in config.items() if name not in ("error_cb", "logger")}
         try:
-            self._consumer: Consumer | None = Consumer({**config, "on_commit": self._reported})
+            self._consumer: RawConsumer | None = RawConsumer(texts, cluster.note_error, MESSAGES)
         except KafkaException as error:
             raise refused(error) from error
 
     def assign(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
         """Read these partitions from their offsets, instead of the ones before."""
-        self._handle.assign([_topic_partition(*one, offset) for one, offset in offsets.items()])
+        self._handle.assign(offsets)
+        self._assigned = {*offsets}
 
     def add(self, partition: Partition, offset: PartitionOffset) -> None:
         """Read one more partition, or an assigned one from another offset."""
-        topic_partition = _topic_partition(*partition, offset)
-        assigned = {(one.topic, one.partition) for one in self._handle.assignment()}
-        if partition in assigned:
-            self._handle.incremental_unassign([TopicPartition(*partition)])
-        self._handle.incremental_assign([topic_partition])
+        if partition in self._assigned:
+            self._handle.remove([partition])
+        self._handle.add({partition: offset})
+        self._assigned.add(partition)
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Do not read these partitions any more."""
-        if found := [TopicPartition(*one) for one in partitions]:
-            self._handle.incremental_unassign(found)
+        if found := [*partitions]:
+            self._handle.remove(found)
+            self._assigned -= {*found}
 
     def read(self, timeout_s: float) -> Chunk:
         """Return what has arrived. Blocks for ``timeout_s`` at most."""
-        chunk, messages = Chunk(), []
-        for message in self._handle.consume(MESSAGES, timeout_s):
-            error = message.error()
-            partition = (message.topic() or "", _number(message.partition()))
-            if error is None:
-                messages.append(message)
-                chunk.ends.pop(partition, None)
-                chunk.epochs[partition] = _number(message.leader_epoch())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                chunk.ends[partition] = _number(message.offset())
+        if self._reporter is not None:
+            self._reporter.poll(0)  # runs its callbacks
+        messages = self._handle.read(timeout_s)
+        try:
+            return self._chunk(messages)
+        finally:
+            messages.free()
+
+    def _chunk(self, messages: RawMessages) -> Chunk:
+        chunk, last = Chunk(), {}
+        good = np.flatnonzero(messages.error == 0)
+        addresses = messages.topic[good]
+        _, firsts = np.unique(addresses, return_index=True)
+        for first in np.sort(firsts).tolist():
+            topic = messages.topic_name(int(good[first]))
+            chosen = good[addresses == addresses[first]]
+            chunk.blocks.append(_block(topic, messages, chosen))
+            numbers, at = np.unique(messages.partition[chosen][::-1], return_index=True)
+            for number, newest in zip(numbers.tolist(), chosen[len(chosen) - 1 - at].tolist(), strict=True):
+                last[topic, number] = newest
+                chunk.epochs[topic, number] = messages.epoch(newest)
+        for event in np.flatnonzero(messages.error).tolist():
+            error = messages.reported(event)
+            partition = (messages.topic_name(event), int(messages.partition[event]))
+            if error.code() == KafkaError._PARTITION_EOF:
+                if last.get(partition, -1) < event:  # no message has arrived after it
+                    chunk.ends[partition] = int(messages.offset[event])
             elif error.code() in _LOST:
                 chunk.lost.append(partition)
             else:
                 chunk.error = self._cluster.translated(error)
-        chunk.blocks = blocks_of(messages)
         return chunk
 
     def report(self, position: KafkaPosition) -> None:
         """Report the offsets of a committed position to the group, without waiting."""
         offsets = [TopicPartition(*one, offset.next) for one, offset in position.offsets.items()]
         try:
-            self._handle.commit(offsets=offsets, asynchronous=True)
+            if self._reporter is None:
+                config = self._settings.config(
+                    self._cluster.note_error, group_id=self._settings.group, enable_auto_commit=False
+                )
+                self._reporter = Consumer({**config, "on_commit": self._reported})
+            self._reporter.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             self._reported(error.args[0], offsets)
 
@@ -111,59 +137,45 @@ class MessageReader:
         self.report_error = error
 
     @property
-    def _handle(self) -> Consumer:
+    def _handle(self) -> RawConsumer:
         assert self._consumer is not None
         return self._consumer
 
     def close(self) -> None:
         """Close the connections. May be repeated."""
         consumer, self._consumer = self._consumer, None
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            reporter.close()
         if consumer is not None:
             consumer.close()
 
 
-def blocks_of(messages: Sequence[Message]) -> list[MessageBlock]:
-    """Return the messages as one block per topic, in order of arrival."""
-    topics: dict[str, list[Message]] = {}
-    for message in messages:
-        topics.setdefault(message.topic() or "", []).append(message)
-    return [_block(topic, found) for topic, found in topics.items()]
-
-
-def _block(topic: str, messages: Sequence[Message]) -> MessageBlock:
-    values: list[Any] = [message.value() for message in messages]
-    keys: list[Any] = [message.key() for message in messages]
-    times = [message.timestamp() for message in messages]
-    value_size, key_size = _sizes(values), _sizes(keys)
-    data = b"".join([*(one or b"" for one in values), *(one or b"" for one in keys), bytes(PADDING)])
-    value_at = _starts(value_size)
-    key_at = _starts(key_size) + int(np.maximum(value_size, 0).sum())
+def _block(topic: str, messages: RawMessages, chosen: NDArray[np.int64]) -> MessageBlock:
+    value_size, key_size = messages.value_size[chosen], messages.key_size[chosen]
+    value_at, value_bytes = _starts(value_size, 0)
+    key_at, size = _starts(key_size, value_bytes)
+    data = np.empty(size + PADDING, np.uint8)
+    data[size:] = 0
+    messages.copy(chosen, data, value_at, key_at)
     return MessageBlock(
         topic,
-        np.frombuffer(data, np.uint8),
+        data,
         value_at,
         value_size,
         key_at,
         key_size,
-        np.fromiter((_number(message.partition()) for message in messages), np.int32, len(messages)),
-        np.fromiter((_number(message.offset()) for message in messages), np.int64, len(messages)),
-        np.fromiter((-1 if kind == TIMESTAMP_NOT_AVAILABLE else ms for kind, ms in times), np.int64, len(times)),
+        messages.partition[chosen],
+        messages.offset[chosen],
+        messages.timestamp_ms[chosen],
     )
 
 
-def _sizes(texts: Sequence[bytes | None]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.fromiter((-1 if one is None else len(one) for one in texts), np.int64, len(texts))
+def _starts(sizes: NDArray[np.int64], first: int) -> tuple[NDArray[np.int64], int]:
+    """Return where each text begins after ``first``, and where the last one ends."""
+    ends = first + np.cumsum(np.maximum(sizes, 0))
+    return ends - np.maximum(sizes, 0), int(ends[-1]) if len(ends) else first
 
 
-def _starts(sizes: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.fromiter(accumulate(np.maximum(sizes, 0).tolist(), initial=0), np.int64, len(sizes) + 1)[:-1]
-
-
-def _topic_partition(topic: str, number: int, offset: PartitionOffset) -> TopicPartition:
-    if offset.epoch < 0:
-        return TopicPartition(topic, number, offset.next)
-    return TopicPartition(topic, number, offset.next, leader_epoch=offset.epoch)
-
-
-def _number(value: int | None) -> int:
-    return -1 if value is None else value
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
