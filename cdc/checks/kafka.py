@@ -42,8 +42,20 @@ def kafka_findings(parts: KafkaParts, *, is_new: bool) -> Iterator[Finding]:
                 parts.first_position()
             except CdcError as error:
                 yield finding_of(error)
+        yield from unread_topics(parts, topics)
         yield from _retention(cluster, topics)
         yield from _samples(parts, cluster, topics)
+
+
+def unread_topics(parts: KafkaParts, topics: Topics) -> Iterator[Finding]:
+    """Yield the topics whose messages the job would skip, because no channel reads them."""
+    for name in sorted(topics.topics):
+        if not parts.reads_topic(name):
+            yield Finding(
+                f"No channel reads topic {name}, so its messages are skipped.",
+                f"Set `topic: {name}` in a channel, or remove the topic from `source.topics`.",
+                fatal=False,
+            )
 
 
 def _retention(cluster: Cluster, topics: Topics) -> Iterator[Finding]:

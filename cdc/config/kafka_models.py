@@ -40,7 +40,7 @@ class RowFields(Protocol):
 
 
 _CHANNEL_KEYS = ("topic", "fields", "paths", "delete_when")
-_KEYS_OF_FORMAT = {"json": _CHANNEL_KEYS, "debezium-json": ("fields",)}
+_KEYS_OF_FORMAT = {"json": _CHANNEL_KEYS, "csv": ("topic", "fields", "delete_when"), "debezium-json": ("fields",)}
 
 
 def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
@@ -48,6 +48,9 @@ def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
 
     Raises: CrossFieldError.
     """
+    topics = [channel.topic for channel in channels if channel.topic is not None]
+    if len({*topics}) < len(topics):
+        raise CrossFieldError("channels", f"two channels have the topic {max(topics, key=topics.count)}")
     for channel in channels:
         for name in _CHANNEL_KEYS:
             if getattr(channel, name) is not None and name not in _KEYS_OF_FORMAT.get(source_format, ()):
@@ -55,7 +58,9 @@ def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
                 raise CrossFieldError(
                     "channels", f"`{name}` of {channel.source} is used only with `format` {' or '.join(users)} (Kafka)"
                 )
-        if source_format == "json" and channel.fields is None:
+        if channel.topic is not None and "*" in channel.source:
+            raise CrossFieldError("channels", f"{channel.source} is a pattern, so it cannot have `topic`")
+        if source_format in ("json", "csv") and channel.fields is None:
             raise CrossFieldError("channels", f"{channel.source} needs `fields`: plain rows have no types")
 
 
@@ -160,9 +165,13 @@ class KafkaSourceConfig(Model):
         description="Names of topics. One `*` in a name matches any text; topics that match later join, from their "
         "first offset."
     )
-    format: Literal["canal-json", "debezium-json", "json"] = Field(
+    format: Literal["canal-json", "debezium-json", "json", "csv"] = Field(
         description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`), "
-        "`debezium-json` (change events of Debezium), or `json` (one row per message, with `fields` in the channel)."
+        "`debezium-json` (change events of Debezium), or one row per message, with `fields` in the channel: `json` (an "
+        "object) or `csv` (a line)."
+    )
+    separator: Annotated[str, Field(pattern=r"^[\x01-\x09\x0b\x0c\x0e-!#-\[\]-~]$")] = Field(
+        default=",", description="Character between the values of a line (`csv`). Not a double quote or a backslash."
     )
     connector: DebeziumConnector | None = Field(
         default=None,
@@ -210,7 +219,8 @@ class KafkaSourceConfig(Model):
     time_zone: str = Field(
         default="+00:00",
         description="UTC offset of times without a zone in TIMESTAMP columns: of the Canal server's JVM "
-        "(`canal-json`), or of the rows (`json`). The offset must be fixed: a zone with summer time is ambiguous.",
+        "(`canal-json`), or of the rows (`json`, `csv`). The offset must be fixed: a zone with summer time is "
+        "ambiguous.",
     )
     properties: dict[Text, Annotated[str, BeforeValidator(setting)]] = Field(
         default_factory=dict,

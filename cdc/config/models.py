@@ -85,12 +85,13 @@ class ChannelConfig(Model):
         default=None, description="What the job does when these tables change. Default: as for the job."
     )
     topic: Text | None = Field(
-        default=None, description="Topic with the rows of this table (`format: json`). Default: the name in `source`."
+        default=None,
+        description="Topic with the rows of this table (`format: json` or `csv`). Default: the name in `source`.",
     )
     fields: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
         default=None,
-        description="Source columns and their types, where messages have none. Spark SQL types for `format: json`; "
-        "MySQL types for `debezium-json`. `NOT NULL` may follow.",
+        description="Source columns and their types, where messages have none. Spark SQL types for `format: json` and "
+        "`csv`, there in the order of the values; MySQL types for `debezium-json`. `NOT NULL` may follow.",
     )
     paths: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
         default=None,
@@ -99,8 +100,8 @@ class ChannelConfig(Model):
     )
     delete_when: Text | None = Field(
         default=None,
-        description="Spark SQL condition over `fields` (`format: json`). Rows that match it are deleted from the "
-        "target. Default: only a message without a value deletes the row of its key.",
+        description="Spark SQL condition over `fields` (`format: json` or `csv`). Rows that match it are deleted "
+        "from the target. Default: only a message without a value deletes the row of its key.",
     )
 
     @field_validator("source")

@@ -68,11 +68,17 @@ class KafkaParts:
         """Return a decoder of the messages."""
         source = self._source
         modes = None if source.connector is None else DebeziumModes(source.connector.decimal_handling_mode)
-        return create_format(source.format, tables=self._tables, zone_us=source.zone_us, modes=modes)
+        return create_format(
+            source.format, tables=self._tables, zone_us=source.zone_us, modes=modes, separator=source.separator
+        )
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """Return the tables that channels without a pattern describe by `fields`."""
         return self._tables.described()
+
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether a channel can have rows of a topic. Messages of some formats name their table themselves."""
+        return self._source.format not in ("json", "csv") or self._tables.maps(*self._tables.table_of(topic))
 
     def first_position(self) -> KafkaPosition:
         """Return `source.start` as offsets. Raises: see ``resolve``."""
@@ -128,7 +134,9 @@ class TablesOfJob:
 
     def table_of(self, topic: str) -> tuple[str, str]:
         """See ``KafkaTables``."""
-        return self._topics.get(topic) or topic_table(topic)
+        name = self._topics.get(topic) or topic_table(topic)
+        # rows of a channel with `topic` are in that topic only
+        return ("", topic) if topic not in self._topics and name in self._topics.values() else name
 
     def paths(self, database: str, table: str) -> Mapping[str, tuple[str, ...]]:
         """See ``KafkaTables``."""

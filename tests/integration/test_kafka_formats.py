@@ -48,6 +48,20 @@ class PlainRows:
         yield key, None if self._random.random() < 0.5 else {"id": key, "more": {"op": "D"}}
 
 
+class CsvRows:
+    """A change as one line of CSV, and a delete as a tombstone."""
+
+    def key(self, key):
+        return {"id": key}
+
+    def upsert(self, key, before, row):
+        note = "\\N" if row["note"] is None else f'"{row["note"]}"'
+        yield key, f"{key};{note};{row['amount']};2024-02-29 01:02:03.456"
+
+    def delete(self, key, row):
+        yield key, None
+
+
 class DebeziumRows:
     """A change as Debezium sends it: a delete is followed by a tombstone."""
 
@@ -112,7 +126,7 @@ class Shop:
     def _send(self, messages):
         for key, value in messages:
             partition = zlib.crc32(str(key).encode()) % PARTITIONS
-            text = None if value is None else json.dumps(value)
+            text = value if value is None or isinstance(value, str) else json.dumps(value)
             self._producer.produce(self._topic, text, json.dumps(self._form.key(key)), partition)
 
 
@@ -134,12 +148,15 @@ def start(kafka, topic, tmp_path):
 def _job_of(kind, start, topic):
     if kind == "rows":
         return start("format: json", ROWS.format(topic=topic)[1:-1].replace("\n", " ")), PlainRows(seed_of())
+    if kind == "lines":
+        fields = "fields: {id: BIGINT, note: STRING, amount: 'DECIMAL(10,2)', at: TIMESTAMP_NTZ}"
+        return start('format: csv\nseparator: ";"', f"topic: {topic}, key: [id], {fields}"), CsvRows()
     if kind == "schema":
         return start("format: debezium-json"), DebeziumRows(True)
     return start("format: debezium-json\n" + MODES, FIELDS), DebeziumRows(False)
 
 
-@pytest.mark.parametrize("kind", ["rows", "schema", "modes"])
+@pytest.mark.parametrize("kind", ["rows", "lines", "schema", "modes"])
 def test_kafka_format_job_equals_the_model_after_a_kill(kafka, topic, start, kind):
     job, form = _job_of(kind, start, topic)
     shop = Shop(kafka, topic, form, seed_of())

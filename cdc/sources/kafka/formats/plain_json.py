@@ -65,7 +65,7 @@ class PlainJson:
         deleted = np.zeros(len(rows), np.bool_)
         gone = np.flatnonzero(block.value_size < 0)
         if len(gone):
-            rows = _joined(rows, tombstones(block, plan, gone, faults))
+            rows = joined(rows, tombstones(block, plan, gone, faults))
             order = np.argsort(rows.source, kind="stable")
             rows = rows.take(order)
             deleted = block.value_size[rows.source] < 0
@@ -167,7 +167,8 @@ def _at_path(texts: Texts, steps: Path) -> Texts:
     return texts
 
 
-def _joined(one: Slices, other: Slices) -> Slices:
+def joined(one: Slices, other: Slices) -> Slices:
+    """Return the rows of both, with the buffer and the faults of ``one``."""
     return Slices(
         one.data,
         np.concatenate([one.starts, other.starts], axis=1),

@@ -2,10 +2,12 @@
 
 import pytest
 
+from cdc.checks.kafka import unread_topics
 from cdc.config.models import load_config
 from cdc.errors import ConfigError
 from cdc.job.wiring import build, kafka_parts
 from cdc.model.schema import TableSchema
+from cdc.sources.kafka.cluster import Topic, Topics
 from tests.support.job_files import write_job
 
 JOB = """\
@@ -15,6 +17,13 @@ sink: {type: delta, path: ./warehouse}
 channels:
   - {source: shop.orders, target: ods.orders, %s}
   - {source: "crm.*", target: "ods.*", key: [k], fields: {k: INT NOT NULL}}
+"""
+
+CANAL = """\
+name: shop
+source: {type: kafka, brokers: ["k1:9092"], topics: ["*"], format: canal-json}
+sink: {type: delta, path: ./warehouse}
+channels: [{source: shop.orders, target: ods.orders}]
 """
 
 
@@ -53,6 +62,17 @@ def test_key_of_renamed_fields_is_their_source_columns(tmp_path):
     assert isinstance(schema, TableSchema) and schema.key == ("id",) and routes.reads(schema).key == {"id"}
     parts, _ = parts_of(tmp_path, "key: [b], columns: {a: id, b: n + 1}, fields: {id: BIGINT, n: INT}")
     assert parts.schemas()[0].key == ()
+
+
+def test_check_names_topics_that_no_channel_reads(tmp_path):
+    names = ("o", "shop.orders", "shop.items", "crm.x", "crm")
+    topics = Topics("c", {name: Topic("id", (0,)) for name in names})
+    parts, _ = parts_of(tmp_path, "topic: o, key: [id], fields: {id: BIGINT}")
+    found = [finding.problem for finding in unread_topics(parts, topics)]
+    assert [text.split()[4].rstrip(",") for text in found] == ["crm", "shop.items", "shop.orders"]
+    (tmp_path / "canal").mkdir()
+    config = load_config(write_job(tmp_path / "canal", CANAL))
+    assert not list(unread_topics(kafka_parts(config, config.source, build(config).routes), topics))
 
 
 @pytest.mark.parametrize(
