@@ -18,7 +18,9 @@ from typing import TextIO
 
 SECRET_LEAST = 4  # shorter secrets are not masked, because they are parts of ordinary words
 HIDDEN = "[hidden]"
-SECRET_SETTING = re.compile(r"(?i)secret|password|token|access[.]?key|credential")  # settings whose value is secret
+SECRET_SETTING = re.compile(
+    r"(?i)secret|password|token|access[.]?key|credential|ssl[.]key[.]pem"
+)  # settings whose value is secret
 LINE_BYTES_MOST = 4096  # upper bound of the average line, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}

@@ -17,6 +17,7 @@ from tests.support.seeds import again, seed_of
 
 if TYPE_CHECKING:
     from tests.emulators.canal import CanalServer
+    from tests.emulators.kafka import KafkaBroker
 
 
 def pytest_configure() -> None:
@@ -91,6 +92,25 @@ def _canal(source: LocalServer, folder: Path) -> Iterator[CanalServer]:
 
     with canal_server(folder, source, time_zone="GMT+08:00") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Kafka broker, shared by the session. Each test has topics of its own."""
+    from tests.emulators.kafka import KafkaBroker, obtain_kafka
+
+    try:
+        jars = obtain_kafka()
+    except PrerequisiteError as error:
+        unavailable(str(error))
+    with KafkaBroker(jars, tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name for a topic, which no other test uses."""
+    return re.sub(r"[^a-zA-Z0-9_]+", "_", request.node.name)[:80]
 
 
 @pytest.fixture

@@ -53,6 +53,20 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
             gauge = GaugeMetricFamily(name, text, labels=("job_name",))
             gauge.add_metric((status.job,), value)
             yield gauge
+    lag = GaugeMetricFamily(
+        "cdc_kafka_lag_messages",
+        "Messages of a partition that are not committed.",
+        labels=("job_name", "topic", "partition"),
+    )
+    for partition in status.partitions:
+        lag.add_metric((status.job, partition.topic, str(partition.partition)), partition.lag_messages)
+    yield lag
+    bad = GaugeMetricFamily(
+        "cdc_kafka_bad_messages", "Messages that could not be decoded and are kept as files.", labels=("job_name",)
+    )
+    if status.bad_messages is not None:
+        bad.add_metric((status.job,), status.bad_messages)
+    yield bad
     split = CounterMetricFamily(
         "cdc_split_transactions", "Transactions that were divided between commit cycles.", labels=("job_name",)
     )

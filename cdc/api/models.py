@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-_HIDDEN = {"kind", "server", "splits", "marker_batch"}  # fields of a position that only the job needs
+_HIDDEN = {"kind", "server", "splits", "marker_batch", "statement"}  # fields of a position that only the job needs
 _REQUEST = {"extra": "forbid"}  # pydantic's configuration of a request body: unknown keys are errors
 
 
@@ -31,14 +31,26 @@ _REQUEST = {"extra": "forbid"}  # pydantic's configuration of a request body: un
 class SourceStatus:
     """The source of a job."""
 
-    type: str  # binlog, canal, binlog_files
-    server: str | None  # "127.0.0.1:3306"; the path pattern for files
+    type: str  # binlog, canal, binlog_files, kafka
+    server: str | None  # "127.0.0.1:3306"; the path pattern for files; brokers
     destination: str | None = None  # of Canal
 
     @classmethod
     def of(cls, identity: SourceIdentity) -> SourceStatus:
         """Return the status of the source ``identity``."""
         return cls(identity.type, identity.server, identity.destination)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition of a Kafka topic."""
+
+    topic: str
+    partition: int
+    next_offset: int  # everything before it is committed
+    end_offset: int  # the newest known end of the partition
+    lag_messages: int  # offsets between the two
+    behind_seconds: float | None = None  # age of the last committed message; 0 at the end; null: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +290,8 @@ class JobStatus:
     sink: SinkStatus
     position: Mapping[str, Any] | None = None  # of the newest COMMITTED checkpoint
     lag_seconds: float | None = None  # null: unknown, because no driver runs
+    partitions: tuple[PartitionStatus, ...] = ()  # of the topics of a Kafka source, while a driver runs
+    bad_messages: int | None = None  # of a Kafka source: kept as files, see source.bad_rows; null: the job does not run
     split_transactions: int = 0
     window_bytes: int = 0  # rows that are read ahead or delivered, and not yet in a started Task
     window_limit_bytes: int = 0  # memory.window; 0: no driver runs

@@ -9,10 +9,11 @@ from functools import partial
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
 from cdc.checks.ddl_preview import Preview, preview_change, preview_statement
 from cdc.checks.mysql import CHECK_S, check_files, check_read_for_us, check_source, finding_of, run_checks
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import Config
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
 from cdc.errors import CdcError, ConfigError
-from cdc.job.wiring import Components, build, client_of, descriptions_of, endpoint_of, reader_of, ring_of
+from cdc.job.wiring import Components, build, client_of, descriptions_of, endpoint_of, kafka_parts, reader_of, ring_of
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
 from cdc.mysql.catalog import mapped_tables, table_schemas
@@ -37,10 +38,10 @@ def check_job(config: Config, incarnation: str = "", checkpoint: Checkpoint | No
     """
     refuse_untrusted_caches()
     with _built(config) as components:
-        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components))
+        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint))
         endpoint = _mysql_endpoint(config)
         try:
-            schemas = _schemas(endpoint, components) if endpoint is not None else []
+            schemas = _schemas(endpoint, components) if endpoint is not None else _described_rows(config, components)
         except CdcError:
             schemas = []  # the failed connection is a finding already; the sink is still checked
         if checkpoint is not None:
@@ -87,14 +88,28 @@ def _needs(remote: str | None) -> tuple[Finding, ...]:
     return ()
 
 
-def _source_findings(config: Config, incarnation: str, components: Components) -> tuple[Finding, ...]:
+def _source_findings(
+    config: Config, incarnation: str, components: Components, checkpoint: Checkpoint | None
+) -> tuple[Finding, ...]:
     source = config.source
     if isinstance(source, BinlogFilesSourceConfig):
         return (*check_files(source.location), *_description_findings(config, source))
     if isinstance(source, CanalSourceConfig):
         return _canal_findings(config, source, components)
+    if isinstance(source, KafkaSourceConfig):
+        from cdc.checks.kafka import kafka_findings  # the client library is an optional dependency
+
+        parts = kafka_parts(config, source, components.routes)
+        return run_checks([partial(kafka_findings, parts, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
+
+
+def _described_rows(config: Config, components: Components) -> list[TableSchema]:
+    """Return the tables that the channels of a Kafka job describe by `fields`."""
+    if not isinstance(config.source, KafkaSourceConfig):
+        return []
+    return [*kafka_parts(config, config.source, components.routes).schemas()]
 
 
 def _canal_findings(config: Config, source: CanalSourceConfig, components: Components) -> tuple[Finding, ...]:
@@ -181,6 +196,11 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
     Raises: ConfigError - the source has no MySQL server, or its statements are not followed; SourceUnavailable,
     SchemaMismatch, SinkUnavailable.
     """
+    if isinstance(config.source, KafkaSourceConfig):
+        raise ConfigError(
+            f"A job that reads from {config.source.type.capitalize()} pauses before each DDL statement.",
+            hint="Use a source of type binlog.",
+        )
     endpoint = _described_by(config)
     with _built(config) as components, Server(endpoint.within(CHECK_S)) as server:
         names = mapped_tables(server, components.routes.maps)

@@ -13,6 +13,7 @@ from cdc.config.loader import NO_HOME, NUL_INSIDE
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
+_OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -99,6 +100,19 @@ class Model(BaseModel):
     def located(self, path: str) -> str:
         """Return ``path`` as an absolute path, relative to the folder of the job file."""
         return str(self._folder / Path(path).expanduser())
+
+
+def fixed_offset(value: str) -> str:
+    """Return a UTC offset. Raises: ValueError - it has another form."""
+    if not _OFFSET.fullmatch(value):
+        raise ValueError('must be a fixed offset in quotes, such as "+08:00"')
+    return value
+
+
+def zone_us(offset: str) -> int:
+    """Return a UTC offset in microseconds ahead of UTC."""
+    minutes = int(offset[1:3]) * 60 + int(offset[4:6])
+    return (-minutes if offset[0] == "-" else minutes) * 60_000_000
 
 
 def is_loopback(host: str) -> bool:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationErr
 
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
+from cdc.config.kafka_models import KafkaSourceConfig, check_channels
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
 from cdc.config.sink_models import (
     ChannelTable,
@@ -82,6 +83,25 @@ class ChannelConfig(Model):
     )
     schema_changes: SchemaChangesOrMode | None = Field(
         default=None, description="What the job does when these tables change. Default: as for the job."
+    )
+    topic: Text | None = Field(
+        default=None,
+        description="Topic with the rows of this table (`format: json` or `csv`). Default: the name in `source`.",
+    )
+    fields: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
+        default=None,
+        description="Source columns and their types, where messages have none. Spark SQL types for `format: json` and "
+        "`csv`, there in the order of the values; MySQL types for `debezium-json`. `NOT NULL` may follow.",
+    )
+    paths: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
+        default=None,
+        description='Paths of fields in the JSON of `format: json`, such as `city: "$.address.city"`. Default: the '
+        "name at the top level.",
+    )
+    delete_when: Text | None = Field(
+        default=None,
+        description="Spark SQL condition over `fields` (`format: json` or `csv`). Rows that match it are deleted "
+        "from the target. Default: only a message without a value deletes the row of its key.",
     )
 
     @field_validator("source")
@@ -250,7 +270,7 @@ class Config(Model):
             "state and in the sink."
         )
     )
-    source: BinlogSourceConfig | CanalSourceConfig | BinlogFilesSourceConfig = Field(
+    source: BinlogSourceConfig | CanalSourceConfig | BinlogFilesSourceConfig | KafkaSourceConfig = Field(
         discriminator="type", description="Where changes are read from."
     )
     sink: DeltaSinkConfig | DorisSinkConfig | StarrocksSinkConfig = Field(
@@ -280,12 +300,19 @@ class Config(Model):
             raise ValueError(f"must consist of 1 to {NAME_MOST} characters a-z, 0-9, - and _, and not start with -")
         return value
 
+    @model_validator(mode="after")
+    def _keys_of_channels(self) -> Config:
+        check_channels(self.source.format if isinstance(self.source, KafkaSourceConfig) else "", self.channels)
+        return self
+
     def secrets(self) -> tuple[str, ...]:
         """Return all secrets of the file, for the filter that removes them from logs and reasons.
 
         A secret that equals a user name (Canal's default is canal, canal) is left out, because names are shown.
         """
         named = [*self.spark.conf.items(), *_parameters(self.spark.remote or "")]
+        if isinstance(self.source, KafkaSourceConfig):
+            named += self.source.properties.items()
         settings = (value for name, value in named if SECRET_SETTING.search(name))
         return tuple({*_secrets(self), *settings} - {"", *_usernames(self)}) + tuple(_basic_tokens(self.sink))
 

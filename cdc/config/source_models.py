@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, model_validator
 
 from cdc.config.connection_models import MysqlServer
-from cdc.config.fields import Address, Count, Model, PathText, Text
+from cdc.config.fields import Address, Count, Model, PathText, Text, fixed_offset, zone_us
 from cdc.config.loader import CrossFieldError
 
 CANAL_CLIENT_ID = 1001  # Canal's default; a destination has one client
 CANAL_BATCH_ENTRIES = 8192  # half of Canal's default ring buffer: Canal fills one half while the job loads the other
 FIRST_EVENT_OFFSET = 4  # a binlog file starts with four magic bytes
-
-_OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 
 
 class StartAtFile(Model):
@@ -215,12 +212,9 @@ class CanalSourceConfig(Model):
     @field_validator("time_zone")
     @classmethod
     def _fixed_offset(cls, value: str) -> str:
-        if not _OFFSET.fullmatch(value):
-            raise ValueError('must be a fixed offset in quotes, such as "+08:00"')
-        return value
+        return fixed_offset(value)
 
     @property
     def zone_us(self) -> int:
         """``time_zone`` in microseconds ahead of UTC."""
-        minutes = int(self.time_zone[1:3]) * 60 + int(self.time_zone[4:6])
-        return (-minutes if self.time_zone[0] == "-" else minutes) * 60_000_000
+        return zone_us(self.time_zone)

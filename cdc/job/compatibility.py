@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import Config
 from cdc.config.sink_models import DeltaSinkConfig
 from cdc.config.source_models import BinlogSourceConfig, CanalSourceConfig
@@ -24,6 +25,8 @@ def build_identity(config: Config) -> JobIdentity:
         read = SourceIdentity(source.type, source.server)
     elif isinstance(source, CanalSourceConfig):
         read = SourceIdentity(source.type, source.zookeeper or ",".join(source.servers), source.destination)
+    elif isinstance(source, KafkaSourceConfig):
+        read = SourceIdentity(source.type, ",".join(source.brokers))
     else:
         read = SourceIdentity(source.type, source.location)
     if isinstance(sink, DeltaSinkConfig):
@@ -66,10 +69,10 @@ def _differences(before: JobIdentity | None, now: JobIdentity) -> Iterator[tuple
     """Yield changes: name, old value, new value. A channel that only one of the two has is not a change."""
     if before is None:
         return
-    found: list[tuple[str, object, object]] = [
-        (_SOURCE, before.source, now.source),
-        ("sink", before.sink, now.sink),
-    ]
+    found: list[tuple[str, object, object]] = [("sink", before.sink, now.sink)]
+    # the addresses of brokers may change; the position of a job has the id of the cluster
+    if not before.source.type == now.source.type == "kafka":
+        found.insert(0, (_SOURCE, before.source, now.source))
     for source, channel in now.channels.items():
         if (known := before.channels.get(source)) is not None:
             found.append((f"target of {source}", known.target, channel.target))

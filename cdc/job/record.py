@@ -10,6 +10,7 @@ from typing import Any
 from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
 from cdc.logging_setup import masked
 from cdc.model.change_record import ChangeSummary
+from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import BinlogPosition, CanalPosition
 from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
@@ -55,7 +56,7 @@ class SavedRecord:
         statement_at = self.now.stopped_at_ddl if keeps_statement else None
         change = self.now.pending_change if keeps_statement else None
         position = error.context.get("position") if isinstance(error, DdlStop) else None
-        if isinstance(error, DdlStop) and isinstance(position, BinlogPosition | CanalPosition):
+        if isinstance(error, DdlStop) and isinstance(position, BinlogPosition | CanalPosition | KafkaPosition):
             statement_at, change = position, error.change
         self.save(
             state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at,

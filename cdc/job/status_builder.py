@@ -12,6 +12,7 @@ from cdc.api.models import (
     ColumnDifference,
     JobStatus,
     LeftOutStatus,
+    PartitionStatus,
     SchemaChangeStatus,
     SinkStatus,
     SnapshotStatus,
@@ -79,6 +80,8 @@ def build_status(
         sink=SinkStatus.of(identity.sink) if identity else SinkStatus("unknown", "unknown"),
         position=shown_position(position) if position else None,
         lag_seconds=progress.lag_s if progress and live.is_running else None,
+        partitions=_partitions(progress) if progress and live.is_running else (),
+        bad_messages=progress.bad_messages if progress and live.is_running else None,
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,
@@ -101,6 +104,13 @@ def _with_differences(channels: Iterable[ChannelStatus], checkpoint: Checkpoint 
     for one in channels:
         found = maps.get(one.source)
         yield replace(one, differences=ColumnDifference.of(found, snapshots.get(one.source))) if found else one
+
+
+def _partitions(progress: Progress) -> tuple[PartitionStatus, ...]:
+    return tuple(
+        PartitionStatus(one.topic, one.partition, one.next, one.end, one.end - one.next, one.seconds)
+        for one in progress.partitions
+    )
 
 
 def _live_channels(progress: Progress, state: JobState) -> Iterator[ChannelStatus]:

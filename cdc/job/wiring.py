@@ -6,9 +6,11 @@ from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc.api.models import Resume
 from cdc.config.connection_models import MysqlServer
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import ChannelConfig, Config
 from cdc.config.sink_models import ClusterSinkConfig, DeltaSinkConfig, DorisSinkConfig
 from cdc.config.source_models import (
@@ -49,6 +51,9 @@ from channels.spark_runner import SparkTaskRunner
 from channels.stall import STALL_S
 from channels.task import RunIdentity, TaskRunner
 from spark.session import SessionHolder
+
+if TYPE_CHECKING:  # the client library is an optional dependency
+    from cdc.job.kafka_wiring import KafkaParts
 
 # position of a DDL statement to skip -> whether the resume had --past-ddl
 AcknowledgedStatements = MappingOf[Position, bool]
@@ -117,7 +122,15 @@ def _mapping(channel: ChannelConfig, config: Config) -> Mapping:
     target = parse_table(channel.target).plain
     key, exclude = channel.key or (), channel.exclude or ()
     changes = (channel.schema_changes or config.schema_changes).policy
-    return Mapping(channel.source, target, key, channel.columns, channel.filter, options, exclude, changes)
+    return Mapping(channel.source, target, key, channel.columns, _filter_of(channel), options, exclude, changes)
+
+
+def _filter_of(channel: ChannelConfig) -> str | None:
+    """Return the condition of rows that stay: `filter`, and not `delete_when`."""
+    if channel.delete_when is None:
+        return channel.filter
+    stays = f"NOT coalesce(({channel.delete_when}), false)"
+    return stays if channel.filter is None else f"({channel.filter}) AND {stays}"
 
 
 def _sink(config: Config, limit: TimeLimit | None) -> Sink:
@@ -194,6 +207,8 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
         )
     if isinstance(source, CanalSourceConfig):
         return _canal(source, routes, window_bytes)
+    if isinstance(source, KafkaSourceConfig):
+        return _kafka(config, source, routes, window_bytes)
     endpoint, start = endpoint_of(source), _start(source)
 
     def identity(run: RunIdentity) -> ReaderIdentity:
@@ -217,6 +232,31 @@ def _source(config: Config, routes: Routes) -> tuple[ReceiverFactory, Callable[[
             return resolve_start(server, start, identity(run))
 
     return receiver, first_position
+
+
+def _kafka(
+    config: Config, source: KafkaSourceConfig, routes: Routes, window_bytes: int
+) -> tuple[ReceiverFactory, Callable[[RunIdentity], Position]]:
+    parts = kafka_parts(config, source, routes)
+
+    def receiver(run: RunIdentity, resume: Resume | None, acknowledged: AcknowledgedStatements) -> Receiver:
+        return parts.receiver(resume or Resume(), acknowledged, window_bytes)
+
+    return receiver, lambda run: parts.first_position()
+
+
+def kafka_parts(config: Config, source: KafkaSourceConfig, routes: Routes) -> KafkaParts:
+    """Return what a Kafka job consists of. Raises: ConfigError - the client library is not installed; a type or a path
+    of a channel is not valid.
+    """
+    try:
+        from cdc.job.kafka_wiring import KafkaParts
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"A Kafka source needs the package confluent-kafka: {error}.",
+            hint="Install it with `pip install 'spark-binlog-load[kafka]'`.",
+        ) from error
+    return KafkaParts(config.name, source, config.channels, routes)
 
 
 def _canal(

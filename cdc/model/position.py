@@ -5,11 +5,12 @@ Source: MySQL manual, "GTID Sets"; MariaDB knowledge base, "Global Transaction I
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from cdc.model.gtid import AnyGtidSet, GtidSet, MariadbGtidSet, parse_gtid_set
+from cdc.model.kafka_position import KafkaPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,12 @@ class CanalPosition:
 
 
 # A position in the source between two transactions: one class for each kind of source, named by its field ``kind``.
-Position: TypeAlias = BinlogPosition | CanalPosition
-_CLASSES: dict[str, type[BinlogPosition] | type[CanalPosition]] = {"binlog": BinlogPosition, "canal": CanalPosition}
+Position: TypeAlias = BinlogPosition | CanalPosition | KafkaPosition
+_CLASSES: dict[str, Callable[[Mapping[str, Any]], Position]] = {
+    "binlog": lambda data: BinlogPosition(**data),
+    "canal": lambda data: CanalPosition(**data),
+    "kafka": KafkaPosition.from_json,
+}
 
 
 def position_from_json(data: Mapping[str, Any]) -> Position:
@@ -121,7 +126,7 @@ def position_from_json(data: Mapping[str, Any]) -> Position:
     found = _CLASSES.get(str(data.get("kind")))
     if found is None:
         raise ValueError(f"a position of kind {data.get('kind')!r} is not known to this version")
-    return found(**data)
+    return found(data)
 
 
 def _is_one_more(before: str, after: str) -> bool:

@@ -13,6 +13,7 @@ from cdc.pipeline.commit_cycle import ClosedCycle
 from cdc.pipeline.committer import last_of
 from cdc.pipeline.dispatcher import Dispatcher
 from cdc.run_context import RunContext
+from cdc.sources.base import PartitionLag
 from cdc.state.base import ChannelCounts, Checkpoint
 
 
@@ -37,6 +38,8 @@ class Progress:
     checkpoint: Checkpoint  # the PREPARED one that is being committed, else the last COMMITTED one
     channels: tuple[ChannelProgress, ...]
     warning: CdcError | None = None  # a problem of the source; rows may still arrive
+    partitions: tuple[PartitionLag, ...] = ()
+    bad_messages: int = 0  # of a Kafka source: kept as files
     window_bytes: int = 0  # of rows in memory that no Task has started to load
 
 
@@ -73,6 +76,8 @@ def progress_of(
             for source, target in sorted(targets.items())
         ),
         warning=status.warning,
+        partitions=status.partitions,
+        bad_messages=status.bad_messages,
         window_bytes=status.window_bytes,
     )
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError, ErrorAction, PositionLost, SinkError, action_for
 from cdc.model.batch import Batch, PreparedLoad
+from cdc.model.position import Position
 from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.committer import Committer, last_of
 from cdc.pipeline.flow_control import FlowControl
 from cdc.run_context import RunContext
+from cdc.sources.base import RangeReceiver
 from cdc.state.base import ChannelCounts, Checkpoint
 from channels.channel import Channel
 from channels.sinks.labels import label_for
@@ -125,6 +127,16 @@ class Replay:
 
     def _read(self, checkpoint: Checkpoint, lost: frozenset[str], attempt: int) -> None:
         last, receiver = last_of(checkpoint), self._context.receiver
+        if not isinstance(receiver, RangeReceiver):
+            self._read_until(last, checkpoint.id, lost, attempt)
+            return
+        receiver.limit(last)
+        self._left.clear()  # exact: rows need no counting, and the order of partitions may be another one
+        self._read_until(last, checkpoint.id, lost, attempt)
+        receiver.limit(None)
+
+    def _read_until(self, last: Position, checkpoint_id: int, lost: frozenset[str], attempt: int) -> None:
+        receiver = self._context.receiver
         while True:
             self._check_stop()
             batch = receiver.get(_GET_S)
@@ -132,7 +144,7 @@ class Replay:
                 continue
             self._add_rows(batch, lost)
             arrived = batch.ends_transaction and batch.last.reached(last)
-            self._load(checkpoint.id, attempt, is_last=arrived)
+            self._load(checkpoint_id, attempt, is_last=arrived)
             receiver.release(sum(changes.rows.nbytes for changes in batch.changes))
             if arrived:
                 return

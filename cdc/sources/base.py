@@ -6,19 +6,31 @@
                          ^--------- ack ----------'  (after the checkpoint is saved as COMMITTED)
 
 A source must be able to return to a saved Position and to deliver everything after it again. The sink makes repeated
-rows harmless; a missing row is never corrected. Implementations: ``binlog/receiver.py`` and ``canal/receiver.py``.
+rows harmless; a missing row is never corrected. Implementations: ``binlog/receiver.py``, ``canal/receiver.py`` and
+``kafka/receiver.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cdc.errors import CdcError
 from cdc.model.batch import Batch
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one partition of a source is committed."""
+
+    topic: str
+    partition: int
+    next: int  # the next offset after everything that is committed
+    end: int  # the newest known end
+    seconds: float | None  # age of the last committed message; 0 at the end, None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class ReceiverStatus:
     window_bytes: int = 0  # bytes of rows that were read and that no started Task has taken
     warning: CdcError | None = None  # a problem of the source for the user to see; the receiver handles it
     invalid_dates: Mapping[str, int] = field(default_factory=dict)  # by table: dates that became NULL since creation
+    partitions: tuple[PartitionLag, ...] = ()  # of a source with partitions
+    bad_messages: int = 0  # messages that could not be decoded and are kept as files
 
 
 class Receiver(Protocol):
@@ -104,3 +118,18 @@ class Receiver(Protocol):
 
     def close(self) -> None:
         """Stop the threads and close the connections. May be repeated; ``open`` may follow."""
+
+
+@runtime_checkable
+class RangeReceiver(Protocol):
+    """A Receiver with a partial order of positions: it can read a range exactly.
+
+    Partitions are read side by side. A Batch could therefore be after the end of a range in one partition while it is
+    before the end in another.
+    """
+
+    def limit(self, last: Position | None) -> None:
+        """Deliver everything before ``last`` in every partition, and nothing after it. None: no limit from now on.
+
+        Calls: between two ``get``. Rows that were read ahead are read again if necessary.
+        """

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class SourceIdentity:
     """The server or the files that a job reads."""
 
-    type: str  # binlog, canal, binlog_files
-    server: str | None  # "127.0.0.1:3306"; the pattern of binlog files
+    type: str  # binlog, canal, binlog_files, kafka
+    server: str | None  # "127.0.0.1:3306"; the pattern of binlog files; brokers
     destination: str | None = None  # of a Canal server
 
     def __str__(self) -> str:

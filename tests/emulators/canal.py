@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.errors import PrerequisiteError
-from cdc.paths import cache_folder
+from tests.emulators.maven import obtain_jars
 
 USER, PASSWORD = "canal", "canal"
 DESTINATION = "shop"
@@ -29,28 +27,7 @@ def obtain_canal() -> Path:
 
     Raises: PrerequisiteError - no Maven, no Java, or nothing to be had.
     """
-    if not shutil.which("mvn") or not shutil.which("java"):
-        raise PrerequisiteError("Canal needs Maven and Java.", hint="apt-get install maven openjdk-17-jdk-headless")
-    pom = _PARTS / "pom.xml"
-    folder = cache_folder() / "servers" / f"canal-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name("canal.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _fetch(pom, folder)
-    return folder
-
-
-def _fetch(pom: Path, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="canal-") as name:
-        shutil.copy(pom, name)
-        jars = Path(name) / "jars"
-        command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-        done = subprocess.run([*command, f"-DoutputDirectory={jars}"], cwd=name, capture_output=True, text=True)
-        if done.returncode or not jars.exists():
-            raise PrerequisiteError(f"Maven could not fetch Canal: {done.stdout[-500:]}", hint="Check the network.")
-        _compile(jars)
-        jars.rename(folder)
+    return obtain_jars("canal", _PARTS / "pom.xml", _compile)
 
 
 def _compile(jars: Path) -> None:

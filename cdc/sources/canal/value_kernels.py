@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.mysql.values.kernels import kernel
+from cdc.mysql.values.kernels import kernel, same_bytes
 from cdc.mysql.values.times import day_number, microseconds_of
 
 
@@ -165,6 +165,8 @@ def dates(data, starts, lengths, out, valid):  # type: ignore[no-untyped-def]
 def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-untyped-def]
     """Parse ``YYYY-MM-DD HH:MM:SS[.f]`` to microseconds, minus ``minus_us``. Return as ``dates``."""
     invalid = 0
+    day_at = np.int64(-1)  # of the previous date: most values have the same day
+    midnight = np.int64(0)
     for row in range(starts.size):
         out[row] = 0
         valid[row] = False
@@ -174,11 +176,16 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
         at = starts[row]
         if size < 19 or size > 26 or size == 20 or data[at + 10] != 0x20:
             return row, invalid
-        year, month, day = _date(data, at)
+        if day_at < 0 or not same_bytes(data, at, data, day_at, 10):
+            year, month, day = _date(data, at)
+            if year < 0:
+                return row, invalid
+            midnight = np.int64(microseconds_of(year, month, day, 0, 0, 0, np.int64(0)))
+            day_at = at
         hour = _number(data, at + 11, 2)
         minute = _number(data, at + 14, 2)
         second = _number(data, at + 17, 2)
-        if year < 0 or hour < 0 or minute < 0 or second < 0 or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
+        if hour < 0 or minute < 0 or second < 0 or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
             return row, invalid
         micros = np.int64(0)
         if size > 19:
@@ -188,11 +195,10 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
                 return row, invalid
             for _ in range(6 - digits):
                 micros *= 10
-        moment = microseconds_of(year, month, day, hour, minute, second, micros)
-        if moment < -(1 << 62):
+        if midnight < -(1 << 62) or hour > 23 or minute > 59 or second > 59:
             invalid += 1
             continue
-        out[row] = moment - minus_us
+        out[row] = midnight + ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros - minus_us
         valid[row] = True
     return -1, invalid
 
@@ -222,3 +228,91 @@ def latin1_bytes(data, starts, lengths, out, new_starts, new_lengths):  # type: 
             position += 1
         new_lengths[row] = position - new_starts[row]
     return -1
+
+
+@kernel
+def differing(data, starts, lengths, other_starts, other_lengths, compared, out):  # type: ignore[no-untyped-def]
+    """Set ``out`` for the rows, among those of ``compared``, in which two values have different bytes."""
+    for row in range(starts.size):
+        if not compared[row]:
+            continue
+        size = np.int64(lengths[row])
+        same = size == other_lengths[row]
+        if not same or (size > 0 and not same_bytes(data, starts[row], data, other_starts[row], size)):
+            out[row] = True
+
+
+DOUBLE_POWERS = 10.0 ** np.arange(23)  # powers of ten that are exact in the type
+FLOAT_POWERS = DOUBLE_POWERS[:11].astype(np.float32)
+
+
+@kernel
+def floats(data, starts, lengths, out, powers, exact, slow):  # type: ignore[no-untyped-def]
+    """Parse numbers to ``out``, which is float32 or float64. ``powers``: powers of ten that are exact in its type.
+
+    A number of at most ``exact`` whole units with a power in ``powers`` needs one multiplication or division, which
+    rounds correctly. Other rows are set in ``slow``. Return (number of these, first row that is no number or -1).
+    """
+    many = 0
+    for row in range(starts.size):
+        out[row] = 0
+        slow[row] = False
+        size = np.int64(lengths[row])
+        if size < 0:
+            continue
+        at = starts[row]
+        end = at + size
+        negative = size > 0 and data[at] == 0x2D
+        if negative:
+            at += 1
+        value = np.int64(0)
+        digits = 0
+        scale = 0
+        point = False
+        while at < end:
+            byte = np.int64(data[at])
+            if byte == 0x2E and not point:
+                point = True
+            elif 0x30 <= byte <= 0x39:
+                digits += 1
+                if value <= exact:
+                    value = value * 10 + (byte - 0x30)
+                    scale += point
+                else:
+                    slow[row] = True
+            else:
+                break
+            at += 1
+        if digits == 0:
+            return many, row
+        power = np.int64(0)
+        if at < end:
+            if data[at] | 0x20 != 0x65:
+                return many, row
+            at += 1
+            minus = at < end and data[at] == 0x2D
+            if at < end and (minus or data[at] == 0x2B):
+                at += 1
+            if at >= end or end - at > 6:
+                return many, row
+            while at < end:
+                byte = np.int64(data[at])
+                if byte < 0x30 or byte > 0x39:
+                    return many, row
+                power = power * 10 + (byte - 0x30)
+                at += 1
+            if minus:
+                power = -power
+        power -= scale
+        if slow[row] or value > exact or power >= powers.size or -power >= powers.size:
+            slow[row] = True
+            many += 1
+            continue
+        out[row] = value
+        if power < 0:
+            out[row] = out[row] / powers[-power]
+        else:
+            out[row] = out[row] * powers[power]
+        if negative:
+            out[row] = -out[row]
+    return many, -1

@@ -144,10 +144,17 @@ def _scaled(number: str, scale: int) -> str:
 
 
 def _floats(values: Values, kind: pa.DataType) -> pa.Array:
-    try:
-        return pc.cast(text.utf8_array(*values), kind)
-    except pa.ArrowInvalid as error:
-        raise DecodeError(f"A text from Canal is not a {kind}: {error}.", hint=RESYNC_HINT, row=0) from error
+    single = kind == pa.float32()
+    out = np.empty(len(values[1]), np.float32 if single else np.float64)
+    powers = value_kernels.FLOAT_POWERS if single else value_kernels.DOUBLE_POWERS
+    slow = np.empty(len(out), np.bool_)
+    many, row = value_kernels.floats(*values, out, powers, 1 << (24 if single else 53), slow)
+    if row >= 0:
+        raise _bad(values, row, "a number")
+    if many:
+        data, starts, lengths = values
+        out[slow] = pc.cast(text.utf8_array(data, starts[slow], lengths[slow]), kind).to_numpy()
+    return pa.array(out, kind, mask=_mask(values))
 
 
 def _dates(values: Values) -> tuple[pa.Array, int]:

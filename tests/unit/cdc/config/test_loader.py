@@ -43,7 +43,7 @@ BROKEN = {
     ),
     "an unknown source type": (
         with_change("type: binlog,", "type: binlgo,"),
-        ["shop.yaml:2 source.type: must be one of binlog, canal, binlog_files (got 'binlgo')"],
+        ["shop.yaml:2 source.type: must be one of binlog, canal, binlog_files, kafka (got 'binlgo')"],
     ),
     "no source type": (with_change("type: binlog, ", ""), ["shop.yaml:2 source.type: is required"]),
     "an unknown start": (

@@ -30,9 +30,20 @@ def test_load_config_small_file_gets_documented_defaults(tmp_path: Path) -> None
     assert (config.status.host, config.status.port, config.status.token) == ("127.0.0.1", 8470, None)
 
 
-@pytest.mark.parametrize("name", ["shop.yaml", "files.yaml", "doris.yaml", "starrocks.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shop.yaml",
+        "files.yaml",
+        "doris.yaml",
+        "starrocks.yaml",
+        "kafka-canal-json.yaml",
+        "kafka-debezium.yaml",
+        "kafka-json.yaml",
+    ],
+)
 def test_load_config_examples_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for sink in ("DORIS", "STARROCKS"):
+    for sink in ("DORIS", "STARROCKS", "KAFKA"):
         monkeypatch.setenv(f"{sink}_PASSWORD", "pw")
     monkeypatch.setenv("CDC_PASSWORD", "x")
     load_config(Path(__file__).parents[4] / "examples" / name)

@@ -11,12 +11,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, SEQUENCE, Kind
-from cdc.sources.canal import value_kernels
+from cdc.sources.canal import value_kernels, value_parsers
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.layout import LayoutColumn, column_of, schema_of
 from cdc.sources.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
@@ -238,3 +240,27 @@ def test_entries_damaged_bytes_give_values_or_errors():
             outcomes.add(type(error).__name__)
     assert "DecodeError" in outcomes
     assert "UnicodeDecodeError" not in outcomes
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_floats_of_random_texts_equal_pyarrow(kind):
+    rng = random.Random(seed_of())
+    texts = ["-0.0", "1.0E10", "9007199254740993", "1E-400", "4.9E-324", "1" * 40, "0." + "0" * 30 + "1", None]
+    for _ in range(20_000):
+        number = struct.unpack("<d", struct.pack("<Q", rng.getrandbits(63)))[0]
+        texts.append(repr(number) if number < 1e308 else str(rng.randrange(-(10**18), 10**18)))
+        texts.append(f"{rng.uniform(-1e6, 1e6):.{rng.randrange(1, 17)}f}")
+        texts.append(f"{rng.uniform(-10, 10):.{rng.randrange(1, 9)}E}")
+    sizes = np.array([-1 if text is None else len(text) for text in texts], np.int32)
+    starts = np.cumsum(np.maximum(sizes, 0), dtype=np.int64) - np.maximum(sizes, 0)
+    data = np.frombuffer("".join(text or "" for text in texts).encode(), np.uint8)
+    found = value_parsers._floats((data, starts, sizes), kind)
+    assert found.equals(pc.cast(pa.array(texts), kind)) and str(found[0]) == "-0.0"
+
+
+@pytest.mark.parametrize("text", ["", "-", ".", "x", "1.2.3", "1e", "1e+", "1e5x", "- 1", "1 ", "NaN", "1e1234567"])
+def test_floats_other_texts_raise_with_their_row(text):
+    data = np.frombuffer(b"1.5" + text.encode() + bytes(8), np.uint8)
+    with pytest.raises(DecodeError, match="is not a number") as caught:
+        value_parsers._floats((data, np.array([0, 3]), np.array([3, len(text)], np.int32)), pa.float64())
+    assert caught.value.context["row"] == 1

@@ -1,0 +1,228 @@
+"""Kafka messages: from a broker to one buffer, and from messages in memory to Arrow batches.
+
+For comparison, confluent-kafka's ``consume`` reads the same messages as one object each, and Python's ``json`` parses
+them without a conversion of values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, TopicPartition
+from numpy.typing import NDArray
+
+from benchmarks.rig.measure import report
+from benchmarks.rig.suite import Case, Options
+from cdc.errors import CdcError
+from cdc.model.batch import RequiredColumns
+from cdc.model.kafka_position import PartitionOffset
+from cdc.model.schema import TableSchema
+from cdc.sources.canal.layout import LayoutColumn, schema_of
+from cdc.sources.kafka.cluster import Cluster, KafkaSettings
+from cdc.sources.kafka.formats.base import Format
+from cdc.sources.kafka.formats.canal_json import CanalJson
+from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes
+from cdc.sources.kafka.messages import PADDING, MessageBlock
+from cdc.sources.kafka.reader import MESSAGES, MessageReader
+from tests.emulators.kafka import KafkaBroker, obtain_kafka
+
+_BLOCK_MESSAGES, _ROUNDS, _REPEATS, _LIBRARY_MESSAGES = 10_000, 30, 9, 10_000
+_GOAL = "400,000 rows/s, target 1,000,000"
+_TYPES = {
+    "id": "bigint", "customer_id": "int", "status": "varchar(40)", "priority": "tinyint", "amount": "decimal(12,2)",
+    "note": "varchar(100)", "day": "date", "ordered_at": "datetime", "changed_at": "timestamp(3)", "weight": "double",
+}  # fmt: skip
+_SCHEMA = schema_of(
+    "shop", "orders", tuple(LayoutColumn(at, name, kind, at == 0) for at, (name, kind) in enumerate(_TYPES.items()))
+)
+
+
+class _Orders:
+    """Selects the one table with all of its columns."""
+
+    def maps(self, database: str, table: str) -> bool:
+        """Return True."""
+        return True
+
+    def leave_out(self, database: str, table: str, error: CdcError) -> bool:
+        """Return False."""
+        return False
+
+    def reads(self, schema: TableSchema) -> RequiredColumns:
+        """Return all columns."""
+        return RequiredColumns(frozenset(_TYPES), frozenset(("id",)))
+
+    def schema(self, database: str, table: str) -> TableSchema | None:
+        """Return the table as MySQL describes it."""
+        return _SCHEMA
+
+    def table_of(self, topic: str) -> tuple[str, str]:
+        """Return the one table."""
+        return _SCHEMA.database, _SCHEMA.table
+
+    def paths(self, database: str, table: str) -> dict[str, tuple[str, ...]]:
+        """Return no path."""
+        return {}
+
+
+def _canal(number: int) -> dict[str, Any]:
+    row = {
+        "id": str(number), "customer_id": str(471_100 + number % 977), "status": "waiting for payment",
+        "priority": str(number % 9), "amount": f"{number % 100_000}.50",
+        "note": "please ring twice, the dog is friendly",
+        "day": f"2024-01-{1 + number % 28:02}", "ordered_at": f"2024-01-02 03:04:{number % 60:02}",
+        "changed_at": f"2024-01-02 03:04:05.{number % 1000:03}", "weight": str(number % 999 + 0.375),
+    }  # fmt: skip
+    return {
+        "data": [row], "database": "shop", "es": 1_700_000_000_000, "gtid": "", "id": number, "isDdl": False,
+        "mysqlType": _TYPES, "old": None, "pkNames": ["id"], "sql": "", "sqlType": dict.fromkeys(_TYPES, 12),
+        "table": "orders", "ts": 1_700_000_000_123, "type": "INSERT",
+    }  # fmt: skip
+
+
+def _debezium(number: int) -> dict[str, Any]:
+    row = {
+        "id": number, "customer_id": 471_100 + number % 977, "status": "waiting for payment", "priority": number % 9,
+        "amount": "AeJA", "note": "please ring twice, the dog is friendly", "day": 19_700 + number % 28,
+        "ordered_at": 1_704_164_645_000 + number, "changed_at": f"2024-01-02T03:04:05.{number % 1000:03}Z",
+        "weight": number % 999 + 0.375,
+    }  # fmt: skip
+    source = {
+        "version": "3.6.1.Final", "connector": "mysql", "name": "srv", "ts_ms": 1_700_000_000_000, "snapshot": "false",
+        "db": "shop", "sequence": None, "ts_us": 1_700_000_000_000_000, "ts_ns": 1_700_000_000_000_000_000,
+        "table": "orders", "server_id": 1, "gtid": None, "file": "mysql-bin.000001", "pos": 4000 + number, "row": 0,
+        "thread": 22, "query": None,
+    }  # fmt: skip
+    return {"before": None, "after": row, "source": source, "transaction": None, "op": "c", "ts_ms": 1_700_000_000_500}
+
+
+def _block(texts: list[bytes]) -> MessageBlock:
+    count = len(texts)
+    sizes = np.array([len(text) for text in texts], np.int64)
+    return MessageBlock(
+        "shop.orders", np.frombuffer(b"".join(texts) + bytes(PADDING), np.uint8), np.cumsum(sizes) - sizes, sizes,
+        np.zeros(count, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.int32), np.arange(count),
+        np.full(count, 1_700_000_000_000, np.int64),
+    )  # fmt: skip
+
+
+def _measure(name: str, decoder: Format, message: Callable[[int], dict[str, Any]]) -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the figures are those of one core
+    texts = [json.dumps(message(number), separators=(",", ":")).encode() for number in range(_BLOCK_MESSAGES)]
+    block = _block(texts)
+    found = decoder.decode(block)  # compiles
+    if found.faults or [table.rows.num_rows for table in found.tables] != [_BLOCK_MESSAGES]:
+        raise SystemExit(f"{name}: the messages were not decoded: {found.faults[:1]}")
+    ids = found.tables[0].rows["id"].to_pylist()
+    if ids != list(range(_BLOCK_MESSAGES)) or any(column.null_count for column in found.tables[0].rows.columns):
+        raise SystemExit(f"{name}: the decoded rows are not those of the messages.")
+    cpu = []
+    for _ in range(_REPEATS):
+        began = time.process_time()
+        for _ in range(_ROUNDS):
+            decoder.decode(block)
+        cpu.append((time.process_time() - began) / (_ROUNDS * _BLOCK_MESSAGES))
+    began = time.process_time()
+    for text in texts[:_LIBRARY_MESSAGES]:
+        json.loads(text)
+    library = _LIBRARY_MESSAGES / (time.process_time() - began)
+    report(
+        name, 1 / statistics.median(cpu), "rows/s", goal=_GOAL, checked="count of rows, keys",
+        data={"rows": _ROUNDS * _BLOCK_MESSAGES, "columns": len(_TYPES),
+              "bytes_per_message": sum(map(len, texts)) // len(texts)},
+        values=[round(1 / each, 1) for each in cpu], cpu_s_per_million=round(statistics.median(cpu) * 1e6, 3),
+        baselines={"Python's json, parsing alone": round(library)},
+    )  # fmt: skip
+
+
+def decode(_: Options) -> None:
+    """Measure each format. The rates are rows per second of CPU time."""
+    _measure("kafka.decode.canal_json", CanalJson(_Orders()), _canal)
+    _measure("kafka.decode.debezium_json", DebeziumJson(_Orders(), modes=DebeziumModes()), _debezium)
+
+
+class _Sums:
+    """What a reader has read: numbers, bytes and the sum of offsets."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = self.offsets = 0
+
+    def add(self, sizes: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """Add the messages of a block."""
+        self.messages += len(sizes)
+        self.bytes += int(sizes.sum())
+        self.offsets += int(offsets.sum())
+
+
+def _by_buffer(settings: KafkaSettings, count: int) -> _Sums:
+    sums = _Sums()
+    with Cluster(settings) as cluster:
+        reader = MessageReader(settings, cluster, 256 << 20)
+        reader.assign({(settings.topics[0], 0): PartitionOffset(0)})
+        while sums.messages < count:
+            for block in reader.read(0.1).blocks:
+                sums.add(block.value_size, block.offset)
+        reader.close()
+    return sums
+
+
+def _by_objects(settings: KafkaSettings, count: int) -> _Sums:
+    sums = _Sums()
+    consumer = Consumer({"bootstrap.servers": settings.brokers[0], "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(settings.topics[0], 0, 0)])
+    while sums.messages < count:
+        messages = consumer.consume(MESSAGES, 0.1)
+        values = [message.value() or b"" for message in messages]
+        joined = np.frombuffer(b"".join(values) + bytes(PADDING), np.uint8)
+        assert len(joined)
+        offsets = np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages))
+        sums.add(np.fromiter(map(len, values), np.int64, len(values)), offsets)
+    consumer.close()
+    return sums
+
+
+def read(options: Options) -> None:
+    """Measure reading from a broker on this machine. The rates are messages per second of this process's CPU time."""
+    count = options.rows
+    text = json.dumps(_canal(1), separators=(",", ":")).encode()
+    with tempfile.TemporaryDirectory() as folder, KafkaBroker(obtain_kafka(), Path(folder) / "kafka") as broker:
+        topic = broker.create("messages")
+        producer = broker.producer(linger_ms=50, compression_type="lz4", queue_buffering_max_messages=10**6)
+        for _ in range(count):
+            producer.produce(topic, text, partition=0)
+            producer.poll(0)
+        if producer.flush(120):
+            raise SystemExit("kafka.read: the messages could not be sent.")
+        settings = KafkaSettings((broker.address,), (topic,), "g")
+        spent: dict[str, list[float]] = {"buffer": [], "objects": []}
+        _by_buffer(settings, 1)  # compiles
+        for _ in range(3):
+            for name, way in (("buffer", _by_buffer), ("objects", _by_objects)):
+                began = time.process_time()
+                sums = way(settings, count)
+                spent[name].append((time.process_time() - began) / count)
+                if (sums.messages, sums.bytes, sums.offsets) != (count, count * len(text), count * (count - 1) // 2):
+                    raise SystemExit(f"kafka.read: {name} has read other messages.")
+    median = {name: statistics.median(each) for name, each in spent.items()}
+    report(
+        "kafka.read", 1 / median["buffer"], "messages/s", goal="1,000,000 messages/s, target 1,700,000",
+        checked="count, bytes, offsets", data={"messages": count, "bytes_per_message": len(text), "compression": "lz4"},
+        values=[round(1 / each, 1) for each in spent["buffer"]],
+        cpu_s_per_million=round(median["buffer"] * 1e6, 3),
+        baselines={"one object per message (confluent-kafka's consume)": round(1 / median["objects"])},
+    )  # fmt: skip
+
+
+CASES = (
+    Case("kafka.decode", decode, runs=1),  # each figure is the median of nine
+    Case("kafka.read", read, Options(rows=600_000), quick_rows=100_000, runs=1),  # the median of three
+)

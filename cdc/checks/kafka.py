@@ -1,0 +1,121 @@
+"""Checks of `cdc check` for a Kafka source: brokers, topics, start, retention, one message per topic.
+
+Every check runs, and every finding has a hint. The checks change nothing, and join no group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from cdc.checks.mysql import finding_of
+from cdc.errors import CdcError
+from cdc.job.kafka_wiring import KafkaParts
+from cdc.model.kafka_position import PartitionOffset
+from cdc.sources.kafka.cluster import Cluster, Topics
+from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.messages import MessageBlock
+from cdc.sources.kafka.reader import MessageReader
+from channels.sinks.base import Finding
+
+_SHORT_MS = 24 * 3600 * 1000  # a job that is PAUSED over a night must still find its messages
+_SAMPLE_S = 5.0
+_TIMEOUT_S = 10.0
+
+
+def kafka_findings(parts: KafkaParts, *, is_new: bool) -> Iterator[Finding]:
+    """Yield what prevents or endangers reading. ``is_new``: the job has no checkpoint, so `start` applies."""
+    with Cluster(parts.settings, _TIMEOUT_S) as cluster:
+        try:
+            topics = cluster.topics()
+        except CdcError as error:
+            yield finding_of(error)
+            return
+        for name in topics.missing:
+            yield Finding(f"Kafka has no topic {name}.", "Correct `source.topics`, or create the topic.")
+        if not topics.topics and not topics.missing:
+            yield Finding(
+                "No topic matches `source.topics` yet.", "Correct the pattern, or wait for topics.", fatal=False
+            )
+        if is_new and not topics.missing:
+            try:
+                parts.first_position()
+            except CdcError as error:
+                yield finding_of(error)
+        yield from unread_topics(parts, topics)
+        yield from _retention(cluster, topics)
+        yield from _samples(parts, cluster, topics)
+
+
+def unread_topics(parts: KafkaParts, topics: Topics) -> Iterator[Finding]:
+    """Yield the topics whose messages the job would skip, because no channel reads them."""
+    for name in sorted(topics.topics):
+        if not parts.reads_topic(name):
+            yield Finding(
+                f"No channel reads topic {name}, so its messages are skipped.",
+                f"Set `topic: {name}` in a channel, or remove the topic from `source.topics`.",
+                fatal=False,
+            )
+
+
+def _retention(cluster: Cluster, topics: Topics) -> Iterator[Finding]:
+    for name in sorted(topics.topics):
+        kept = cluster.retention_ms(name)
+        if kept is not None and kept < _SHORT_MS:
+            yield Finding(
+                f"Topic {name} keeps messages for {kept / 3_600_000:.1f} hours. A job that is stopped for longer loses "
+                "messages.",
+                "Increase `retention.ms` of the topic.",
+                fatal=False,
+            )
+
+
+def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Finding]:
+    """Decode the newest message of each topic."""
+    decoder = parts.decoder()
+    for block in _newest(parts, cluster, topics):
+        try:
+            decoded = decoder.decode(block)
+        except CdcError as error:
+            yield finding_of(error)
+            continue
+        if isinstance(decoder, DebeziumJson):
+            yield from _defaults(block, decoder.columns_with_default(block))
+        for fault in decoded.faults[:1]:
+            yield Finding(
+                f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
+                f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
+                "Check that `source.format` is the format of the messages.",
+                fatal=parts.bad_messages() is None,
+            )
+
+
+def _defaults(block: MessageBlock, columns: tuple[str, ...] | None) -> Iterator[Finding]:
+    """Warn of columns in which a NULL cannot be distinguished. ``columns`` None: the messages have no schema."""
+    if columns == ():
+        return
+    what = "a column with a default" if columns is None else f"column {', '.join(columns[:5])}"
+    yield Finding(
+        f"A NULL in {what} may arrive as the default of the column, in topic {block.topic}.",
+        "Set replace.null.with.default=false in the JSON converter (Kafka Connect 3.9 and later). A message does not "
+        "show whether it is set.",
+        fatal=False,
+    )
+
+
+def _newest(parts: KafkaParts, cluster: Cluster, topics: Topics) -> list[MessageBlock]:
+    """Return the newest messages of the partitions, as far as they arrive within the time limit."""
+    first, ends = cluster.first_offsets(topics.partitions), cluster.ends(topics.partitions)
+    filled = {one: PartitionOffset(end - 1) for one, end in ends.items() if end > first.get(one, end)}
+    reader = MessageReader(parts.settings, cluster, 0)
+    blocks: list[MessageBlock] = []
+    waiting, deadline = {*filled}, time.monotonic() + _SAMPLE_S
+    try:
+        reader.assign(filled)
+        while waiting and time.monotonic() < deadline:
+            chunk = reader.read(0.1)
+            blocks += chunk.blocks
+            waiting -= chunk.ends.keys()
+    finally:
+        reader.close()
+    return blocks

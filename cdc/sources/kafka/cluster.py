@@ -1,0 +1,273 @@
+"""The brokers of a cluster: topics with their ids, offsets, errors. Messages are read by ``reader``.
+
+librdkafka reports why a connection fails only to its error callback, so the last such error is kept for the message.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from cdc.errors import CdcError, ConfigError, SourceActionRequired, SourceUnavailable
+from cdc.model.kafka_position import Partition
+
+TIMEOUT_S = 30.0
+_RETRY_S = 0.3
+_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID)
+_LOGIN = (
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+)
+_ACCESS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_TRANSIENT = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError._NOENT,
+    KafkaError._TRANSPORT,
+)
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How to reach the brokers, and what to read."""
+
+    brokers: tuple[str, ...]
+    topics: tuple[str, ...]  # names, or patterns with one *
+    group: str  # named to the brokers; offsets are reported to it only with ``reports``
+    reports: bool = False
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)  # of librdkafka; may have secrets
+
+    def config(self, on_error: Callable[[KafkaError], None], **own: Any) -> dict[str, Any]:
+        """Return librdkafka's configuration. ``own`` has precedence over the properties of the user."""
+        return {
+            "client.id": "spark-binlog-load",
+            **self.properties,
+            "bootstrap.servers": ",".join(self.brokers),
+            "error_cb": on_error,
+            "log_level": 0,
+            "logger": _quiet,
+            **{name.replace("_", "."): value for name, value in own.items()},
+        }
+
+
+_quiet = logging.getLogger("cdc.sources.kafka.librdkafka")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False  # refused connections once a second; the receiver reports errors once
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the brokers describe it now."""
+
+    id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The selected topics of a cluster."""
+
+    cluster: str
+    topics: Mapping[str, Topic]
+    missing: tuple[str, ...] = ()  # names of the job file that do not exist
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The id of every topic."""
+        return {name: topic.id for name, topic in self.topics.items()}
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        """All partitions of the topics."""
+        return frozenset((name, number) for name, topic in self.topics.items() for number in topic.partitions)
+
+
+class Cluster(AbstractContextManager["Cluster"]):
+    """Ask the brokers. Calls: one thread. Use as a context manager, or call ``close``."""
+
+    def __init__(self, settings: KafkaSettings, timeout_s: float = TIMEOUT_S) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._last_error: KafkaError | None = None
+        self.is_alarmed = False  # librdkafka has reported an error since the last successful call
+        self._admin: AdminClient | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. May be repeated."""
+        self._admin = None
+
+    def note_error(self, error: KafkaError) -> None:
+        """Keep an error of librdkafka's callback, unless it only repeats that no broker is connected."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
+            self._last_error = error
+        self.is_alarmed = True
+
+    @property
+    def admin(self) -> AdminClient:
+        """The client of the brokers. Raises: ConfigError - librdkafka refuses a property."""
+        if self._admin is None:
+            config = self._settings.config(self.note_error)
+            try:
+                self._admin = AdminClient({name: config[name] for name in config if name != "logger"}, logger=_quiet)
+            except KafkaException as error:
+                raise refused(error) from error
+        return self._admin
+
+    def topics(self) -> Topics:
+        """Return the topics of the job file, and those that its patterns match now. Raises: SourceUnavailable;
+        SourceActionRequired - login or access is refused.
+        """
+        names = [one for one in self._settings.topics if "*" not in one]
+        patterns = [one for one in self._settings.topics if "*" in one]
+        metadata = self._ask(lambda: self.admin.list_topics(*(names[:1] if not patterns else ()), timeout=5))
+        if patterns:
+            rules = [re.compile(fnmatch.translate(re.sub(r"([\[\]?])", r"[\1]", one))) for one in patterns]
+            found = [one for one in metadata.topics if not one.startswith("__")]
+            names += [one for one in found if one not in names and any(rule.match(one) for rule in rules)]
+        described = self._each(lambda: self.admin.describe_topics(TopicCollection(sorted(names)))) if names else {}
+        topics = {
+            name: Topic(str(one.topic_id), tuple(sorted(each.id for each in one.partitions)))
+            for name, one in described.items()
+        }
+        self._last_error, self.is_alarmed = None, False
+        cluster = metadata.cluster_id or ""
+        missing = tuple(name for name in names if name not in topics and "*" not in name)
+        return Topics(cluster, topics, missing)
+
+    def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the first available offset of each partition. A partition that does not exist is missing."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the end of each partition: where a reader with this isolation stops now."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
+        """Return the offset of the first message at or after a time; the end if there is none."""
+        partitions = tuple(partitions)
+        found, ends = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms)), self.ends(partitions)
+        return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
+
+    def group_offsets(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the committed offsets of another group. A partition without one is missing."""
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*one) for one in partitions])
+        found = self._ask(lambda: self.admin.list_consumer_group_offsets([asked])[group].result(self._timeout_s))
+        return {(one.topic, one.partition): one.offset for one in found.topic_partitions if one.offset >= 0}
+
+    def retention_ms(self, topic: str) -> int | None:
+        """Return how long the brokers keep messages of a topic; None: for ever or not known."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        found = self._ask(lambda: self.admin.describe_configs([resource])[resource].result(self._timeout_s))
+        policy, kept = found.get("cleanup.policy"), found.get("retention.ms")
+        if policy is None or kept is None or "delete" not in str(policy.value):
+            return None
+        return int(kept.value) if int(kept.value) >= 0 else None
+
+    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        asked = {TopicPartition(*one): spec for one in partitions}
+        if not asked:
+            return {}
+        level = IsolationLevel.READ_COMMITTED
+        if self._settings.isolation == "read_uncommitted":
+            level = IsolationLevel.READ_UNCOMMITTED
+        found = self._each(lambda: self.admin.list_offsets(asked, isolation_level=level))
+        return {(one.topic, one.partition): result.offset for one, result in found.items()}
+
+    def _each(self, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
+        """Return the results of a call with one future per item, without items that do not exist."""
+
+        def results() -> dict[Any, Any]:
+            found = {}
+            for item, future in ask().items():
+                try:
+                    found[item] = future.result(self._timeout_s)
+                except KafkaException as error:
+                    if error.args[0].code() not in _UNKNOWN:
+                        raise
+            return found
+
+        return self._ask(results)
+
+    def _ask(self, call: Callable[[], _Result]) -> _Result:
+        """Return the result of ``call``. Transient errors are retried until the time limit."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                self.admin.poll(0)  # runs the error callback
+                found = self.translated(error.args[0])
+                is_late = time.monotonic() > deadline
+                if is_late or isinstance(found, SourceActionRequired) or error.args[0].code() not in _TRANSIENT:
+                    raise found from error
+                time.sleep(_RETRY_S)
+
+    def translated(self, error: KafkaError) -> CdcError:
+        """Return the error of the job for an error of librdkafka."""
+        cause = self._last_error if self._last_error is not None and not _is_final(error) else error
+        servers = ",".join(self._settings.brokers)
+        if cause.code() in _LOGIN:
+            return SourceActionRequired(
+                f"Kafka refused the connection: {text_of(cause)}.",
+                hint="Correct `source.properties` (security.protocol, sasl.*, ssl.*), then run `cdc resume NAME`.",
+                brokers=servers,
+            )
+        if cause.code() in _ACCESS:
+            return SourceActionRequired(
+                f"Kafka refused access: {text_of(cause)}.",
+                hint="Allow the user to Read and Describe the topics, and to Read the group `source.group_id`.",
+                brokers=servers,
+            )
+        return SourceUnavailable(
+            f"Kafka does not answer: {text_of(cause)}.", hint="Start the brokers, or correct `source.brokers`.",
+            brokers=servers,
+        )  # fmt: skip
+
+
+def _is_final(error: KafkaError) -> bool:
+    return error.code() in (*_LOGIN, *_ACCESS)
+
+
+def text_of(error: KafkaError) -> str:
+    """Return the text of an error, on one line."""
+    return " ".join(error.str().split())[:300].rstrip(".")
+
+
+def refused(error: KafkaException) -> ConfigError:
+    """Return the error for a configuration that librdkafka refuses."""
+    return ConfigError(f"librdkafka refuses a property: {text_of(error.args[0])}.", hint="Correct `source.properties`.")

@@ -1,0 +1,130 @@
+"""Check that topics still have the messages after a position: cluster, topic ids, first and last offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
+from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
+from cdc.sources.kafka.cluster import Cluster, Topics
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the user accepts: in the job file, or with the options of ``cdc resume``."""
+
+    gap: bool = False  # messages that retention has deleted, and deleted topics
+    server: bool = False  # another cluster, or a topic that was created again
+    skips_lost: bool = False  # ``lost_offsets: earliest``: as ``gap``, but only for deleted messages
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that are missing in a partition."""
+
+    partition: Partition
+    next: int  # the offset of the position
+    first: int  # the first available one
+
+    def __str__(self) -> str:
+        topic, number = self.partition
+        return (
+            f"{topic}[{number}]: offset {self.next} is gone, the log begins at {self.first} "
+            f"({self.first - self.next:,} offsets)"
+        )
+
+
+def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted: Accepted) -> KafkaPosition:
+    """Return the position at which to continue: ``saved``, except for what the user accepts.
+
+    Partitions of topics that the job file no longer selects stay as they are.
+    Raises: ServerMismatch - another cluster or topic; PositionLost - messages or partitions are gone;
+    SourceActionRequired - a topic that the job file names does not exist; SourceUnavailable.
+    """
+    ids, offsets = saved.ids, saved.offsets
+    if unknown := [name for name in topics.missing if name not in ids]:
+        raise SourceActionRequired(
+            f"Kafka has no topic {', '.join(unknown)}.",
+            hint="Correct `source.topics`, or create the topic. Then run `cdc resume NAME`.",
+        )
+    restarted = _other_topics(topics, saved, accepted)
+    ids |= {name: topics.topics[name].id for name in restarted}
+    selected = topics.partitions
+    missing = sorted({*topics.missing} & {*saved.ids}) + sorted(
+        f"{topic}[{number}]" for topic, number in offsets if topic in topics.topics and (topic, number) not in selected
+    )
+    if missing and not (accepted.gap or restarted):
+        raise PositionLost(
+            f"Kafka no longer has {', '.join(missing[:5])}.",
+            hint="Create the topic again and load its rows again, or run `cdc resume NAME --accept-gap` to continue "
+            "without its remaining messages.",
+        )
+    read = {one: offset for one, offset in offsets.items() if one in selected}
+    again = {one for one in read if one[0] in restarted}
+    first = cluster.first_offsets(read)
+    continued = {one: PartitionOffset(first[one]) for one in again}
+    continued |= skip_lost(cluster, {one: offset for one, offset in read.items() if one not in again}, accepted)
+    return KafkaPosition.of(topics.cluster, ids, {**offsets, **continued})
+
+
+def skip_lost(
+    cluster: Cluster, offsets: Mapping[Partition, PartitionOffset], accepted: Accepted
+) -> dict[Partition, PartitionOffset]:
+    """Return ``offsets``, moved to the first available message where the user accepts the gap.
+
+    Raises: PositionLost - messages are gone, or an offset is beyond the end of its log.
+    """
+    first, ends = cluster.first_offsets(offsets), cluster.ends(offsets)
+    beyond = sorted(one for one, offset in offsets.items() if one in ends and offset.next > ends[one])
+    if beyond and not accepted.server:
+        (topic, number), end = beyond[0], ends[beyond[0]]
+        raise PositionLost(
+            f"{topic}[{number}] ends at {end}, before the offset {offsets[beyond[0]].next} of the job: its log was "
+            "truncated or replaced.",
+            hint="Find out why messages were lost. `cdc resume NAME --accept-server` continues at the first message of "
+            "the partition.",
+        )
+    gaps = [Gap(one, offset.next, first[one]) for one, offset in offsets.items() if first.get(one, 0) > offset.next]
+    if gaps and not (accepted.gap or accepted.skips_lost):
+        raise PositionLost(
+            f"Messages were deleted before the job read them: {_text(gaps)}.",
+            hint="`cdc resume NAME --accept-gap` continues at the first available message; `source.lost_offsets: "
+            "earliest` does so always. Keep messages longer (retention.ms).",
+        )
+    for gap in gaps:
+        _log.warning("continuing after missing messages: %s", gap)
+    moved = {gap.partition: PartitionOffset(gap.first) for gap in gaps}
+    moved |= {one: PartitionOffset(first[one]) for one in beyond}
+    return {**offsets, **moved}
+
+
+def _other_topics(topics: Topics, saved: KafkaPosition, accepted: Accepted) -> frozenset[str]:
+    """Return the topics that were created again, if the user accepts that. They are read from their first offsets."""
+    ids = saved.ids
+    is_other_cluster = topics.cluster != saved.cluster
+    changed = frozenset(
+        name for name, topic in topics.topics.items() if name in ids and (ids[name] != topic.id or is_other_cluster)
+    )
+    if is_other_cluster and not accepted.server:
+        raise ServerMismatch(
+            f"The brokers belong to cluster {topics.cluster}, the job has read cluster {saved.cluster}.",
+            hint="Correct `source.brokers`. `cdc resume NAME --accept-server` continues with this cluster, from the "
+            "first offsets of its topics.",
+        )
+    if changed and not accepted.server:
+        raise ServerMismatch(
+            f"Topic {', '.join(sorted(changed))} was deleted and created again.",
+            hint="`cdc resume NAME --accept-server` continues with the new topic, from its first offsets. What the old "
+            "topic had after the job's position is lost.",
+        )
+    return changed
+
+
+def _text(gaps: Iterable[Gap]) -> str:
+    found = list(gaps)
+    more = f" and {len(found) - 3} more partitions" if len(found) > 3 else ""
+    return "; ".join(map(str, found[:3])) + more

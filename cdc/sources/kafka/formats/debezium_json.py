@@ -1,0 +1,306 @@
+"""Debezium's change events as JSON, with schemas (``schemas.enable=true``) and without.
+
+A column that is NULL in MySQL and has a default arrives as the default, unless the converter has
+``replace.null.with.default=false``. A message does not show which of the two it was.
+
+Source: Debezium documentation, "Data change events" of the MySQL connector; golden messages of Debezium 3.6.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.table_names import table_text
+from cdc.sources.canal import value_kernels
+from cdc.sources.kafka.formats import json_kernels as kernels
+from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes, column_of_field, debezium_plan
+from cdc.sources.kafka.formats.json_slices import (
+    FAULTS,
+    ONE,
+    ONE_OR_ABSENT,
+    Names,
+    Slices,
+    group_rows,
+    shown,
+    slice_objects,
+    words_of,
+)
+from cdc.sources.kafka.formats.rows import RowReader, TablePlan, in_order, needed_columns
+from cdc.sources.kafka.messages import MessageBlock
+
+_TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "ts_ms"))
+_PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _TS = range(9)
+_SOURCE_NAMES = Names(("db", "table", "ts_us", "ts_ms"))
+_DB, _TABLE, _TS_US, _TS_MS = range(4)
+_OPS = Names(("c", "r", "u", "d", "t", "m"))
+_CREATE, _READ, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE = range(6)
+
+
+class DebeziumJson:
+    """Decodes Debezium's change events. Implements ``Format``."""
+
+    def __init__(self, tables: KafkaTables, *, modes: DebeziumModes | None = None) -> None:
+        """``modes``: of the connector, for messages without a schema; None: such messages are refused."""
+        self._tables = tables
+        self._modes = modes
+        self._reader = RowReader()
+
+    @property
+    def invalid_dates(self) -> Counter[tuple[str, str]]:
+        """The number of zero and invalid dates that became NULL, by table and column."""
+        return self._reader.invalid_dates
+
+    def decode(self, block: MessageBlock) -> Decoded:
+        """See ``Format``."""
+        faults: dict[int, str] = {}
+        envelope = _envelopes(block, faults)
+        source = slice_objects(
+            block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
+        )
+        ops = words_of(envelope[_OP], _OPS)
+        # heartbeats, transaction marks and DDL have no `op`: they are in topics of their own, without order to rows
+        other = (ops == -2) & (
+            (envelope.kinds[_DDL] != kernels.ABSENT)
+            | (envelope.kinds[_STATUS] != kernels.ABSENT)
+            | ((envelope.kinds[_TS] == kernels.NUMBER) & (envelope.kinds[_AFTER] == kernels.ABSENT))
+        )
+        for row in np.flatnonzero((ops < 0) & ~other).tolist():
+            shown_op = shown(envelope[_OP].bytes(row))
+            faults[int(envelope.source[row])] = f"it has no known `op` of Debezium: {shown_op}"
+        tables, statements = self._tables_of(block, envelope, source, ops, faults)
+        return Decoded(
+            in_order(tables),
+            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            tuple(sorted(statements, key=lambda each: each.message)),
+            _source_times(block, envelope, source),
+        )
+
+    def columns_with_default(self, block: MessageBlock) -> tuple[str, ...] | None:
+        """Return the columns in which a NULL may arrive as the default, from the first mapped message that has rows.
+
+        None: that message has no schema. (): no such column, or no such message.
+        """
+        envelope = _envelopes(block, {})
+        source = slice_objects(
+            block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
+        )
+        ops = words_of(envelope[_OP], _OPS)
+        for row in np.flatnonzero((ops >= _CREATE) & (ops <= _DELETE)).tolist():
+            try:
+                names = (str(source[_DB].value(row)), str(source[_TABLE].value(row)))
+                fields = _fields(envelope[_SCHEMA].value(row))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # ``decode`` reports the fault
+            if self._tables.maps(*names):
+                return None if fields is None else tuple(name for name, each in fields.items() if _has_default(each))
+        return ()
+
+    def _tables_of(
+        self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: dict[int, str]
+    ) -> tuple[list[DecodedRows | None], list[Statement]]:
+        chosen = np.flatnonzero((ops >= _CREATE) & (ops <= _TRUNCATE))
+        names = Slices(
+            block.data,
+            np.stack([source.starts[_DB, chosen], source.starts[_TABLE, chosen], envelope.starts[_SCHEMA, chosen]]),
+            np.stack([source.lengths[_DB, chosen], source.lengths[_TABLE, chosen], envelope.lengths[_SCHEMA, chosen]]),
+            np.stack([source.kinds[_DB, chosen], source.kinds[_TABLE, chosen], envelope.kinds[_SCHEMA, chosen]]),
+            envelope.source[chosen],
+            envelope.faults,
+        )
+        groups, firsts = group_rows(names, (0, 1, 2))
+        tables: list[DecodedRows | None] = []
+        statements: list[Statement] = []
+        for group, first in enumerate(firsts):
+            rows = chosen[groups == group]
+            try:
+                database, table = names[0].value(first), names[1].value(first)
+                if not isinstance(database, str) or not isinstance(table, str):
+                    raise ValueError("`source` has no `db` or no `table`")
+                if not self._tables.maps(database, table):
+                    continue
+                fields = _fields(names[2].value(first))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                for number in envelope.source[rows].tolist():
+                    faults[number] = f"its table or its schema cannot be read: {error}"
+                continue
+            for number in envelope.source[rows[ops[rows] == _TRUNCATE]].tolist():
+                statements.append(Statement(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
+            at = message_position(block, int(names.source[first]))
+            plan = self._plan(database, table, fields, _key_fields(block, int(names.source[first])), at)
+            rows = rows[ops[rows] != _TRUNCATE]
+            if plan is not None and len(rows):
+                tables.append(self._read(block, plan, envelope.take(rows), ops[rows], faults))
+        return tables, statements
+
+    def _plan(
+        self, database: str, table: str, fields: Mapping[str, Any] | None, key: tuple[str, ...], at: str
+    ) -> TablePlan | None:
+        """Return how the rows of a table and schema are read; None if the job omits the table."""
+        try:
+            schema = self._tables.schema(database, table)
+            if fields is None and (schema is None or self._modes is None):
+                raise _no_schema()
+            if schema is None:
+                schema = _schema_of(database, table, fields or {}, key)
+            reads = self._tables.reads(schema)
+            columns = []
+            for column in needed_columns(schema, reads):
+                field = None if fields is None else fields.get(column.name)
+                if fields is not None and field is None:
+                    raise SchemaMismatch(
+                        f"The messages do not have column {column.name}, which the mapping reads.",
+                        hint="Do not exclude the column in Debezium, or remove it from the mapping.",
+                        column=column.name,
+                    )
+                columns.append(debezium_plan(column, schema, field, self._modes))
+            return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
+        except CdcError as error:
+            error.context.setdefault("table", f"{database}.{table}")
+            error.context.setdefault("at", at)
+            if isinstance(error, (SchemaMismatch, TargetMismatch)) and self._tables.leave_out(database, table, error):
+                return None
+            raise
+
+    def _read(
+        self, block: MessageBlock, plan: TablePlan, envelope: Slices, ops: NDArray[np.int8], faults: dict[int, str]
+    ) -> DecodedRows | None:
+        names = Names(plan.names)
+        after = slice_objects(
+            block.data, envelope.starts[_AFTER], _object_sizes(envelope, _AFTER), names, ONE_OR_ABSENT
+        )
+        before = slice_objects(
+            block.data, envelope.starts[_BEFORE], _object_sizes(envelope, _BEFORE), names, ONE_OR_ABSENT
+        )
+        has_after = envelope.kinds[_AFTER] == kernels.OBJECT
+        has_before = envelope.kinds[_BEFORE] == kernels.OBJECT
+        _image_faults(envelope, "before", (ops == _DELETE) | (ops == _UPDATE), has_before, before.faults, faults)
+        _image_faults(envelope, "after", ops != _DELETE, has_after, after.faults, faults)
+        if len(after) != len(envelope) or len(before) != len(envelope):
+            # images with invalid JSON have no row; the envelope was valid, so this cannot be
+            raise AssertionError("An image of a valid message is not valid JSON.")
+        changed = np.zeros(len(envelope), np.bool_)
+        updates = ops == _UPDATE
+        for slot in plan.key_slots:
+            value_kernels.differing(
+                block.data, after.starts[slot], after.lengths[slot], before.starts[slot], before.lengths[slot],
+                updates, changed,
+            )  # fmt: skip
+        # the first half of a changed key is the before image, the second one the after image
+        repeats = np.where(changed, 2, 1)
+        rows = after.take(np.repeat(np.arange(len(envelope)), repeats))
+        deleted = np.repeat(ops == _DELETE, repeats)
+        firsts = (np.cumsum(repeats) - repeats)[changed]
+        deleted[firsts] = True
+        sources = np.flatnonzero((ops == _DELETE) | changed)
+        targets = np.flatnonzero(deleted)
+        rows.starts[:, targets] = before.starts[:, sources]
+        rows.lengths[:, targets] = before.lengths[:, sources]
+        rows.kinds[:, targets] = before.kinds[:, sources]
+        message = np.repeat(envelope.source, repeats)
+        key_change = np.repeat(changed, repeats)
+        if faults:
+            keep = ~np.isin(message, np.fromiter(faults, np.int64))
+            rows, deleted, message, key_change = rows.take(keep), deleted[keep], message[keep], key_change[keep]
+        if not len(rows):
+            return None
+        return self._reader.read(block, plan, rows, deleted, message, key_change, faults)
+
+
+def _envelopes(block: MessageBlock, faults: dict[int, str]) -> Slices:
+    """Return the envelope of each message that is not null. With a schema, the envelope is its ``payload``."""
+    top = slice_objects(block.data, block.value_at, block.value_size, _TOP, ONE)
+    for number in np.flatnonzero(top.faults).tolist():
+        faults[number] = FAULTS[top.faults[number]]
+    wrapped = (top.kinds[_PAYLOAD] != kernels.ABSENT) & (top.kinds[_SCHEMA] != kernels.ABSENT)
+    if not wrapped.any():
+        return top
+    payload = slice_objects(
+        block.data, top.starts[_PAYLOAD], np.where(wrapped, _object_sizes(top, _PAYLOAD), -1), _TOP, ONE_OR_ABSENT
+    )
+    inner = np.flatnonzero(wrapped)
+    for target, source in ((top.starts, payload.starts), (top.lengths, payload.lengths), (top.kinds, payload.kinds)):
+        for slot in (_BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _TS):
+            target[slot, inner] = source[slot, inner]
+    tombstones = wrapped & (top.kinds[_PAYLOAD] == kernels.NULL)  # with schemas, a null may be wrapped too
+    return top.take(~tombstones) if tombstones.any() else top
+
+
+def _object_sizes(slices: Slices, slot: int) -> NDArray[np.int32]:
+    return np.where(slices.kinds[slot] == kernels.OBJECT, slices.lengths[slot], np.int32(-1))
+
+
+def _image_faults(
+    envelope: Slices, name: str, needed: NDArray[np.bool_], present: NDArray[np.bool_], found: NDArray[np.uint8],
+    faults: dict[int, str],
+) -> None:  # fmt: skip
+    for row in np.flatnonzero(needed & ~present).tolist():
+        faults.setdefault(int(envelope.source[row]), f"its operation needs `{name}`, which is null or absent")
+    for row in np.flatnonzero(found).tolist():
+        faults.setdefault(int(envelope.source[row]), f"`{name}`: {FAULTS[found[row]]}")
+
+
+def _fields(schema: Any) -> Mapping[str, Any] | None:
+    """Return the fields of the ``after`` image by name; None if the message has no schema."""
+    if schema is None:
+        return None
+    images = {each["field"]: each for each in schema["fields"]}
+    image = images.get("after") or images["before"]
+    return {str(field["field"]): field for field in image["fields"]}
+
+
+def _key_fields(block: MessageBlock, message: int) -> tuple[str, ...]:
+    """Return the names of the key columns, from the key of one message; () if it has none."""
+    found = slice_objects(
+        block.data, block.key_at[[message]], block.key_size[[message]], Names(("schema", "payload")), ONE_OR_ABSENT
+    )
+    try:
+        schema = found[0].value(0) if len(found) else None
+        return tuple(str(field["field"]) for field in schema["fields"]) if isinstance(schema, dict) else ()
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _has_default(field: Mapping[str, Any]) -> bool:
+    return bool(field.get("optional")) and field.get("default") is not None
+
+
+def _no_schema() -> SchemaMismatch:
+    return SchemaMismatch(
+        "The messages have no schema, so the units and forms of their values are not known.",
+        hint="Set schemas.enable=true in the JSON converter. Or set `fields` of the channel to the types of MySQL, and "
+        "`source.connector` to the modes of Debezium's connector.",
+    )
+
+
+def _schema_of(database: str, table: str, fields: Mapping[str, Any], key: tuple[str, ...]) -> TableSchema:
+    name = table_text(database, table)
+    columns = tuple(_column(field, name, column in key) for column, field in fields.items())
+    return TableSchema(database, table, columns, key)
+
+
+def _column(field: Mapping[str, Any], table: str, is_key: bool) -> Column:
+    try:
+        return column_of_field(field, table, is_key)
+    except SchemaMismatch:  # it is raised again if the mapping reads the column
+        return Column(str(field["field"]), Kind.TEXT, str(field.get("name") or field.get("type")))
+
+
+def _source_times(block: MessageBlock, envelope: Slices, source: Slices) -> NDArray[np.int64]:
+    """Return the commit times of the messages in microseconds; -1: none."""
+    times = np.full(len(block.value_at), -1, np.int64)
+    for slot, unit in ((_TS_MS, 1000), (_TS_US, 1)):
+        values = source[slot]
+        lengths = np.where(values.kinds == kernels.NUMBER, values.lengths, np.int32(-1))
+        out = np.empty(len(source), np.int64)
+        if value_kernels.integers(values.data, values.starts, lengths, 0, 1 << 60, out) < 0:
+            known = lengths >= 0
+            times[envelope.source[known]] = out[known] * unit
+    return times

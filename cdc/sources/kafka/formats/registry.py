@@ -1,0 +1,38 @@
+"""The formats by their names in the job file."""
+
+from __future__ import annotations
+
+from cdc.errors import ConfigError
+from cdc.sources.kafka.formats.base import Format, KafkaTables
+from cdc.sources.kafka.formats.canal_json import CanalJson
+from cdc.sources.kafka.formats.csv import Csv
+from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.debezium_types import DebeziumModes
+from cdc.sources.kafka.formats.plain_json import PlainJson
+
+FORMATS = ("canal-json", "debezium-json", "json", "csv")
+
+
+def create_format(
+    name: str,
+    *,
+    tables: KafkaTables,
+    zone_us: int = 0,
+    modes: DebeziumModes | None = None,
+    separator: str = ",",
+) -> Format:
+    """Return a format by its name in the job file.
+
+    ``zone_us``: microseconds by which moments without a zone are ahead of UTC: of the Canal server's JVM, or of plain
+    rows. ``modes``: of Debezium's connector, for messages without a schema. ``separator``: of CSV.
+    Raises: ConfigError - there is no such format.
+    """
+    if name == "canal-json":
+        return CanalJson(tables, zone_us=zone_us)
+    if name == "debezium-json":
+        return DebeziumJson(tables, modes=modes)
+    if name == "json":
+        return PlainJson(tables, zone_us=zone_us)
+    if name == "csv":
+        return Csv(tables, separator=separator, zone_us=zone_us)
+    raise ConfigError(f"The format {name!r} is not known.", hint=f"Use one of: {', '.join(FORMATS)}.", format=name)

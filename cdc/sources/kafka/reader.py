@@ -1,0 +1,181 @@
+"""Read messages of assigned partitions into blocks. No consumer group is joined; no committed offset is read.
+
+The next offset of a partition is that of its end, or the one after the last message: the last offset of a log can be a
+control record of a transaction, which is never delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from numpy.typing import NDArray
+
+from cdc.errors import CdcError
+from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
+from cdc.sources.kafka.cluster import Cluster, KafkaSettings, refused
+from cdc.sources.kafka.librdkafka import RawConsumer, RawMessages
+from cdc.sources.kafka.messages import PADDING, MessageBlock
+
+_log = logging.getLogger(__name__)
+
+MESSAGES = 20_000  # of one call: large enough for kernels, small enough for the window
+_LEAST_QUEUE_KB, _MOST_QUEUE_KB = 1024, 65_536  # what librdkafka may read ahead; 64 MiB is its default
+_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What one call has read."""
+
+    blocks: list[MessageBlock] = field(default_factory=list)  # one per topic
+    epochs: dict[Partition, int] = field(default_factory=dict)  # leader epoch of the last message
+    ends: dict[Partition, int] = field(default_factory=dict)  # the offset at which a partition has no more messages now
+    lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
+    error: CdcError | None = None
+
+
+class MessageReader:
+    """Reads the assigned partitions. Calls: one thread."""
+
+    def __init__(self, settings: KafkaSettings, cluster: Cluster, window_bytes: int) -> None:
+        """Create the consumer; it connects in the background. Raises: ConfigError - a property is refused."""
+        self.report_error: KafkaError | None = None  # of the last report of offsets
+        self._cluster, self._settings = cluster, settings
+        self._assigned: set[Partition] = set()
+        self._reporter: Consumer | None = None  # created with the first report
+        queue_kb = min(max(window_bytes // 4096, _LEAST_QUEUE_KB), _MOST_QUEUE_KB)
+        config = settings.config(
+            cluster.note_error,
+            group_id=settings.group,
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            isolation_level=settings.isolation,
+            queued_max_messages_kbytes=queue_kb,
+        )
+        texts = {name: _text(value) for name, value in config.items() if name not in ("error_cb", "logger")}
+        try:
+            self._consumer: RawConsumer | None = RawConsumer(texts, cluster.note_error, MESSAGES)
+        except KafkaException as error:
+            raise refused(error) from error
+
+    def assign(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
+        """Read these partitions from their offsets, instead of the ones before."""
+        self._handle.assign(offsets)
+        self._assigned = {*offsets}
+
+    def add(self, partition: Partition, offset: PartitionOffset) -> None:
+        """Read one more partition, or an assigned one from another offset."""
+        if partition in self._assigned:
+            self._handle.remove([partition])
+        self._handle.add({partition: offset})
+        self._assigned.add(partition)
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Do not read these partitions any more."""
+        if found := [*partitions]:
+            self._handle.remove(found)
+            self._assigned -= {*found}
+
+    def read(self, timeout_s: float) -> Chunk:
+        """Return what has arrived. Blocks for ``timeout_s`` at most."""
+        if self._reporter is not None:
+            self._reporter.poll(0)  # runs its callbacks
+        messages = self._handle.read(timeout_s)
+        try:
+            return self._chunk(messages)
+        finally:
+            messages.free()
+
+    def _chunk(self, messages: RawMessages) -> Chunk:
+        chunk, last = Chunk(), {}
+        good = np.flatnonzero(messages.error == 0)
+        addresses = messages.topic[good]
+        _, firsts = np.unique(addresses, return_index=True)
+        for first in np.sort(firsts).tolist():
+            topic = messages.topic_name(int(good[first]))
+            chosen = good[addresses == addresses[first]]
+            chunk.blocks.append(_block(topic, messages, chosen))
+            numbers, at = np.unique(messages.partition[chosen][::-1], return_index=True)
+            for number, newest in zip(numbers.tolist(), chosen[len(chosen) - 1 - at].tolist(), strict=True):
+                last[topic, number] = newest
+                chunk.epochs[topic, number] = messages.epoch(newest)
+        for event in np.flatnonzero(messages.error).tolist():
+            error = messages.reported(event)
+            partition = (messages.topic_name(event), int(messages.partition[event]))
+            if error.code() == KafkaError._PARTITION_EOF:
+                if last.get(partition, -1) < event:  # no message has arrived after it
+                    chunk.ends[partition] = int(messages.offset[event])
+            elif error.code() in _LOST:
+                chunk.lost.append(partition)
+            else:
+                chunk.error = self._cluster.translated(error)
+        return chunk
+
+    def report(self, position: KafkaPosition) -> None:
+        """Report the offsets of a committed position to the group, without waiting."""
+        offsets = [TopicPartition(*one, offset.next) for one, offset in position.offsets.items()]
+        try:
+            if self._reporter is None:
+                config = self._settings.config(
+                    self._cluster.note_error, group_id=self._settings.group, enable_auto_commit=False
+                )
+                self._reporter = Consumer({**config, "on_commit": self._reported})
+            self._reporter.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            self._reported(error.args[0], offsets)
+
+    def _reported(self, error: KafkaError | None, _: Sequence[TopicPartition]) -> None:
+        if error is not None and self.report_error is None:
+            _log.warning("the offsets cannot be reported to the group: %s", error.str())
+        self.report_error = error
+
+    @property
+    def _handle(self) -> RawConsumer:
+        assert self._consumer is not None
+        return self._consumer
+
+    def close(self) -> None:
+        """Close the connections. May be repeated."""
+        consumer, self._consumer = self._consumer, None
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            reporter.close()
+        if consumer is not None:
+            consumer.close()
+
+
+def _block(topic: str, messages: RawMessages, chosen: NDArray[np.int64]) -> MessageBlock:
+    value_size, key_size = messages.value_size[chosen], messages.key_size[chosen]
+    value_at, value_bytes = _starts(value_size, 0)
+    key_at, size = _starts(key_size, value_bytes)
+    data = np.empty(size + PADDING, np.uint8)
+    data[size:] = 0
+    messages.copy(chosen, data, value_at, key_at)
+    return MessageBlock(
+        topic,
+        data,
+        value_at,
+        value_size,
+        key_at,
+        key_size,
+        messages.partition[chosen],
+        messages.offset[chosen],
+        messages.timestamp_ms[chosen],
+    )
+
+
+def _starts(sizes: NDArray[np.int64], first: int) -> tuple[NDArray[np.int64], int]:
+    """Return where each text begins after ``first``, and where the last one ends."""
+    ends = first + np.cumsum(np.maximum(sizes, 0))
+    return ends - np.maximum(sizes, 0), int(ends[-1]) if len(ends) else first
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

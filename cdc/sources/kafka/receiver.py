@@ -1,0 +1,199 @@
+"""The receiver of Kafka topics.
+
+::
+
+    brokers --messages--> reader --MessageBlock--> batches: format, layouts, key_partitions --Batch--> Window --> get
+                stream: the thread that reads, and finds new partitions; continuity: is everything still there?
+
+Partitions are assigned explicitly: the job is in no consumer group, so nothing rebalances. The job's position decides
+where reading continues; offsets are only reported to a group, for monitors of lag.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from cdc.errors import CdcError, SourceUnavailable
+from cdc.model.batch import Batch
+from cdc.model.kafka_position import KafkaPosition
+from cdc.model.position import Position
+from cdc.model.schema import TableSchema
+from cdc.model.table_filter import TableFilter
+from cdc.sources.base import PartitionLag, ReceiverStatus
+from cdc.sources.kafka.bad_messages import BadMessages
+from cdc.sources.kafka.batches import BatchMaker, OrderRules
+from cdc.sources.kafka.cluster import KafkaSettings
+from cdc.sources.kafka.continuity import Accepted
+from cdc.sources.kafka.formats.base import Format
+from cdc.sources.kafka.layouts import Layouts
+from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
+from cdc.sources.read_ahead import Window
+from cdc.sources.schema_history import SchemaHistory
+
+WINDOW_BYTES = 256 << 20
+TIMEOUT_S = 30.0  # if the brokers do not answer for longer, get raises SourceUnavailable; reading continues
+_HINT = "The columns of a table are known after its first message. Correct `source` of the channel if no message comes."
+
+
+class KafkaReceiver:
+    """The Receiver of Kafka topics, also a ``RangeReceiver``. See ``cdc.sources.base`` for the contracts."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        decoder: Format,
+        table_filter: TableFilter,
+        *,
+        rules: OrderRules = OrderRules(),  # noqa: B008 - a frozen value
+        accepted: Accepted = Accepted(),  # noqa: B008
+        bad: BadMessages | None = None,
+        acknowledged: Mapping[Position, bool] | None = None,
+        stop_at: Callable[[], KafkaPosition] | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        timeout_s: float = TIMEOUT_S,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        """``bad``: keeps messages that cannot be decoded. ``acknowledged``: DDL messages that a user accepted.
+
+        ``stop_at``: returns the position at which to finish.
+        """
+        self._settings, self._accepted, self._decoder, self._bad = settings, accepted, decoder, bad
+        self._history = SchemaHistory(table_filter, None)
+        layouts = Layouts(self._history, table_filter, acknowledged or {})
+        self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad)
+        self._stop_at = stop_at
+        self._stop: KafkaPosition | None = None  # the result of ``stop_at``
+        self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
+        self._handed = KafkaPosition("", ())
+        self._stream: KafkaStream | None = None
+
+    def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
+        """See ``Receiver``."""
+        assert isinstance(start, KafkaPosition)
+        self.close()
+        self._maker.sequence = sequence
+        if self._stop_at is not None and self._stop is None:
+            self._stop = self._stop_at()
+        self._connect(start, schemas, self._stop)
+
+    def rollback(self, position: Position) -> None:
+        """See ``Receiver``."""
+        assert isinstance(position, KafkaPosition)
+        self.close()
+        self._connect(position, self._history.at(position), self._stop)
+
+    def limit(self, last: Position | None) -> None:
+        """See ``RangeReceiver``."""
+        assert last is None or isinstance(last, KafkaPosition)
+        self.close()
+        self._connect(self._handed, self._history.at(self._handed), self._stop if last is None else last)
+
+    def _connect(self, start: KafkaPosition, schemas: tuple[TableSchema, ...], until: KafkaPosition | None) -> None:
+        self._history.begin(schemas)
+        self._handed = start
+        if self._bad is not None:
+            self._bad.open(start)
+        self._stream = KafkaStream(
+            self._settings,
+            StreamStart(start, until, finishes=until is not None and until is self._stop),
+            self._maker,
+            Window(self._window_bytes),
+            accepted=self._accepted,
+            window_bytes=self._window_bytes,
+            refresh_s=self._refresh_s,
+        )
+        self._stream.start()
+
+    def get(self, timeout_s: float) -> Batch | None:
+        """See ``Receiver``."""
+        stream = self._opened
+        batch = stream.window.get(timeout_s)
+        if batch is not None:
+            assert isinstance(batch.last, KafkaPosition)
+            self._handed = batch.last
+            return batch
+        away = stream.away
+        if away is not None and time.monotonic() - away[0] > self._timeout_s:
+            raise away[1]
+        return None
+
+    def release(self, byte_count: int) -> None:
+        """See ``Receiver``."""
+        self._opened.window.release(byte_count)
+
+    def ack(self, position: Position) -> None:
+        """See ``Receiver``. The stream reports the offsets to the group."""
+        assert isinstance(position, KafkaPosition)
+        if self._stream is not None:  # the last commit of a run may end after ``close``
+            self._stream.window.ack(position)
+            self._stream.committed = position
+
+    def schema(self, database: str, table: str) -> TableSchema:
+        """See ``Receiver``."""
+        return self._history.require(database, table, hint=_HINT)
+
+    def note_loaded(self, tables: Iterable[str]) -> None:
+        """See ``Receiver``. Does nothing: this source has no snapshots."""
+
+    def schemas(self) -> tuple[TableSchema, ...]:
+        """See ``Receiver``."""
+        return self._history.at(self._handed)
+
+    def status(self) -> ReceiverStatus:
+        """See ``Receiver``."""
+        stream = self._stream
+        if stream is None:
+            return ReceiverStatus(is_at_end=False)
+        # Read the stream's state first, then the window's: the stream fills the window before it reports the end.
+        is_drained, is_finished = stream.is_drained, stream.is_finished
+        is_empty = stream.window.is_empty()
+        return ReceiverStatus(
+            is_at_end=is_drained and is_empty,
+            is_finished=is_finished and is_empty,
+            is_window_full=stream.window.is_full(),
+            window_bytes=stream.window.bytes_held(),
+            warning=self._warning(stream),
+            invalid_dates=self._invalid_dates(),
+            partitions=_lag(stream),
+            bad_messages=self._bad.count if self._bad is not None else 0,
+        )
+
+    def _warning(self, stream: KafkaStream) -> CdcError | None:
+        away, failure = stream.away, stream.report_failure
+        if away is not None:
+            return away[1]
+        if not failure:
+            return None
+        return SourceUnavailable(
+            f"The offsets cannot be reported to the group {self._settings.group}: {failure.rstrip('.')}.",
+            hint="Allow the user to Read the group, or remove `source.group_id`. Rows are not affected.",
+        )
+
+    def _invalid_dates(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for (table, _), count in self._decoder.invalid_dates.copy().items():
+            found[table] += count
+        return found
+
+    @property
+    def _opened(self) -> KafkaStream:
+        assert self._stream is not None
+        return self._stream
+
+    def close(self) -> None:
+        """See ``Receiver``."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.stop()
+
+
+def _lag(stream: KafkaStream) -> tuple[PartitionLag, ...]:
+    committed, ends, now_ms = stream.committed.offsets, stream.ends.copy(), time.time() * 1000
+    found = []
+    for (topic, number), offset in committed.items():
+        end = max(offset.next, ends.get((topic, number), offset.next))
+        known = None if offset.time_ms < 0 else max(0.0, (now_ms - offset.time_ms) / 1000)
+        found.append(PartitionLag(topic, number, offset.next, end, 0.0 if end == offset.next else known))
+    return tuple(found)

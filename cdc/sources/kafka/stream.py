@@ -1,0 +1,283 @@
+"""The reading thread: messages of all partitions into the window, metadata every 30 seconds, new partitions.
+
+A new partition is read from its first offset, and only after the old partitions of its topic are committed up to the
+end that they had when it was found: the producer may have moved keys to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdc.errors import CdcError, ErrorAction, PositionLost, ServerMismatch, SourceUnavailable, action_for
+from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
+from cdc.sources.kafka.batches import BatchMaker
+from cdc.sources.kafka.block_parts import before
+from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
+from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost
+from cdc.sources.kafka.reader import Chunk, MessageReader
+from cdc.sources.read_ahead import Window
+
+REFRESH_S = 30.0
+_AWAY_REFRESH_S = 2.0  # while the brokers do not answer
+_READ_S = 0.1
+_ASK_S = 5.0  # reading waits for the answers
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where a stream begins and ends."""
+
+    saved: KafkaPosition  # of the last checkpoint: the first Batch begins here
+    until: KafkaPosition | None = None  # read exactly up to here
+    finishes: bool = False  # the source ends at ``until``
+
+
+class KafkaStream:
+    """Reads from a start on its own thread. Calls: ``start``, ``stop`` by one thread; the attributes from any."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        begin: StreamStart,
+        maker: BatchMaker,
+        window: Window,
+        *,
+        accepted: Accepted,
+        window_bytes: int,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        self.window = window
+        self.away: tuple[float, CdcError] | None = None  # monotonic time since which the brokers do not answer; why
+        self.is_drained = False
+        self.is_finished = False
+        self.committed = begin.saved
+        self.ends: dict[Partition, int] = {}  # the newest known end of each partition
+        self._begin, self._maker, self._accepted = begin, maker, accepted
+        self._settings, self._window_bytes, self._refresh_s = settings, window_bytes, refresh_s
+        self._cluster = Cluster(settings, _ASK_S)
+        self._reader: MessageReader | None = None
+        self._until = None if begin.until is None else {one: end.next for one, end in begin.until.offsets.items()}
+        self._assigned: set[Partition] = set()
+        self._at_end: set[Partition] = set()
+        self._waiting: dict[Partition, dict[Partition, int]] = {}  # new partitions: old ones and the ends they need
+        self._reported = begin.saved
+        self._refreshed_at = self._next_refresh = 0.0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Check the position, then read on a thread. Raises: see ``Receiver.open``."""
+        try:
+            self._connect()
+        except BaseException:
+            self._close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="kafka-reader", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and close window and connections. May be repeated."""
+        self._stopping.set()
+        self.window.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = None
+
+    @property
+    def report_failure(self) -> str:
+        """Why the last report of offsets to the group failed, "" if it did not."""
+        reader = self._reader
+        error = reader.report_error if reader is not None else None
+        return error.str() if error is not None else ""
+
+    # --- the start ---
+
+    def _connect(self) -> None:
+        topics = self._cluster.topics()
+        position = continue_at(self._cluster, topics, self._begin.saved, self._accepted)
+        self._maker.begin(self._begin.saved, position)
+        self._reader = MessageReader(self._settings, self._cluster, self._window_bytes)
+        self._update(topics)
+        if self._until is not None:
+            self._join_now({one for one in self._until if one not in self._maker.offsets} & topics.partitions)
+        read = {one: offset for one, offset in self._maker.offsets.items() if one in topics.partitions}
+        if self._until is not None:
+            read = {one: offset for one, offset in read.items() if offset.next < self._until.get(one, 0)}
+        self._assigned = {*read}
+        self._reader.assign(read)
+        self._next_refresh = time.monotonic() + self._refresh_s
+
+    def _join_now(self, partitions: set[Partition]) -> None:
+        for (topic, number), offset in self._cluster.first_offsets(partitions).items():
+            self._maker.join(topic, self._ids[topic], number, offset)
+
+    def _update(self, topics: Topics) -> None:
+        self._ids = topics.ids
+        self._maker.partition_counts = {name: len(topic.partitions) for name, topic in topics.topics.items()}
+        self._find_new(topics)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._refresh()
+                self._join_new()
+                self._report()
+                self._deliver(self._read())
+        except BaseException as error:  # noqa: BLE001 - without it the Consumer would wait for ever
+            self.window.stop(error)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        self._cluster.close()
+
+    def _read(self) -> Chunk:
+        assert self._reader is not None
+        chunk = self._reader.read(_READ_S)
+        if chunk.error is not None:
+            self._note(chunk.error)
+        if chunk.lost:
+            offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
+            for partition, offset in skip_lost(self._cluster, offsets, self._accepted).items():
+                self._maker.offsets[partition] = offset
+                self._reader.add(partition, offset)
+        return chunk
+
+    def _deliver(self, chunk: Chunk) -> None:
+        ended: dict[Partition, int] = {}
+        for each in chunk.blocks:
+            block = each
+            self._at_end -= {(block.topic, int(number)) for number in set(block.partition.tolist())}
+            self.is_drained = False
+            if self._until is not None:
+                block, done = before(block, self._until)
+                ended |= done
+                if not len(block.offset):
+                    continue
+            for batch in self._maker.read(block, chunk.epochs):
+                if not self.window.put(batch):
+                    return
+        self._note_ends(chunk.ends, ended)
+        moved = self._maker.empty()
+        if moved is not None and not self.window.put(moved):
+            return
+        self.is_drained = self._assigned <= self._at_end and not self._waiting and self.away is None
+        self.is_finished = self._begin.finishes and not self._assigned
+
+    def _note_ends(self, ends: Mapping[Partition, int], ended: Mapping[Partition, int]) -> None:
+        """Move the positions to the ends of logs, which may be after control records, and to the end of the range."""
+        offsets = self._maker.offsets
+        if ends:
+            self.away = None
+        for partition, end in ends.items():
+            if partition not in self._assigned:
+                continue
+            limit = end if self._until is None else min(end, self._until[partition])
+            offsets[partition] = _moved(offsets[partition], limit)
+            self._at_end.add(partition)
+            self.ends[partition] = end
+            if self._until is not None and end >= self._until[partition]:
+                ended = {**ended, partition: self._until[partition]}
+        for partition, end in ended.items():
+            offsets[partition] = _moved(offsets[partition], end)
+        if done := {*ended} & self._assigned:
+            assert self._reader is not None
+            self._reader.remove(done)
+            self._assigned -= done
+
+    # --- metadata ---
+
+    def _refresh(self) -> None:
+        """Compare the topics with the position, and find new partitions. If the brokers do not answer, note that."""
+        now = time.monotonic()
+        is_alarm = self._cluster.is_alarmed and now >= self._refreshed_at + _AWAY_REFRESH_S
+        if now < self._next_refresh and not is_alarm:
+            return
+        self._refreshed_at = now
+        self._next_refresh = now + (self._refresh_s if self.away is None else _AWAY_REFRESH_S)
+        try:
+            topics = self._cluster.topics()
+            self._check(topics)
+            self._update(topics)
+            self.ends |= self._cluster.ends(self._assigned)
+            self.away = None
+        except CdcError as error:
+            self._note(error)
+            self._next_refresh = time.monotonic() + _AWAY_REFRESH_S
+            self._cluster.is_alarmed = False
+
+    def _note(self, error: CdcError) -> None:
+        """Note that the brokers do not answer. Raises: ``error``, if reading cannot continue after it."""
+        if action_for(error) is not ErrorAction.RETRY:
+            raise error
+        if self.away is None:
+            _log.warning("the brokers do not answer: %s", error)
+            self.away = (time.monotonic(), error)
+
+    def _check(self, topics: Topics) -> None:
+        """Raise if a topic of the position is another one now, or lacks partitions."""
+        changed = [name for name, id_ in topics.ids.items() if self._maker.id_of(name) not in (None, id_)]
+        gone = sorted({topic for topic, _ in self._assigned - topics.partitions})
+        if changed or gone:
+            kind = ServerMismatch if changed else PositionLost
+            raise kind(
+                f"Topic {', '.join(changed or gone)} was deleted" + (" and created again." if changed else "."),
+                hint="`cdc resume NAME --accept-server` reads the new topic from its first offsets."
+                if changed
+                else "`cdc resume NAME --accept-gap` continues without the topic.",
+            )
+
+    def _find_new(self, topics: Topics) -> None:
+        if self._until is not None:
+            return
+        known = self._maker.offsets
+        new = topics.partitions - known.keys() - self._waiting.keys()
+        if not new:
+            return
+        ends = self._cluster.ends([one for one in known if one in topics.partitions])
+        for partition in sorted(new):
+            _log.info("found a new partition: %s[%d]", *partition)
+            self._waiting[partition] = {one: end for one, end in ends.items() if one[0] == partition[0]}
+
+    def _join_new(self) -> None:
+        """Read the new partitions whose old ones are committed up to the end that they had."""
+        if not self._waiting:
+            return
+        committed = {one: offset.next for one, offset in self.committed.offsets.items()}
+        ready = {
+            one
+            for one, ends in self._waiting.items()
+            if all(committed.get(old, -1) >= end for old, end in ends.items())
+        }
+        if not ready:
+            return
+        try:
+            self._join_now(ready)
+        except SourceUnavailable as error:
+            self._note(error)
+            return
+        assert self._reader is not None
+        for partition in sorted(ready & self._maker.offsets.keys()):
+            self._reader.add(partition, self._maker.offsets[partition])
+            self._assigned.add(partition)
+            del self._waiting[partition]
+
+    def _report(self) -> None:
+        committed = self.committed
+        if self._settings.reports and committed is not self._reported and self._reader is not None:
+            self._reported = committed
+            self._reader.report(committed)
+
+
+def _moved(offset: PartitionOffset, end: int) -> PartitionOffset:
+    return offset if offset.next >= end else PartitionOffset(end, offset.epoch, offset.time_ms)

@@ -1,0 +1,89 @@
+"""The tables of a Kafka job: what its channels say about rows in messages."""
+
+import pytest
+
+from cdc.checks.kafka import unread_topics
+from cdc.config.models import load_config
+from cdc.errors import ConfigError
+from cdc.job.wiring import build, kafka_parts
+from cdc.model.schema import TableSchema
+from cdc.sources.kafka.cluster import Topic, Topics
+from tests.support.job_files import write_job
+
+JOB = """\
+name: shop
+source: {type: kafka, brokers: ["k1:9092"], topics: ["*"], format: %s}
+sink: {type: delta, path: ./warehouse}
+channels:
+  - {source: shop.orders, target: ods.orders, %s}
+  - {source: "crm.*", target: "ods.*", key: [k], fields: {k: INT NOT NULL}}
+"""
+
+CANAL = """\
+name: shop
+source: {type: kafka, brokers: ["k1:9092"], topics: ["*"], format: canal-json}
+sink: {type: delta, path: ./warehouse}
+channels: [{source: shop.orders, target: ods.orders}]
+"""
+
+
+def parts_of(folder, channel, source_format="json"):
+    config = load_config(write_job(folder, JOB % (source_format, channel)))
+    components = build(config)
+    components.close()
+    return kafka_parts(config, config.source, components.routes), components.routes
+
+
+def test_fields_describe_named_tables_and_tables_of_a_pattern(tmp_path):
+    parts, _ = parts_of(tmp_path, "topic: o, key: [id], fields: {id: BIGINT, n: INT NOT NULL}, paths: {n: $.a.n}")
+    (schema,) = parts.schemas()
+    assert (schema.name, schema.key, [one.nullable for one in schema.columns]) == (
+        "shop.orders",
+        ("id",),
+        [True, False],
+    )
+    tables = parts.decoder()._tables
+    assert tables.table_of("o") == ("shop", "orders") and tables.table_of("crm.a.b") == ("crm", "a.b")
+    assert tables.schema("crm", "a.b").key == ("k",) and tables.schema("other", "t") is None
+    assert tables.paths("shop", "orders") == {"n": ("a", "n")} and tables.paths("crm", "x") == {}
+
+
+def test_delete_when_becomes_a_filter_and_allows_rows_with_only_the_key(tmp_path):
+    channel = 'key: [id], fields: {id: BIGINT NOT NULL, n: INT NOT NULL}, delete_when: "n < 0", filter: id > 1'
+    parts, routes = parts_of(tmp_path, channel)
+    assert routes.mapping_for("shop", "orders").filter == "(id > 1) AND NOT coalesce((n < 0), false)"
+    assert [one.nullable for one in parts.schemas()[0].columns] == [False, True]
+
+
+def test_key_of_renamed_fields_is_their_source_columns(tmp_path):
+    channel = "key: [a], columns: {a: id, b: n + 1}, fields: {id: BIGINT, n: INT}"
+    parts, routes = parts_of(tmp_path, channel)
+    (schema,) = parts.schemas()
+    assert isinstance(schema, TableSchema) and schema.key == ("id",) and routes.reads(schema).key == {"id"}
+    parts, _ = parts_of(tmp_path, "key: [b], columns: {a: id, b: n + 1}, fields: {id: BIGINT, n: INT}")
+    assert parts.schemas()[0].key == ()
+
+
+def test_check_names_topics_that_no_channel_reads(tmp_path):
+    names = ("o", "shop.orders", "shop.items", "crm.x", "crm")
+    topics = Topics("c", {name: Topic("id", (0,)) for name in names})
+    parts, _ = parts_of(tmp_path, "topic: o, key: [id], fields: {id: BIGINT}")
+    found = [finding.problem for finding in unread_topics(parts, topics)]
+    assert [text.split()[4].rstrip(",") for text in found] == ["crm", "shop.items", "shop.orders"]
+    (tmp_path / "canal").mkdir()
+    config = load_config(write_job(tmp_path / "canal", CANAL))
+    assert not list(unread_topics(kafka_parts(config, config.source, build(config).routes), topics))
+
+
+@pytest.mark.parametrize(
+    ("source_format", "channel"),
+    [
+        ("json", "key: [id], fields: {id: NUMBER}"),
+        ("json", "key: [x], fields: {id: INT}"),
+        ("json", "key: [id], fields: {id: INT}, paths: {id: a.b}"),
+        ("debezium-json", "key: [id], fields: {id: TIMESTAMP_NTZ}"),
+    ],
+)
+def test_bad_types_and_paths_are_refused_before_the_start(tmp_path, source_format, channel):
+    with pytest.raises(ConfigError):
+        parts_of(tmp_path, channel, source_format)
