@@ -371,6 +371,10 @@ def test_sink_adopting_run_uses_the_highest_fence_seen(subject: Subject) -> None
         subject.sink.commit([subject.prepare(name(2), (1, "older"))], mark(2))
     with pytest.raises(SinkOwnershipError):
         subject.sink.acquire_ownership(mark(1, fence=6), ["ods.orders"])
+    adopting = subject.restart()
+    with pytest.raises(SinkOwnershipError):  # it read the row before the run with fence 7 acquired the sink
+        adopting.acquire_ownership(mark(9, fence=6, incarnation="deadbeef"), ["ods.orders"])
+    adopting.close()
     newer.acquire_ownership(mark(1, fence=7), ["ods.orders"])
     newer.close()
 

@@ -63,7 +63,7 @@ class TwoPhases:
                 raise ownership_error(known)
             self.mark = replace(known, fence=mark.fence)
             return
-        if known is not None and known.sequence >= mark.sequence:
+        if known is not None and (known.sequence >= mark.sequence or known.fence >= mark.fence):
             raise ownership_error(known)
         self.mark = mark
 

@@ -96,7 +96,8 @@ class CheckpointTable:
                 if known.fence < mark.fence:  # a run that adopts continues above this sequence, even without a commit
                     self.record(database, replace(known, fence=mark.fence))
                 continue
-            if known is not None and known.sequence >= mark.sequence:
+            # a run of the other incarnation raised the fence of its row, not the sequence, and may have visible rows
+            if known is not None and (known.sequence >= mark.sequence or known.fence >= mark.fence):
                 raise ownership_error(known)
             self.record(database, mark)
         self._await_own_rows(mark)
