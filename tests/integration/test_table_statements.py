@@ -17,117 +17,32 @@ from cdc.demo.process import JobProcess, is_caught_up
 from cdc.state.sqlite import SqliteStore
 from tests.integration.test_schema_changes import JOB, _compare, _end
 from tests.integration.test_schema_changes_rows import Target, source_rows
+from tests.support.online_changes import Writers, gh_ost, pt_osc_begin, pt_osc_end
 
 CREATE = "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, note VARCHAR(20) NOT NULL, a INT)"
-DEADLOCK = 1213
-CUT_OVER = threading.Lock()  # gh-ost has applied all changes of the table when it renames it
-TRIGGERS = (
-    "CREATE TRIGGER pt_osc_orders_del AFTER DELETE ON {d}.orders FOR EACH ROW "
-    "DELETE IGNORE FROM {d}._orders_new WHERE {d}._orders_new.id <=> OLD.id",
-    "CREATE TRIGGER pt_osc_orders_upd AFTER UPDATE ON {d}.orders FOR EACH ROW BEGIN "
-    "DELETE IGNORE FROM {d}._orders_new WHERE !(OLD.id <=> NEW.id) AND {d}._orders_new.id <=> OLD.id; "
-    "REPLACE INTO {d}._orders_new ({c}) VALUES ({n}); END",
-    "CREATE TRIGGER pt_osc_orders_ins AFTER INSERT ON {d}.orders FOR EACH ROW "
-    "REPLACE INTO {d}._orders_new ({c}) VALUES ({n})",
-)
-
-
-def _columns_of(server: LocalServer, database: str, table: str) -> list[str]:
-    with server.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table} LIMIT 0")
-        return [column[0] for column in cursor.description]
-
-
-def gh_ost(server: LocalServer, database: str, clauses: str, *, end: bool = True) -> None:
-    """Run the statements of gh-ost. Writers wait while rows are copied."""
-    d = database
-    server.execute(
-        f"DROP /* gh-ost */ TABLE IF EXISTS `{d}`.`_orders_gho`",
-        f"DROP /* gh-ost */ TABLE IF EXISTS `{d}`.`_orders_ghc`",
-        f"CREATE /* gh-ost */ TABLE `{d}`.`_orders_ghc` (id BIGINT AUTO_INCREMENT, last_update TIMESTAMP NOT NULL "
-        "DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, hint VARCHAR(64) CHARSET ascii NOT NULL, "
-        "value VARCHAR(4096) CHARSET ascii NOT NULL, PRIMARY KEY (id), UNIQUE KEY hint_uidx (hint))",
-        f"CREATE /* gh-ost */ TABLE `{d}`.`_orders_gho` LIKE `{d}`.`orders`",
-        f"ALTER /* gh-ost */ TABLE `{d}`.`_orders_gho` {clauses}",
-    )
-    shared = [one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_gho")]
-    names = ", ".join(shared)
-    server.execute(f"INSERT INTO `{d}`.`_orders_ghc` (hint, value) VALUES ('state', 'Migrated')")
-    if not end:
-        server.execute(f"INSERT IGNORE INTO `{d}`._orders_gho ({names}) SELECT {names} FROM `{d}`.orders LIMIT 10")
-        return
-    server.execute(
-        f"CREATE TABLE `{d}`.`_orders_del` (id INT AUTO_INCREMENT PRIMARY KEY) COMMENT='ghost-cut-over-sentry'",
-        f"DROP TABLE `{d}`.`_orders_del`",
-    )
-    with CUT_OVER:
-        server.execute(
-            f"INSERT IGNORE INTO `{d}`._orders_gho ({names}) SELECT {names} FROM `{d}`.orders",
-            f"RENAME /* gh-ost */ TABLE `{d}`.`orders` TO `{d}`.`_orders_del`, `{d}`.`_orders_gho` TO `{d}`.`orders`",
-        )
-    server.execute(f"DROP TABLE IF EXISTS `{d}`.`_orders_ghc`", f"DROP TABLE IF EXISTS `{d}`.`_orders_del`")
-
-
-def pt_osc(server: LocalServer, database: str, clauses: str, *, drop_swap: bool = False, begun: bool = False) -> None:
-    """Run the statements of pt-online-schema-change. ``begun``: those up to the triggers have run."""
-    if not begun:
-        pt_osc_begin(server, database, clauses)
-    d = database
-    names = ", ".join(one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_new"))
-    copy = f"INSERT LOW_PRIORITY IGNORE INTO `{d}`._orders_new ({names}) SELECT {names} FROM `{d}`.orders LOCK IN SHARE MODE"
-    while True:  # the tool repeats a copy that was chosen as the victim of a deadlock with a writer
-        try:
-            server.execute(copy)
-        except pymysql.err.OperationalError as error:
-            if error.args[0] != DEADLOCK:
-                raise
-        else:
-            break
-    if drop_swap:
-        server.execute(f"DROP TABLE IF EXISTS `{d}`.orders", f"RENAME TABLE `{d}`._orders_new TO `{d}`.orders")
-        return
-    server.execute(
-        f"RENAME TABLE `{d}`.orders TO `{d}`._orders_old, `{d}`._orders_new TO `{d}`.orders",
-        f"DROP TABLE IF EXISTS `{d}`._orders_old",
-        *(f"DROP TRIGGER IF EXISTS `{d}`.pt_osc_orders_{one}" for one in ("del", "upd", "ins")),
-    )
-
-
-def pt_osc_begin(server: LocalServer, database: str, clauses: str) -> None:
-    d = database
-    with server.connect(d) as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW CREATE TABLE orders")
-        text = cursor.fetchone()[1].replace("CREATE TABLE `orders`", f"CREATE TABLE `{d}`.`_orders_new`", 1)
-        cursor.execute(text)
-        cursor.execute(f"ALTER TABLE `{d}`.`_orders_new` {clauses}")
-    shared = [one for one in _columns_of(server, d, "orders") if one in _columns_of(server, d, "_orders_new")]
-    values = {"d": d, "c": ", ".join(shared), "n": ", ".join(f"NEW.{one}" for one in shared)}
-    with server.connect(d) as connection, connection.cursor() as cursor:
-        for trigger in TRIGGERS:
-            cursor.execute(trigger.format(**values))
 
 
 @contextmanager
-def writers(server: LocalServer, database: str) -> Iterator[None]:
-    """Write rows with two sessions until the end of the block. Between two tables of one name, they wait."""
-    stop = threading.Event()
+def writers(server: LocalServer, database: str) -> Iterator[Writers]:
+    """Write rows with two sessions until the end of the block."""
+    stop, found = threading.Event(), Writers()
 
-    def write(number: int) -> None:
+    def write(number: int, lock: threading.Lock) -> None:
         with server.connect(database) as connection, connection.cursor() as cursor:
             count = 0
             while not stop.wait(0.005):
                 count += 1
-                with CUT_OVER, suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
+                with lock, suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
                     cursor.execute(f"INSERT INTO orders (note, a) VALUES ('w{number}', {count})")
                     cursor.execute(f"UPDATE orders SET a = a + 1 WHERE id % 40 = {count % 40}")
                     cursor.execute(f"DELETE FROM orders WHERE a = {count} AND id % 7 = {number}")
                     connection.commit()
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    threads = [threading.Thread(target=write, args=(number, found.join())) for number in range(2)]
     for thread in threads:
         thread.start()
     try:
-        yield
+        yield found
     finally:
         stop.set()
         for thread in threads:
@@ -197,11 +112,19 @@ def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     _create(server, database)
     with started(server, database, tmp_path, source="*" if kind == "mysql" else "orders") as job:
-        with writers(server, database):
-            gh_ost(server, database, "ADD COLUMN five INT NOT NULL DEFAULT 5, ADD COLUMN text VARCHAR(9) DEFAULT 'x'")
-            gh_ost(server, database, "ADD COLUMN never INT", end=False)  # interrupted
+        with writers(server, database) as found:
             gh_ost(
-                server, database, "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT"
+                server,
+                database,
+                "ADD COLUMN five INT NOT NULL DEFAULT 5, ADD COLUMN text VARCHAR(9) DEFAULT 'x'",
+                found,
+            )
+            gh_ost(server, database, "ADD COLUMN never INT", found, end=False)  # interrupted
+            gh_ost(
+                server,
+                database,
+                "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT",
+                found,
             )
         job.wait_for("gh-ost", _is_done(server), 120)
         assert _reloaded(tmp_path) == [False]
@@ -211,12 +134,13 @@ def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
             job.wait_for("the triggers", _has_read(server), 120)
             job.kill()  # the statements of the copy are part of the saved state
             job.start()
-            pt_osc(server, database, "", begun=True)
-            pt_osc(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six", drop_swap=True)
+            pt_osc_end(server, database)
+            pt_osc_begin(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six")
+            pt_osc_end(server, database, drop_swap=True)
         job.wait_for("pt-osc", _is_done(server), 120)
         assert _reloaded(tmp_path) == [False]
         _compare(server, database, tmp_path)
-        gh_ost(server, database, "ADD COLUMN at DATETIME DEFAULT CURRENT_TIMESTAMP")
+        gh_ost(server, database, "ADD COLUMN at DATETIME DEFAULT CURRENT_TIMESTAMP", Writers())
         server.execute(f"INSERT INTO `{database}`.orders (note, a) VALUES ('last', 1)")
         status = job.wait_for("values that differ by row", _is_done(server), 120)
         assert _reloaded(tmp_path) == [True]
@@ -231,7 +155,7 @@ def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_
     _create(mysql, database)
     pt_osc_begin(mysql, database, "ADD COLUMN six INT DEFAULT 6, DROP COLUMN a")
     with started(mysql, database, tmp_path) as job:
-        pt_osc(mysql, database, "", begun=True)
+        pt_osc_end(mysql, database)
         mysql.execute(f"INSERT INTO {database}.orders (note) VALUES ('last')")
         job.wait_for("the swap", _is_done(mysql), 120)
         assert _reloaded(tmp_path) == [True]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NEAR_BYTES = 1 << 20  # of a binlog, which are searched in some milliseconds
 _FULL_METADATA = "Set binlog_row_metadata=FULL (MySQL 8.0, MariaDB 10.5 and later): rows then name their columns."
 
 
@@ -79,15 +80,21 @@ class TableRegistry:
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read the unknown schemas of mapped tables from ``server``.
 
-        With complete row metadata they are used for comments only. Else a table's current description is valid from
-        ``start`` on if no statement changed the table since then. Other tables are looked up at their first rows.
+        A table's current description is valid from ``start`` on if no statement changed the table since then. Other
+        tables are looked up at their first rows. With complete row metadata these do not need a description, so a long
+        binlog is not searched for statements, and the descriptions are used for comments only.
         """
         self.history.fold_case = server.folds_case
         self.rules.note_server(server)
         missing = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)]
         if server.full_metadata:
             self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
-        elif missing:
+            end = server.position()
+            is_near = (start.server, start.file) == (end.server, end.file) and end.offset - start.offset <= _NEAR_BYTES
+            if not is_near:
+                return
+        # saved with the next checkpoint: a statement may change a table that has no rows by then
+        if missing:
             self._learn(server, missing, start)
 
     def prepare_files(self) -> None:

@@ -185,12 +185,66 @@ def test_dropped_partition_crash_at_every_point_loads_again(tmp_path: Path, in_o
         assert saved.snapshots == {**running, "shop.orders": TableSnapshot(deletes_orphans=True)}
 
 
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_swapped_tables_crash_at_every_point_take_each_step_once_and_load_again(
+    tmp_path: Path, in_one_commit: bool
+) -> None:
+    """RENAME TABLE orders TO old, new TO orders: the name means other columns and other rows."""
+    tables = [
+        TableChange(table(name, BEFORE), table(name, AFTER), CHANGES, rows=ChangeKind.RENAME_TABLE)
+        for name in ("orders", "items")
+    ]
+    running = {name: TableSnapshot(SnapshotState.READING, chunks=4, done=3) for name in ("shop.orders", "shop.other")}
+    for sink, saved in crashed_everywhere(tmp_path, tables, in_one_commit=in_one_commit, snapshots=running):
+        assert sink.tables == {"ods.orders": EXPECTED, "ods.items": EXPECTED}
+        assert len(sink.taken) == 2 * 5, sink.taken
+        again = TableSnapshot(deletes_orphans=True)
+        assert saved.snapshots == {**running, "shop.orders": again, "shop.items": again}
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_copy_of_a_tool_crash_at_every_point_keeps_the_snapshot(tmp_path: Path, in_one_commit: bool) -> None:
+    """The last RENAME of gh-ost is one ALTER TABLE. The record of its copy ends with the change, not before it."""
+    tables = [TableChange(table("orders", BEFORE), table("orders", AFTER), CHANGES)]
+    copy = ShadowCopy((CopyStatement("ALTER", "shop", False, False, 0),))
+    ghost = replace(table("_orders_gho", AFTER), copy=copy)
+    loaded = {"shop.orders": TableSnapshot(SnapshotState.CONSISTENT)}
+    for sink, saved in crashed_everywhere(
+        tmp_path, tables, in_one_commit=in_one_commit, snapshots=loaded, shadows=(ghost,)
+    ):
+        assert sink.tables["ods.orders"] == EXPECTED
+        assert len(sink.taken) == 5, sink.taken
+        assert saved.snapshots == loaded
+        assert "shop._orders_gho" not in {schema.name for schema in saved.schemas}
+
+
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_dropped_and_changed_tables_crash_at_every_point_keep_the_rows(tmp_path: Path, in_one_commit: bool) -> None:
+    """RENAME TABLE orders TO x, new TO items: one name means no table any more, the other one another table."""
+    orders, items = table("orders", BEFORE), table("items", BEFORE)
+    tables = [
+        TableChange(orders, replace(orders, is_dropped=True), rows=ChangeKind.RENAME_TABLE),
+        TableChange(items, table("items", AFTER), CHANGES, rows=ChangeKind.RENAME_TABLE),
+    ]
+    running = {name: TableSnapshot(SnapshotState.READING, chunks=4, done=3) for name in ("shop.orders", "shop.items")}
+    for sink, saved in crashed_everywhere(tmp_path, tables, in_one_commit=in_one_commit, snapshots=running):
+        assert sink.rows["ods.orders"] == [1, 2, 3]
+        assert sink.tables == {"ods.orders": {name: name for name in ("id", "a", "b", "c")}, "ods.items": EXPECTED}
+        assert {one.split()[0] for one in sink.taken} == {"ods.items"} and len(sink.taken) == 5, sink.taken
+        assert saved.snapshots == {"shop.items": TableSnapshot(deletes_orphans=True)}
+        assert {schema.name: schema.is_dropped for schema in saved.schemas} == {
+            "shop.orders": True, "shop.items": False, "shop.other": False,
+        }  # fmt: skip
+        assert saved.column_maps["shop.orders"].kept_rows == {ChangeKind.RENAME_TABLE.value: THERE}
+
+
 def crashed_everywhere(
     tmp_path: Path,
     tables: list[TableChange],
     *,
     in_one_commit: bool,
     snapshots: dict[str, TableSnapshot] | None = None,
+    shadows: tuple[TableSchema, ...] = (),
 ) -> Iterator[tuple[Columns, Checkpoint]]:
     """Yield the sink and the last checkpoint of a change that crashed at the first point, the second, and so on."""
     for at in count(1):
@@ -201,12 +255,12 @@ def crashed_everywhere(
         record = store.acquire("shop", "shop.yaml")
         start = Checkpoint(
             0, 1, CheckpointState.COMMITTED, HERE, HERE,
-            schemas=tuple(table(name, BEFORE) for name in ("orders", "items", "other")),
+            schemas=(*(table(name, BEFORE) for name in ("orders", "items", "other")), *shadows),
             snapshots=snapshots or {},
         )  # fmt: skip
         store.save(start)
         stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
-        stop.change = SchemaChange("ALTER", HERE, THERE, tuple(tables))
+        stop.change = SchemaChange("ALTER", HERE, THERE, tuple(tables), forgets=tuple(one.name for one in shadows))
         faults.at, crashes = at, 0
         while True:  # each pass is a process
             policy = ChangePolicy(ChangeMode.EVOLVE)
