@@ -169,6 +169,7 @@ def test_kept_rows_are_reported_until_a_snapshot_deletes_them(
         status = job.wait_for("the truncate", _is_done(mysql), 100)
         assert target.rows("orders") == [(1, "one"), (2, "two"), (3, "three")]
         (difference,) = status["channels"][0]["differences"]
+        assert difference.pop("since")["position"]["file"].startswith("mysql-bin.")
         assert difference == {"kind": "truncate.table", "column": "", "target": None}
         command = [sys.executable, "-m", "cdc.cli.main", "snapshot", "shop", f"{database}.orders"]
         subprocess.run(command, env=job.environment, check=True, timeout=100)

@@ -83,7 +83,7 @@ def test_status_reports_that_spark_is_starting(tmp_path: Path, state: JobState) 
         change_summary=lambda _: ChangeSummary(),
     )
     job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, build=cast(Any, None))
-    job._runner._components = cast(Any, SimpleNamespace(runner=runner, routes=SimpleNamespace(left_out={})))
+    job._runner._components = cast(Any, SimpleNamespace(runner=runner, sink=None, routes=SimpleNamespace(left_out={})))
     job._saved.now = JobRecord("needs", "0badcafe", 1, state, "job.yaml")
     assert job.status().reason == "Spark has been starting for 12 s."
     runner.close()
