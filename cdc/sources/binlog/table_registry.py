@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import GAP_HINT, CdcError, SchemaMismatch, TargetMismatch
 from cdc.model.position import BinlogPosition, Position
-from cdc.model.schema import TableSchema
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.mysql.catalog import is_sequence, mapped_tables, table_schemas
 from cdc.mysql.server import Server
@@ -248,7 +248,10 @@ class TableRegistry:
 
 
 def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
-    """Return ``received`` with type text and comments of ``today``, for each column that has the same kind in both."""
+    """Return ``received`` with comments and type text of ``today``, for each column that has the same kind in both.
+
+    A type that was changed since the rows were written is not taken: a target would be created too narrow for them.
+    """
     columns = []
     known = {column.name.casefold(): column for column in today.columns}
     for column in received.columns:
@@ -257,7 +260,7 @@ def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
             columns.append(
                 replace(
                     column,
-                    type=other.type,
+                    type=other.type if _limits(other) == _limits(column) else column.type,
                     comment=other.comment,
                     generated=other.generated,
                     auto_increment=other.auto_increment,
@@ -266,3 +269,9 @@ def _merged(received: TableSchema, today: TableSchema) -> TableSchema:
         else:
             columns.append(column)
     return replace(received, columns=tuple(columns), comment=today.comment, charset=today.charset)
+
+
+def _limits(column: Column) -> tuple[object, ...]:
+    """Return what the type of a column allows beyond its Arrow type."""
+    length = None if column.kind in (Kind.TEXT, Kind.BLOB) else column.length  # servers count theirs differently
+    return length, column.fsp, column.labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -139,3 +140,18 @@ def test_gtid_set_intersection_keeps_common_transactions(one, other, both):
     found = GtidSet.parse(f"{OURS}:{one}").intersection(GtidSet.parse(f"{OURS}:{other}"))
     assert str(found) == (f"{OURS}:{both}" if both else "")
     assert not found.intersection(GtidSet.parse(f"{THEIRS}:1-9"))
+
+
+@pytest.mark.parametrize(
+    ("received", "now", "expected"),
+    [
+        (Column("a", Kind.DATETIME, "datetime(6)", fsp=6), Column("a", Kind.DATETIME, "datetime(3)", fsp=3), "datetime(6)"),
+        (Column("a", Kind.VARCHAR, "varchar(9)", length=9), Column("a", Kind.VARCHAR, "varchar(5)", length=5), "varchar(9)"),
+        (Column("a", Kind.TINYINT, "tinyint"), Column("a", Kind.TINYINT, "tinyint(1)"), "tinyint(1)"),
+    ],
+)  # fmt: skip
+def test_described_type_that_changed_since_is_that_of_the_rows(today, received, now, expected):
+    registry, _ = known_tables(today)
+    registry.history.catalog = {("d", "later"): TableSchema("d", "later", (replace(now, comment="text"),), key=("a",))}
+    found = registry.described(TableSchema("d", "later", (received,), key=("a",)), at(1))
+    assert (found.columns[0].type, found.columns[0].comment) == (expected, "text")
