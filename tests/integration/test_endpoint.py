@@ -158,6 +158,8 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
         "sink": {"type": "delta", "target": "./warehouse"},
         "position": {"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
         "lag_seconds": 0.4,
+        "partitions": [],
+        "bad_messages": None,
         "split_transactions": 0,
         "window_bytes": 77,
         "window_limit_bytes": 1000,
