@@ -14,7 +14,7 @@ from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
     from cdc.state.base import JobRecord
-    from cdc.state.sqlite import SqliteStore
+    from cdc.state.sql import SqlStore
 
 
 @click.command()
@@ -51,7 +51,7 @@ def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
     print_result(f"{what} will be loaded again {when}. The request is saved; see `cdc status {name}`.")
 
 
-def _save_request(store: SqliteStore, record: JobRecord, table: str, where: str | None) -> None:
+def _save_request(store: SqlStore, record: JobRecord, table: str, where: str | None) -> None:
     """Save a request for a job without a driver. A run that starts at the same time reads it. Raises: CdcError."""
     from cdc.config.models import load_config
     from cdc.job.snapshot_requests import check_without_run

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.api.models import JobStatus
     from cdc.config.models import Config
     from cdc.state.base import Checkpoint
-    from cdc.state.sqlite import SqliteStore
+    from cdc.state.sql import SqlStore
 
 START_S = 300.0  # the first start compiles kernels and starts a JVM, which takes minutes on a busy machine
 
@@ -38,7 +38,7 @@ def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint
         raise PrerequisiteError(f"The job {config.name} cannot start:\n{problems}\n", hint="Nothing was started.")
 
 
-def check_startable(store: SqliteStore, config: Config) -> None:
+def check_startable(store: SqlStore, config: Config) -> None:
     """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
     from cdc.api.client import Driver
     from cdc.state.base import JobState, forgetting
@@ -127,7 +127,7 @@ def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
     return [sys.executable, "-m", "cdc.cli.main", "start", str(job_file), "--foreground", "--name", name, *options]
 
 
-def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
+def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
     """Start a supervisor, which starts the driver. Return when the job runs.
 
     ``once``: options of the first driver only. Raises: CdcError - the reason why the job does not run.
@@ -180,7 +180,7 @@ def not_running(status: JobStatus) -> CdcError:
 
 
 def _wait_until_running(
-    store: SqliteStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
+    store: SqlStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
 ) -> JobStatus | None:
     """Return the first status of the new run that is not PENDING; None if the driver ended or the time is over."""
     from cdc.api.client import Driver

@@ -41,7 +41,7 @@ from cdc.paths import state_folder
 from cdc.pipeline.consumer import Ended
 from cdc.state.base import CheckpointStore, JobState, ResumeKind, forgetting
 from cdc.state.job_directory import JobDirectory
-from cdc.state.sqlite import SqliteStore
+from cdc.state.opening import open_store
 
 POLL_S = 0.1  # interval at which the position is compared with a stop position
 
@@ -266,12 +266,12 @@ def run_job(
     until: Position | None = None,
     supervisor_pid: int | None = None,
 ) -> int:
-    """Run a job in this process, with its state file and its status endpoint. Return the exit code.
+    """Run a job in this process, with its state and its status endpoint. Return the exit code.
 
     ``until``: end the process when everything up to this position is committed and all tables are consistent; a later
     start continues there. Blocks while the job runs or is PAUSED. Raises: CdcError - the start is refused.
     """
-    store = SqliteStore(state_folder())
+    store = open_store()
     endpoint: StatusEndpoint | None = None
     with restored_signals():
         try:

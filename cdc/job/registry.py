@@ -1,4 +1,4 @@
-"""Jobs as other processes see them: their records in the state file, and the status that their drivers return."""
+"""Jobs as other processes see them: their records in the store, and the status that their drivers return."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from cdc.api.models import JobStatus
 from cdc.errors import ConfigError
 from cdc.job.status_builder import build_status
 from cdc.paths import state_folder
+from cdc.state import opening
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import JobIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
-from cdc.state.sqlite import SqliteStore
+from cdc.state.sql import SqlStore
 
 
-def open_store() -> AbstractContextManager[SqliteStore]:
-    """Open the state file of this user for a ``with`` block. Raises: CheckpointError."""
-    return closing(SqliteStore(state_folder()))
+def open_store() -> AbstractContextManager[SqlStore]:
+    """Open the store of this user for a ``with`` block. Raises: CheckpointError."""
+    return closing(opening.open_store(bridge_s=0.0))
 
 
-def get_job(store: SqliteStore, name: str) -> JobRecord:
+def get_job(store: SqlStore, name: str) -> JobRecord:
     """Return the record of a job. Raises: ConfigError - there is no such job."""
     record = store.job(name)
     if record is None:
@@ -31,17 +32,17 @@ def get_job(store: SqliteStore, name: str) -> JobRecord:
         raise ConfigError(
             f"There is no job {name}.",
             hint=f"Known jobs: {names}." if names else "Start one with `cdc start JOB.yaml`.",
-            state=store.path,
+            state=store.location,
         )
     return record
 
 
-def status_of(store: SqliteStore, record: JobRecord) -> JobStatus:
-    """Return the status from the driver. If no driver answers, return it from the state file."""
+def status_of(store: SqlStore, record: JobRecord) -> JobStatus:
+    """Return the status from the driver. If no driver answers, return it from the store."""
     return Driver(record).status() or offline_status(store, record)
 
 
-def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
+def offline_status(store: SqlStore, record: JobRecord) -> JobStatus:
     """Return the status of a job whose driver does not answer, from its saved state."""
     if record.state in (JobState.RUNNING, JobState.PENDING) or (
         record.state is JobState.PAUSED and record.resume is ResumeKind.AUTOMATIC
@@ -77,7 +78,7 @@ def _identity_from(file: Path) -> JobIdentity | None:
     return None
 
 
-def set_offline_state(store: SqliteStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
+def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
     """Save a new state for a job without a driver. Raises: LeaseLost - it has a driver."""
     held = store.acquire(record.name, record.job_file)
     try:
