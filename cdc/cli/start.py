@@ -40,9 +40,8 @@ def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint
 
 def check_startable(store: SqlStore, config: Config) -> None:
     """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
-    from cdc.api.client import Driver
+    from cdc.job.registry import driver_of, has_driver, has_supervisor, is_here
     from cdc.state.base import JobState, forgetting
-    from cdc.state.processes import is_driver_alive, is_supervisor_alive
 
     record = store.job(config.name)
     if record is None:
@@ -50,14 +49,21 @@ def check_startable(store: SqlStore, config: Config) -> None:
     if record.state in (JobState.CANCELLED, JobState.DONE):
         how = "was cancelled" if record.state is JobState.CANCELLED else "has read its source to the end"
         raise ConfigError(f"The job {record.name} {how}.", hint=forgetting(record.name))
-    live = Driver(record).status()
+    live = driver_of(store, record).status()
     paused = live.state == JobState.PAUSED if live else record.state is JobState.PAUSED
     if paused and (live is not None or record.resume != "automatic"):
         raise ConfigError(
             f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
             hint=f"Run `cdc resume {record.name}` to continue.",
         )
-    if live is not None or is_driver_alive(record) or is_supervisor_alive(record):
+    if live is not None or has_driver(store, record) or has_supervisor(store, record):
+        if not is_here(store, record):
+            raise LeaseLost(
+                f"The job {record.name} runs on host {record.host}.",
+                hint=f"`cdc status {record.name}`, `cdc pause` and `cdc stop` work from this host too. If that host "
+                "has failed, repeat the command when its lease has ended.",
+                host=record.host,
+            )
         raise LeaseLost(
             f"The job {record.name} runs already.",
             hint=f"See `cdc status {record.name}`.",
@@ -183,15 +189,14 @@ def _wait_until_running(
     store: SqlStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
 ) -> JobStatus | None:
     """Return the first status of the new run that is not PENDING; None if the driver ended or the time is over."""
-    from cdc.api.client import Driver
-    from cdc.job.registry import offline_status
+    from cdc.job.registry import driver_of, offline_status
 
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         ended = supervisor.poll() is not None
         record = store.job(name)
         if record is not None and record.fence > fence:
-            status = Driver(record).status()
+            status = driver_of(store, record).status()
             if status is not None and status.state != "PENDING":
                 return status
             if ended and record.state in {"DONE", "CANCELLED"}:

@@ -50,8 +50,10 @@ class Database(Protocol):
     def location(self) -> str:
         """The file or server of the store, without secrets."""
 
-    def transact(self, work: Callable[[Transaction], Result]) -> Result:
+    def transact(self, work: Callable[[Transaction], Result], *, repeats: bool = True) -> Result:
         """Run ``work`` in a transaction, commit it and return its result. The commit is durable.
+
+        ``repeats``: repeat it for some seconds after an error that may pass.
 
         A server may lose the answer of a COMMIT, so ``work`` may run again although it was committed: it must give the
         same result twice.

@@ -51,6 +51,7 @@ class Hosts:
         self._database = database
         self._identity = identity
         self._lease_s = lease_s
+        self._registered: set[str] = set()  # run_ids that have had their name
 
     def heartbeat(self, host: Host) -> None:
         """Save the row of this host and extend its lease by the clock of the store.
@@ -60,9 +61,7 @@ class Hosts:
 
         Raises: LeaseLost - another process has this name and its heartbeat has not expired, or has replaced this one.
         """
-        is_first = not self._database.all(
-            "SELECT name FROM cdc_hosts WHERE name = :name AND run_id = :run_id", name=host.name, run_id=host.run_id
-        )
+        is_first = host.run_id not in self._registered
         taken = self._database.transact(lambda transaction: self._save(transaction, host, is_first=is_first))
         if not taken:
             raise LeaseLost(
@@ -71,6 +70,7 @@ class Hosts:
                 host=host.name,
                 run=host.run_id,
             )
+        self._registered.add(host.run_id)
 
     def all(self) -> tuple[Host, ...]:
         """Return all hosts, ordered by name."""

@@ -75,7 +75,8 @@ class RunRow:
         if summary is not None:
             also, values["summary"] = f", summary = :summary, summary_at = {now}", json.dumps(dict(summary))
         sql = f"UPDATE cdc_jobs SET lease_until = {now} + :lease_s{also} {_OWN}"
-        if not self._database.transact(lambda transaction: transaction.run(sql, **values)):
+        # the thread that renews must see the end of the lease, so it repeats the call itself
+        if not self._database.transact(lambda transaction: transaction.run(sql, **values), repeats=False):
             self.check()  # not an error if an adoption has just increased the fence of this run
 
     def check(self) -> None:

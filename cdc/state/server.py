@@ -19,7 +19,7 @@ from cdc.retry import Backoff
 from cdc.state.database import Result, Row, SqlWords, Transaction
 from cdc.state.hosts import this_host
 from cdc.state.job_lock import folder_errors
-from cdc.state.server_errors import is_transient, store_error
+from cdc.state.server_errors import is_conflict, is_transient, store_error
 from cdc.state.sql import SqlStore
 from cdc.state.store_url import StoreUrl
 from cdc.state.tables import FORMAT, check_format, create_tables
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CONNECT_S, READ_S, LOCK_S = 2, 5, 3
 BRIDGE_S = 10.0  # a failover of the database takes seconds, and a run that ends reads its open cycle again
+CONFLICT_S = 5.0  # how long a transaction is repeated that another one has prevented
 POOL_SIZE = 4  # run loop, commit thread, renewal thread, status
 
 _log = logging.getLogger(__name__)
@@ -95,14 +96,14 @@ class ServerDatabase:
         """See ``Database``."""
         return self._url.shown
 
-    def transact(self, work: Callable[[Transaction], Result]) -> Result:
+    def transact(self, work: Callable[[Transaction], Result], *, repeats: bool = True) -> Result:
         """See ``Database``. A transaction that failed for a reason that may pass is repeated for ``bridge_s``."""
 
         def attempt() -> Result:
             with self._engine.begin() as connection:
                 return work(_ServerTransaction(connection, self.words))
 
-        return self._bridged(attempt)
+        return self._bridged(attempt, self._bridge_s if repeats else 0.0)
 
     def all(self, sql: str, **values: Any) -> list[Row]:
         """See ``Database``."""
@@ -112,7 +113,7 @@ class ServerDatabase:
                 reading = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return _ServerTransaction(reading, self.words).all(sql, **values)
 
-        return self._bridged(attempt)
+        return self._bridged(attempt, self._bridge_s)
 
     def check_file(self, job: str) -> None:
         """See ``Database``. A server has no file."""
@@ -121,16 +122,17 @@ class ServerDatabase:
         """See ``Database``."""
         self._engine.dispose()
 
-    def _bridged(self, attempt: Callable[[], Result]) -> Result:
+    def _bridged(self, attempt: Callable[[], Result], bridge_s: float) -> Result:
         from sqlalchemy.exc import SQLAlchemyError
 
-        deadline, backoff = time.monotonic() + self._bridge_s, Backoff(0.1, 1.0)
+        began, backoff = time.monotonic(), Backoff(0.1, 1.0)
         while True:
             try:
                 return attempt()
             except (SQLAlchemyError, OSError) as error:
                 wait_s = next(backoff)
-                if not is_transient(error) or time.monotonic() + wait_s > deadline:
+                longest_s = max(bridge_s, CONFLICT_S) if is_conflict(error) else bridge_s
+                if not is_transient(error) or time.monotonic() + wait_s > began + longest_s:
                     raise store_error(error, self.location) from None  # its text may have values of the statement
                 _log.info("the state store failed; the transaction is repeated: %s", type(error).__name__)
                 time.sleep(wait_s)

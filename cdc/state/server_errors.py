@@ -9,21 +9,22 @@ from typing import Any
 
 from cdc.errors import CheckpointError
 
+_CONFLICTS: set[int | str] = {
+    *(1205, 1213, 1062),  # lock wait timeout, deadlock, another process has inserted the row
+    *(1180, 3100, 3101),  # Group Replication refused the transaction at COMMIT
+    *("40001", "40P01", "55P03", "23505"),  # serialization, deadlock, lock timeout, inserted by another process
+}
 _REPEATED_MYSQL = {
     *(2002, 2003, 2006, 2013, 2014, 2055),  # the connection failed or was lost
     1040,  # too many connections
     1053,  # the server is shutting down
-    1180,  # error during COMMIT: Group Replication refused the transaction
-    1205,  # lock wait timeout
-    1213,  # deadlock
     *(1290, 1792, 1836),  # read-only: the server is not the primary any more
     1927,  # MariaDB: the connection was killed
-    *(3100, 3101),  # Group Replication: rolled back by certification
     4031,  # the server closed an idle connection
     1047,  # Galera: the node is not prepared
 }
-# 08: connection; 40: serialization, deadlock; 53: resources; 57P: shutdown; 25P03: idle in a transaction; 55P03: lock
-_REPEATED_POSTGRES = ("08", "40", "53300", "57P", "25P03", "25006", "55P03", "57014")
+# 08: connection; 53: resources; 57P: shutdown; 57014: timeout; 25P03: idle in a transaction; 25006: read-only
+_REPEATED_POSTGRES = ("08", "40", "53300", "57P", "57014", "25P03", "25006")
 _LOGIN = "Correct the user in CDC_STORE and the password in CDC_STORE_PASSWORD or CDC_STORE_PASSWORD_FILE."
 _GRANT = "Grant the user all privileges on the database of the store."
 _WAIT = "The job continues automatically when the server is available. Check the server."
@@ -67,16 +68,23 @@ _LOGIN_TEXTS = ("password authentication failed", "no password supplied", "does 
 def code_of(error: BaseException) -> int | str | None:
     """Return the number of a MySQL error or the SQLSTATE of a PostgreSQL error; None if it has none."""
     original: Any = getattr(error, "orig", None) or error
-    state = getattr(original, "sqlstate", None)
-    if isinstance(state, str):
-        return state
     first = original.args[0] if getattr(original, "args", None) else None
-    return first if isinstance(first, int) else None
+    if isinstance(first, int):  # before the SQLSTATE, which recent versions of PyMySQL have too
+        return first
+    state = getattr(original, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether another transaction caused ``error``, so that a repeated one succeeds."""
+    return code_of(error) in _CONFLICTS
 
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the transaction of ``error`` may succeed when it is repeated; its outcome may be unknown."""
     code = code_of(error)
+    if is_conflict(error):
+        return True
     if isinstance(code, int):
         return code in _REPEATED_MYSQL or code == 0  # PyMySQL: 0 after the connection was closed
     if isinstance(code, str):

@@ -79,8 +79,8 @@ class SqliteDatabase:
         """See ``Database``."""
         return str(self.path)
 
-    def transact(self, work: Callable[[Transaction], Result]) -> Result:
-        """See ``Database``."""
+    def transact(self, work: Callable[[Transaction], Result], *, repeats: bool = True) -> Result:
+        """See ``Database``. SQLite itself waits for a locked file."""
         with self._lock, translated(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
