@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cdc.errors import SchemaMismatch
+from cdc.errors import SchemaMismatch, SnapshotIncomplete
 from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
 from cdc.model.snapshot import SnapshotState, TableSnapshot
@@ -271,11 +271,22 @@ class SnapshotCoordinator:
             self._finish_table(name, server)
 
     def _end_table(self, name: str, server: Server, order: KeyOrder) -> None:
-        """Finish a table that has no open chunk: compare its rows with the count. Raises: SnapshotIncomplete."""
+        """Finish a table that has no open chunk: compare its rows with the count.
+
+        If most rows are missing, the table is read once more, because all of them may have been deleted and inserted
+        again meanwhile. Raises: SnapshotIncomplete - the second reading lacks them too.
+        """
         snapshot = self.tables[name]
         if self._count_left_s <= 0:
             return  # the next step counts and finishes it
-        check_rows_read(name, snapshot, self._count_in_time(server, order, snapshot))
+        try:
+            check_rows_read(name, snapshot, self._count_in_time(server, order, snapshot))
+        except SnapshotIncomplete as error:
+            if snapshot.is_second_reading:
+                raise
+            _log.warning("%s The table is read once more.", error)
+            self.tables = {**self.tables, name: snapshot.again()}
+            return
         if self.tables[name].deletes_orphans:
             self.tables = {**self.tables, name: replace(self.tables[name], state=SnapshotState.DELETING_ORPHANS)}
         else:
