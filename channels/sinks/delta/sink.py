@@ -74,7 +74,7 @@ class DeltaSink:
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._file_threads = ThreadPoolExecutor(cores, "delta-file")
         self._logs = DurableLogs()
-        self._ownership = FolderOwnership(self._root / STAGING)
+        self._ownership = FolderOwnership(self._root / STAGING, self.last_checkpoint)
         self._staging = Staging(self._root, self._refuse_missing_root)
         self._tables = OpenTables(self._folder, self._logs)
         self._maintenance = DeltaMaintenance(
