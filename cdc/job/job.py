@@ -42,6 +42,7 @@ from cdc.pipeline.consumer import Ended
 from cdc.state.base import CheckpointStore, JobState, ResumeKind, forgetting
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
+from spark.session import SessionHolder
 
 POLL_S = 0.1  # interval at which the position is compared with a stop position
 
@@ -55,11 +56,16 @@ class Job:
         store: CheckpointStore,
         *,
         load: Callable[[Path], Config] = load_config,
-        build: Callable[[Config], Components] = build,
+        build: Callable[..., Components] = build,
         adopt: bool = False,
         resume: Resume | None = None,
+        sessions: SessionHolder | None = None,
     ) -> None:
-        """Read the job file. ``resume``: options of ``cdc resume``, if the start resumes a job. Raises: ConfigError."""
+        """Read the job file.
+
+        ``resume``: options of ``cdc resume``, if the start resumes a job. ``sessions``: a Spark session that is
+        starting already, for the first run. Raises: ConfigError.
+        """
         self._file = file.absolute()
         self._store = store
         self._load = load
@@ -68,7 +74,9 @@ class Job:
         self._requests = RequestQueue()
         self._end = ProcessEnd(self._saved, self._requests)
         self._policy = ResumePolicy(resume)
-        self._runner = JobRunner(store, self._saved, self._policy, self._requests, build, adopt=adopt)
+        self._runner = JobRunner(
+            store, self._saved, self._policy, self._requests, build, adopt=adopt, sessions=sessions
+        )
         self._resumes = 0
 
     @property
@@ -265,22 +273,25 @@ def run_job(
     resume: Resume | None = None,
     until: Position | None = None,
     supervisor_pid: int | None = None,
+    sessions: SessionHolder | None = None,
 ) -> int:
     """Run a job in this process, with its state file and its status endpoint. Return the exit code.
 
     ``until``: end the process when everything up to this position is committed and all tables are consistent; a later
-    start continues there. Blocks while the job runs or is PAUSED. Raises: CdcError - the start is refused.
+    start continues there. ``sessions``: see ``Job``; the caller closes it. Blocks while the job runs or is PAUSED.
+    Raises: CdcError - the start is refused.
     """
     store = SqliteStore(state_folder())
     endpoint: StatusEndpoint | None = None
     with restored_signals():
         try:
-            job = Job(Path(job_file), store, adopt=adopt, resume=resume)
+            job = Job(Path(job_file), store, adopt=adopt, resume=resume, sessions=sessions)
             address, folder = job.config.status, JobDirectory(state_folder(), job.config.name)
 
             def listen() -> str | None:  # called when this process has the lock, so it may write the job directory
                 nonlocal endpoint
                 folder.use_temporary()
+                folder.delete_orphans()
                 folder.set_failure(None)
                 if address.token is not None:
                     folder.set_token(address.token.get_secret_value())

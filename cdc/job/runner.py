@@ -37,6 +37,7 @@ from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
 from channels.sinks.base import can_alter
 from channels.task import RunIdentity
+from spark.session import SessionHolder
 
 HEALTHY_S = 60.0  # after a run of this length the back-off begins again
 
@@ -55,17 +56,22 @@ class JobRunner:
         saved: SavedRecord,
         policy: ResumePolicy,
         requests: RequestQueue,
-        build: Callable[[Config], Components],
+        build: Callable[..., Components],
         *,
         adopt: bool,
+        sessions: SessionHolder | None = None,
     ) -> None:
-        """Take requests from ``requests``: a request also ends the wait after an error."""
+        """Take requests from ``requests``: a request also ends the wait after an error.
+
+        ``build`` gets the job file and, for the first run, ``sessions`` if there is one.
+        """
         self._store = store
         self._saved = saved
         self._policy = policy
         self._requests = requests
         self._build = build
         self._adopt = adopt
+        self._sessions = sessions
         self._config: Config | None = None
         self._components: Components | None = None
         self._consumer: Consumer | None = None  # of the newest run
@@ -169,7 +175,7 @@ class JobRunner:
         if not self._is_sink_checked:
             self._check_sink_state(parts)
             run, record = self._run_identity(), self._saved.now  # an adoption changes both
-        parts.runner.warm_up()  # after the comparison, so that a refused start does not wait for a JVM
+        parts.runner.warm_up()  # after the comparison, so that a refused start does not begin a JVM
         context = RunContext(
             run,
             parts.receiver(run, self._policy.options, acknowledged_statements(record)),
@@ -267,7 +273,8 @@ class JobRunner:
 
     def _build_once(self) -> Components:
         if self._components is None:
-            self._components = self._build(self._used())
+            given, self._sessions = self._sessions, None
+            self._components = self._build(self._used(), *([] if given is None else [given]))
         return self._components
 
     def _used(self) -> Config:

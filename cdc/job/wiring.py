@@ -21,6 +21,7 @@ from cdc.config.source_models import (
     StartAtGtids,
 )
 from cdc.errors import ConfigError
+from cdc.job.spark_start import sessions_of
 from cdc.model.position import CanalPosition, Position
 from cdc.model.table_names import parse_table
 from cdc.mysql.connection import Endpoint, Tls
@@ -79,15 +80,18 @@ class Components:
         self.sink.close()
 
 
-def build(config: Config, *, limit: TimeLimit | None = None) -> Components:
+def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLimit | None = None) -> Components:
     """Create the components that ``config`` describes, without connecting or starting anything.
 
-    ``limit``: the time limit of ``cdc check``. Raises: ConfigError.
+    ``started``: a Spark session that is starting; closed if ``config`` describes another one. ``limit``: the time
+    limit of ``cdc check``. Raises: ConfigError.
     """
     routes = Routes([_mapping(channel, config) for channel in config.channels])
-    sessions = SessionHolder(
-        f"cdc {config.name}", config.spark.master or "local[*]", config.spark.conf, config.spark.remote
-    )
+    sessions = sessions_of(config)
+    if started is not None and started.is_same(sessions):
+        sessions = started
+    elif started is not None:
+        started.close()
     sink = _sink(config, limit)
     receiver, start = _source(config, routes)
     return Components(
