@@ -25,7 +25,7 @@ class JobProcess:
         self.job_file = job_file
         self._program = program
         self.log = home / "driver.log"
-        self._url = f"http://127.0.0.1:{port}/status"
+        self.url = f"http://127.0.0.1:{port}"  # of the status endpoint
         self.environment = {**os.environ, "CDC_HOME": str(home)}  # of the next start
         self._process: subprocess.Popen[bytes] | None = None
         self._session = requests.Session()
@@ -75,7 +75,7 @@ class JobProcess:
     def status(self) -> dict[str, Any] | None:
         """Return the reply of ``/status``; None if the endpoint does not reply."""
         try:
-            answer = self._session.get(self._url, timeout=5)
+            answer = self._session.get(f"{self.url}/status", timeout=5)
             answer.raise_for_status()
         except requests.RequestException:
             return None

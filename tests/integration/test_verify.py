@@ -137,7 +137,7 @@ def test_verify_finds_and_repairs_faults_under_writes(
     assert refused.returncode == 2 and "reads no table" in refused.stderr
     status = job.status()
     assert status is not None and status["verify"]["last"]["state"] == "equal"
-    assert "cdc_verify_equal" in requests.get(job._url.replace("/status", "/metrics"), timeout=5).text
+    assert "cdc_verify_equal" in requests.get(f"{job.url}/metrics", timeout=5).text
     job.stop()
     for name, key in (("orders", ["id"]), ("words", ["word"])):
         assert proof.compare(mysql, f"{database}.{name}", lake / name, key).differences == ()
