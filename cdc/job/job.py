@@ -22,6 +22,7 @@ from pathlib import Path
 
 from cdc.api.models import JobStatus, LoadTable, PauseJob, RequestBody, Resume, StopJob
 from cdc.api.server import StatusEndpoint
+from cdc.api.verify_models import StartVerify
 from cdc.config.models import Config, load_config
 from cdc.errors import ConfigError, LeaseLost
 from cdc.job.compatibility import build_identity, check_destination, check_file, check_identity
@@ -100,7 +101,9 @@ class Job:
             self._runner.alter_progress,
         )
         saved = self._saved
-        return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)
+        return build_status(
+            record, saved.last_committed(), saved.requests(), saved.change_summary(), live, saved.verifications()
+        )
 
     @property
     def is_over(self) -> bool:
@@ -133,6 +136,9 @@ class Job:
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
                 self._runner.check_request(table, self._read)  # without a run, by the job file as it is now
                 self._store.add_request(self._saved.now.name, table)
+            case StartVerify():
+                self._runner.check_verify(request.as_request(), self._read)
+                self._store.add_verification(self._saved.now.name, request.as_request())
             case StopJob():
                 self._put_request(JobRequest.STOP)
 

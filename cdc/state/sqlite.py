@@ -26,14 +26,18 @@ from cdc.errors import CheckpointError, LeaseLost
 from cdc.model.change_record import ChangeRecord, ChangeSummary
 from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord, JobState
 from cdc.state.change_history import TABLE as CHANGES_TABLE
 from cdc.state.change_history import read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
 from cdc.state.job_lock import check_state_file, lock_job
 from cdc.state.sqlite_errors import translated
+from cdc.state.verifications import TABLE as VERIFICATIONS_TABLE
+from cdc.state.verifications import add_request as add_verification
+from cdc.state.verifications import read_verifications, record_result
 
-FORMAT = 3  # of the file, in PRAGMA user_version
+FORMAT = 4  # of the file, in PRAGMA user_version
 BUSY_TIMEOUT_S = 10.0  # writes take milliseconds, so a process that locks the file for longer hangs
 KEPT_COMMITTED = 10  # for a person who examines the file; recovery needs one
 
@@ -155,6 +159,7 @@ class SqliteStore:
             )
             self._run("UPDATE jobs SET highest_id = max(highest_id, ?) WHERE name = ?", checkpoint.id, held.name)
             record_change(self._run, held.name, checkpoint)
+            record_result(self._run, held.name, checkpoint)
             if checkpoint.state is CheckpointState.COMMITTED:
                 self._prune(held.name)
 
@@ -198,11 +203,20 @@ class SqliteStore:
             for number in numbers:
                 self._run("DELETE FROM requests WHERE job = ? AND number = ?", held.name, number)
 
+    def add_verification(self, job: str, request: VerifyRequest) -> None:
+        """See ``CheckpointStore``."""
+        with self._transaction():
+            add_verification(self._run, job, request)
+
+    def verifications(self, job: str, limit: int) -> tuple[Verification, ...]:
+        """See ``CheckpointStore``."""
+        return read_verifications(self._all, job, limit)
+
     def forget(self, job: str) -> None:
         """See ``CheckpointStore``."""
         with self._lock(job), self._transaction():
             self._run("DELETE FROM jobs WHERE name = ?", job)
-            for table in ("checkpoints", "schemas", "runs", "requests", "changes"):
+            for table in ("checkpoints", "schemas", "runs", "requests", "changes", "verifications"):
                 self._run(f"DELETE FROM {table} WHERE job = ?", job)
             (self._locks / f"{job}.lock").unlink()
 
@@ -335,7 +349,7 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables in a new file. Raises: CheckpointError - the file has another format."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        for statement in (_TABLES + CHANGES_TABLE).strip().split(";\n"):
+        for statement in (_TABLES + CHANGES_TABLE + VERIFICATIONS_TABLE).strip().split(";\n"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
     elif version != FORMAT:
