@@ -20,6 +20,7 @@ from channels.stall import STALL_S, TaskStallWatch, Watched
 from spark.frames import mapped_frame, typed_frame
 from spark.job_groups import JobGroups
 from spark.session import SessionHolder
+from spark.shared_loads import SharedLoads
 from spark.writers import Outcome, PackedLoad, write_frames, write_packed
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class SparkTaskRunner:
     def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8, stall_s: float = STALL_S) -> None:
         """``parallel``: Spark jobs at once. ``stall_s``: see ``TaskStallWatch``. The first Task creates the session."""
         self._sessions = sessions
+        self._shared = SharedLoads()
         self._groups = JobGroups(sessions)
         self._stalls = TaskStallWatch(self._groups, stall_s)
         self._sink = sink
@@ -221,8 +223,8 @@ class SparkTaskRunner:
             )
             for task in tasks
         ]
-        spark_session = self._sessions.get()
-        return write_packed(spark_session, loads, self._sessions.core_count(), shared=self._sessions.shares_memory())
+        write = self._shared.write if self._sessions.shares_memory() else write_packed
+        return write(self._sessions.get(), loads, self._sessions.core_count())
 
     def _write_typed(self, tasks: list[Task]) -> list[Outcome]:
         frames = [self._frame(task) for task in tasks]

@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
 from cdc.model.schema import DELETED, SEQUENCE
-from spark.shared_memory import SharedRows, shared_rows
 from spark.types import arrow_type, spark_schema, spark_type
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 LOAD = "load"  # number of the load within a Spark job
 _PIECE = "piece"  # some of its rows as an Arrow IPC stream
-_PATH, _OFFSET, _SIZE = "path", "offset", "size"  # or the position of such a stream in shared memory
 _ALIGNMENT = 64  # of IPC streams within a buffer, so that executors read them without a copy
 
 Pieces = Sequence[tuple[int, Sequence[pa.RecordBatch]]]  # number of the load, rows of one shape
@@ -34,30 +32,10 @@ def packed_frame(spark_session: SparkSession, partitions: Sequence[Pieces]) -> D
     return spark_session.createDataFrame(pa.Table.from_batches(batches))
 
 
-def shared_frame(spark_session: SparkSession, partitions: Sequence[Pieces], memory: SharedRows) -> DataFrame:
-    """Return a DataFrame as ``packed_frame`` does, with the rows in ``memory`` and only their positions in it."""
-    batches = []
-    for pieces in partitions:
-        ranges = [memory.put(rows) for _, rows in pieces]
-        columns = {
-            LOAD: pa.array([load for load, _ in pieces], pa.int32()),
-            _PATH: [memory.path] * len(pieces),
-            _OFFSET: [offset for offset, _ in ranges],
-            _SIZE: [size for _, size in ranges],
-        }
-        batches.append(pa.RecordBatch.from_pydict(columns))
-    return spark_session.createDataFrame(pa.Table.from_batches(batches))
-
-
 def unpacked(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (load number, rows) from a packed or shared batch, without copying."""
-    loads = batch.column(LOAD).to_pylist()
-    if _PATH in batch.schema.names:
-        ranges = (batch.column(name).to_pylist() for name in (_PATH, _OFFSET, _SIZE))
-        yield from ((load, shared_rows(*range_)) for load, *range_ in zip(loads, *ranges, strict=True))
-    else:
-        for load, piece in zip(loads, batch.column(_PIECE), strict=True):
-            yield load, pa.ipc.open_stream(piece.as_buffer()).read_all()
+    """Yield (load number, rows) from a packed batch, without copying."""
+    for load, piece in zip(batch.column(LOAD).to_pylist(), batch.column(_PIECE), strict=True):
+        yield load, pa.ipc.open_stream(piece.as_buffer()).read_all()
 
 
 def typed_frame(spark_session: SparkSession, rows: Sequence[pa.RecordBatch]) -> DataFrame:

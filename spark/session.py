@@ -265,7 +265,12 @@ class SessionHolder:
         return found
 
     def warm_up(self) -> None:
-        """Start session and Python workers in the background. The next ``get`` raises an error of the start."""
+        """Start session and Python workers in the background. The next ``get`` raises an error of the start.
+
+        A call during the start does nothing.
+        """
+        if self.is_warming:
+            return
         self._warming = threading.Thread(target=self._warm_up, name="spark-start", daemon=True)
         self._warming.start()
 
@@ -290,6 +295,10 @@ class SessionHolder:
                 threading.Thread(target=ensure_archive, name="class-archive", daemon=True).start()
         except Exception as error:  # noqa: BLE001 - a Task reports it
             logger.debug("Spark could not be started in advance: %s", error)
+
+    def is_same(self, other: SessionHolder) -> bool:
+        """Return whether both describe the same session."""
+        return self._build == other._build
 
     @property
     def is_remote(self) -> bool:

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+Range = tuple[int, int]  # offset and size in bytes
+
+_ALIGNMENT = 64  # of Arrow's buffers, so that they are read without a copy
+
 
 class SharedRows:
     """An unnamed file in memory, which exists until ``close`` or the end of the process. Linux only.
@@ -19,20 +23,31 @@ class SharedRows:
 
     def __init__(self) -> None:
         self._handle = os.memfd_create("cdc-rows", os.MFD_CLOEXEC)
-        self._file = pa.PythonFile(os.fdopen(self._handle, "wb", buffering=0), "w")
+        # written by Arrow itself: a Python file object would be called for each buffer of each batch
+        self._file = pa.OSFile(f"/proc/self/fd/{self._handle}", "wb")
         self.path = f"/proc/{os.getpid()}/fd/{self._handle}"  # valid in every process of this machine
 
-    def put(self, rows: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-        """Append ``rows`` of one schema as an Arrow IPC stream, and return its offset and size in bytes."""
+    def put(self, rows: Sequence[pa.RecordBatch]) -> Range:
+        """Append ``rows`` of one schema as an Arrow IPC stream, and return its position."""
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         start = self._file.tell()
         with pa.ipc.new_stream(self._file, rows[0].schema) as writer:
             for batch in rows:
                 writer.write_batch(batch)
         return start, self._file.tell() - start
 
+    def put_bytes(self, data: bytes) -> Range:
+        """Append ``data``, and return its position."""
+        start = self._file.tell()
+        self._file.write(data)
+        return start, len(data)
+
     def close(self) -> None:
         """Release the memory as soon as no process reads it."""
         self._file.close()
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
     def __enter__(self) -> SharedRows:
         return self
@@ -41,17 +56,28 @@ class SharedRows:
         self.close()
 
 
-def shared_rows(path: str, offset: int, size: int) -> pa.Table:
-    """Return the rows at ``offset``, without a copy."""
-    with pa.memory_map(path) as file:
-        file.seek(offset)
-        return pa.ipc.open_stream(file.read_buffer(size)).read_all()
+class SharedReader:
+    """The memory of a ``SharedRows``, in another process. What it returns is valid after ``SharedRows.close``."""
+
+    def __init__(self, path: str) -> None:
+        """Open the memory at ``path``. Raises: OSError - this process cannot read it."""
+        self._file = pa.memory_map(path)
+
+    def bytes_at(self, at: Range) -> pa.Buffer:
+        """Return the bytes at a position, without a copy."""
+        offset, size = at
+        self._file.seek(offset)
+        return self._file.read_buffer(size)
+
+    def rows_at(self, at: Range) -> pa.Table:
+        """Return the rows at a position, without a copy."""
+        return pa.ipc.open_stream(self.bytes_at(at)).read_all()
 
 
 def is_shared(path: str) -> bool:
     """Return whether this process can read the memory at ``path``."""
     try:
-        with pa.memory_map(path):
-            return True
+        SharedReader(path)
     except OSError:
         return False
+    return True

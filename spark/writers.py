@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,14 @@ import pyarrow as pa
 from cdc.errors import CdcError, error_from_json, error_to_json
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.row_keys import newest_rows
-from spark.frames import LOAD, packed_frame, shared_frame, unpacked
-from spark.shared_memory import SharedRows
+from spark.frames import LOAD, packed_frame, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from channels.sinks.base import PartWriter
 
-_OUTCOMES = f"{LOAD} int, outcome string"
+OUTCOMES = f"{LOAD} int, outcome string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +36,30 @@ class PackedLoad:
 Outcome = PreparedLoad | CdcError | None  # None: no rows
 
 
-def write_packed(
-    spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int, *, shared: bool
-) -> list[Outcome]:
-    """Write ``loads`` in one Spark job, each on one executor, distributed to ``partition_count`` partitions by size.
+def write_packed(spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int) -> list[Outcome]:
+    """Write ``loads`` in one Spark job, each on one executor, distributed to ``partition_count`` partitions by size."""
+    partitions = distributed(loads, partition_count)
+    frame = packed_frame(spark_session, [[(number, loads[number].rows) for number in part] for part in partitions])
+    write = _packed_writer([(load.name, load.key, load.writer) for load in loads])
+    return outcomes_of(frame.mapInArrow(write, OUTCOMES), len(loads))
 
-    ``shared``: the executors can read the shared memory of this process.
-    """
-    partitions: list[list[tuple[int, Sequence[pa.RecordBatch]]]]
-    partitions = [[] for _ in range(min(partition_count, len(loads)))]
+
+def distributed(loads: Sequence[PackedLoad], partition_count: int) -> list[list[int]]:
+    """Return the numbers of the loads of each partition: the largest first, each into the emptiest partition."""
+    partitions: list[list[int]] = [[] for _ in range(min(partition_count, len(loads)))]
     filled = [0] * len(partitions)
     for number in sorted(range(len(loads)), key=lambda number: -loads[number].byte_count):
         index = filled.index(min(filled))
         filled[index] += loads[number].byte_count + 1
-        partitions[index].append((number, loads[number].rows))
-    write = _packed_writer([(load.name, load.key, load.writer) for load in loads])
-    outcomes: list[Outcome] = [None] * len(loads)
-    with ExitStack() as stack:
-        if shared:
-            frame = shared_frame(spark_session, partitions, stack.enter_context(SharedRows()))
-        else:
-            frame = packed_frame(spark_session, partitions)
-        for row in frame.mapInArrow(write, _OUTCOMES).collect():
-            outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
+        partitions[index].append(number)
+    return partitions
+
+
+def outcomes_of(written: DataFrame, count: int) -> list[Outcome]:
+    """Run the Spark job of ``written``, and return the outcomes of ``count`` loads."""
+    outcomes: list[Outcome] = [None] * count
+    for row in written.collect():
+        outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
     return outcomes
 
 
@@ -71,15 +70,12 @@ def write_frames(
 
     If there are several rows of a key, the newest by ``__sequence`` is written.
     """
-    written = None
+    result = None
     for number, (frame, (name, key, writer)) in enumerate(zip(frames, loads, strict=True)):
         # from a million rows on there is a second partition, which would overwrite the part of the first one
-        part = frame.coalesce(1).mapInArrow(_frame_writer(number, name, key, writer), _OUTCOMES)
-        written = part if written is None else written.unionAll(part)
-    outcomes: list[Outcome] = [None] * len(loads)
-    for row in written.collect() if written is not None else ():
-        outcomes[row[LOAD]] = _outcome_from_json(row["outcome"])
-    return outcomes
+        part = frame.coalesce(1).mapInArrow(_frame_writer(number, name, key, writer), OUTCOMES)
+        result = part if result is None else result.unionAll(part)
+    return [] if result is None else outcomes_of(result, len(loads))
 
 
 Batches = Iterator[pa.RecordBatch]
@@ -89,7 +85,7 @@ def _packed_writer(loads: Sequence[tuple[LoadName, tuple[str, ...], PartWriter]]
     def write(batches: Batches) -> Batches:
         for batch in batches:
             for number, rows in unpacked(batch):
-                yield _written(number, *loads[number], rows)
+                yield written(number, *loads[number], rows)
 
     return write
 
@@ -100,12 +96,13 @@ def _frame_writer(
     def write(batches: Batches) -> Batches:
         pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
-            yield _written(number, name, key, writer, pa.Table.from_batches(pieces))
+            yield written(number, name, key, writer, pa.Table.from_batches(pieces))
 
     return write
 
 
-def _written(number: int, name: LoadName, key: tuple[str, ...], writer: PartWriter, rows: pa.Table) -> pa.RecordBatch:
+def written(number: int, name: LoadName, key: tuple[str, ...], writer: PartWriter, rows: pa.Table) -> pa.RecordBatch:
+    """Write the newest row of each key, on an executor. Return the outcome as a row of ``OUTCOMES``."""
     try:
         load = writer(name, iter(newest_rows(rows, key).to_batches()))
         outcome: dict[str, Any] = {"load": load.to_json() if load else None}

@@ -49,6 +49,7 @@ def start(
     """Start a job. Return when it runs, or report why it does not."""
     from cdc.config.models import load_config
     from cdc.job.registry import open_store
+    from cdc.job.spark_start import started_early
 
     debug = debug or context.obj
     config = config_of(name, job_file) if name else load_config(job_file)
@@ -56,9 +57,11 @@ def start(
     with open_store() as store:
         record = store.job(config.name)
         if foreground:
-            if record is None:
-                check_prerequisites(config, "", None)
-            sys.exit(run_driver(job_file, config, adopt=adopt, resume_flags=resume_flags, debug=debug))
+            with started_early(config, record, resumes=bool(resume_flags)) as sessions:
+                if record is None:
+                    check_prerequisites(config, "", None)
+                options = {"adopt": adopt, "debug": debug}
+                sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
         check_startable(store, config)
         check_prerequisites(config, record.incarnation if record else "", store.last_committed(config.name))
         start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdc.config.models import Config
     from cdc.state.base import Checkpoint
     from cdc.state.sql import SqlStore
+    from spark.session import SessionHolder
 
 START_S = 300.0  # the first start compiles kernels and starts a JVM, which takes minutes on a busy machine
 
@@ -72,8 +73,19 @@ def check_startable(store: SqlStore, config: Config) -> None:
         )
 
 
-def run_driver(job_file: Path, config: Config, *, adopt: bool, resume_flags: str, debug: bool) -> int:
-    """Run the job in this process and return the exit code. Save the error if it fails."""
+def run_driver(
+    job_file: Path,
+    config: Config,
+    *,
+    adopt: bool,
+    resume_flags: str,
+    debug: bool,
+    sessions: SessionHolder | None,
+) -> int:
+    """Run the job in this process and return the exit code. Save the error if it fails.
+
+    ``sessions``: the Spark session, if it is starting already.
+    """
     import logging
     from dataclasses import fields
 
@@ -93,7 +105,8 @@ def run_driver(job_file: Path, config: Config, *, adopt: bool, resume_flags: str
         from cdc.mysql.values.kernels import refuse_untrusted_caches
 
         refuse_untrusted_caches()
-        return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=int(supervisor) if supervisor else None)
+        pid = int(supervisor) if supervisor else None
+        return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=pid, sessions=sessions)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except CdcError as error:

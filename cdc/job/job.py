@@ -22,6 +22,7 @@ from pathlib import Path
 
 from cdc.api.models import JobStatus, LoadTable, PauseJob, RequestBody, Resume, StopJob
 from cdc.api.server import StatusEndpoint
+from cdc.api.verify_models import StartVerify
 from cdc.config.models import Config, load_config
 from cdc.errors import ConfigError, LeaseLost
 from cdc.job.compatibility import build_identity, check_destination, check_file, check_identity
@@ -44,6 +45,7 @@ from cdc.pipeline.consumer import Ended
 from cdc.state.base import CheckpointStore, JobState, ResumeKind, forgetting
 from cdc.state.job_directory import JobDirectory
 from cdc.state.opening import open_store
+from spark.session import SessionHolder
 
 POLL_S = 0.1  # interval at which the position is compared with a stop position
 
@@ -57,11 +59,16 @@ class Job:
         store: CheckpointStore,
         *,
         load: Callable[[Path], Config] = load_config,
-        build: Callable[[Config], Components] = build,
+        build: Callable[..., Components] = build,
         adopt: bool = False,
         resume: Resume | None = None,
+        sessions: SessionHolder | None = None,
     ) -> None:
-        """Read the job file. ``resume``: options of ``cdc resume``, if the start resumes a job. Raises: ConfigError."""
+        """Read the job file.
+
+        ``resume``: options of ``cdc resume``, if the start resumes a job. ``sessions``: a Spark session that is
+        starting already, for the first run. Raises: ConfigError.
+        """
         self._file = file.absolute()
         self._store = store
         self._load = load
@@ -70,7 +77,9 @@ class Job:
         self._requests = RequestQueue()
         self._end = ProcessEnd(self._saved, self._requests)
         self._policy = ResumePolicy(resume)
-        self._runner = JobRunner(store, self._saved, self._policy, self._requests, build, adopt=adopt)
+        self._runner = JobRunner(
+            store, self._saved, self._policy, self._requests, build, adopt=adopt, sessions=sessions
+        )
         self._resumes = 0
         self._lost: LeaseLost | None = None
         self._lease = LeaseKeeper(
@@ -98,7 +107,9 @@ class Job:
             self._runner.alter_progress,
         )
         saved = self._saved
-        return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)
+        return build_status(
+            record, saved.last_committed(), saved.requests(), saved.change_summary(), live, saved.verifications()
+        )
 
     @property
     def is_over(self) -> bool:
@@ -131,6 +142,9 @@ class Job:
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
                 self._runner.check_request(table, self._read)  # without a run, by the job file as it is now
                 self._store.add_request(self._saved.now.name, table)
+            case StartVerify():
+                self._runner.check_verify(request.as_request(), self._read)
+                self._store.add_verification(self._saved.now.name, request.as_request())
             case StopJob():
                 self._put_request(JobRequest.STOP)
 
@@ -285,23 +299,26 @@ def run_job(
     resume: Resume | None = None,
     until: Position | None = None,
     supervisor_pid: int | None = None,
+    sessions: SessionHolder | None = None,
 ) -> int:
     """Run a job in this process, with its state and its status endpoint. Return the exit code.
 
     ``until``: end the process when everything up to this position is committed and all tables are consistent; a later
-    start continues there. Blocks while the job runs or is PAUSED. Raises: CdcError - the start is refused.
+    start continues there. ``sessions``: see ``Job``; the caller closes it. Blocks while the job runs or is PAUSED.
+    Raises: CdcError - the start is refused.
     """
     store = open_store()
     endpoint: StatusEndpoint | None = None
     calls: RemoteCalls | None = None
     with restored_signals():
         try:
-            job = Job(Path(job_file), store, adopt=adopt, resume=resume)
+            job = Job(Path(job_file), store, adopt=adopt, resume=resume, sessions=sessions)
             address, folder = job.config.status, JobDirectory(state_folder(), job.config.name)
 
             def listen() -> str | None:  # called when this process has the lock, so it may write the job directory
                 nonlocal endpoint, calls
                 folder.use_temporary()
+                folder.delete_orphans()
                 folder.set_failure(None)
                 if address.token is not None:
                     folder.set_token(address.token.get_secret_value())

@@ -9,6 +9,7 @@ from pathlib import Path
 from cdc.api.client import Driver
 from cdc.api.models import JobStatus
 from cdc.errors import ConfigError
+from cdc.job.record import SHOWN_VERIFICATIONS
 from cdc.job.remote_calls import RemoteDriver
 from cdc.job.status_builder import build_status
 from cdc.paths import state_folder
@@ -85,7 +86,13 @@ def offline_status(store: SqlStore, record: JobRecord) -> JobStatus:
     if record.identity is None:  # its first start failed early
         record = replace(record, identity=_identity_from(Path(record.job_file)))
     name = record.name
-    return build_status(record, store.last_committed(name), store.requests(name), store.change_summary(name))
+    return build_status(
+        record,
+        store.last_committed(name),
+        store.requests(name),
+        store.change_summary(name),
+        verifications=store.verifications(name, SHOWN_VERIFICATIONS),
+    )
 
 
 def _without_driver(store: SqlStore, record: JobRecord) -> tuple[str | None, str | None]:

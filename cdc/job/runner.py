@@ -21,12 +21,13 @@ from cdc.errors import (
 from cdc.job.record import SavedRecord
 from cdc.job.requests import RequestQueue
 from cdc.job.resume_policy import ResumePolicy, acknowledged_statements
-from cdc.job.snapshot_requests import check_request, check_without_run
+from cdc.job.snapshot_requests import check_request, check_verify, check_without_run
 from cdc.job.wiring import Components, limits_of
 from cdc.model.batch import FENCE_STEP
 from cdc.model.left_out import LeftOut
 from cdc.model.position import Position
 from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import VerifyRequest
 from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.progress import Progress
@@ -37,6 +38,7 @@ from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
 from channels.sinks.base import can_alter
 from channels.task import RunIdentity
+from spark.session import SessionHolder
 
 HEALTHY_S = 60.0  # after a run of this length the back-off begins again
 
@@ -55,17 +57,22 @@ class JobRunner:
         saved: SavedRecord,
         policy: ResumePolicy,
         requests: RequestQueue,
-        build: Callable[[Config], Components],
+        build: Callable[..., Components],
         *,
         adopt: bool,
+        sessions: SessionHolder | None = None,
     ) -> None:
-        """Take requests from ``requests``: a request also ends the wait after an error."""
+        """Take requests from ``requests``: a request also ends the wait after an error.
+
+        ``build`` gets the job file and, for the first run, ``sessions`` if there is one.
+        """
         self._store = store
         self._saved = saved
         self._policy = policy
         self._requests = requests
         self._build = build
         self._adopt = adopt
+        self._sessions = sessions
         self._config: Config | None = None
         self._components: Components | None = None
         self._consumer: Consumer | None = None  # of the newest run
@@ -142,6 +149,18 @@ class JobRunner:
         else:
             check_without_run(request, self._build(read()))
 
+    def check_verify(self, request: VerifyRequest, read: Callable[[], Config]) -> None:
+        """Raise ConfigError if the job cannot be verified so. Without a run, ``read`` returns the job file."""
+        components = self._components
+        if self.is_running and components is not None:
+            check_verify(request, components.snapshot, components.routes, components.sink)
+            return
+        components = self._build(read())
+        try:
+            check_verify(request, components.snapshot, components.routes, components.sink)
+        finally:
+            components.close()
+
     def run_once(self) -> Ended | None:
         """Run until the source ends, a request arrives, or an error occurs; then wait if the run may be repeated.
 
@@ -169,7 +188,7 @@ class JobRunner:
         if not self._is_sink_checked:
             self._check_sink_state(parts)
             run, record = self._run_identity(), self._saved.now  # an adoption changes both
-        parts.runner.warm_up()  # after the comparison, so that a refused start does not wait for a JVM
+        parts.runner.warm_up()  # after the comparison, so that a refused start does not begin a JVM
         context = RunContext(
             run,
             parts.receiver(run, self._policy.options, acknowledged_statements(record)),
@@ -179,6 +198,7 @@ class JobRunner:
             self._store,
             parts.types,
             parts.snapshot,
+            parts.verify,
             reload_missing=self._policy.reloads_missing,
             is_verified=self._policy.is_verified,
             applies=self._policy.applies,
@@ -267,7 +287,8 @@ class JobRunner:
 
     def _build_once(self) -> Components:
         if self._components is None:
-            self._components = self._build(self._used())
+            given, self._sessions = self._sessions, None
+            self._components = self._build(self._used(), *([] if given is None else [given]))
         return self._components
 
     def _used(self) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,13 @@ from cdc.config.source_models import (
     StartAtGtids,
 )
 from cdc.errors import ConfigError
+from cdc.job.spark_start import sessions_of
 from cdc.model.position import CanalPosition, Position
 from cdc.model.table_names import parse_table
 from cdc.mysql.connection import Endpoint, Tls
 from cdc.mysql.server import Server
 from cdc.pipeline.flow_control import CommitLimits
-from cdc.run_context import SnapshotSettings
+from cdc.run_context import SnapshotSettings, VerifySettings
 from cdc.sources.base import Receiver
 from cdc.sources.binlog.file_tables import Descriptions, ServerDescriptions, StatementDescriptions
 from cdc.sources.binlog.log_coverage import check_log_coverage
@@ -72,6 +73,7 @@ class Components:
     resolve_start: Callable[[RunIdentity], Position]
     types: ExpressionTypes | None = None
     snapshot: SnapshotSettings | None = None  # None: the source has no tables, only a stream
+    verify: VerifySettings = field(default_factory=VerifySettings)
 
     def close(self) -> None:
         """Close threads, sessions and connections."""
@@ -79,15 +81,18 @@ class Components:
         self.sink.close()
 
 
-def build(config: Config, *, limit: TimeLimit | None = None) -> Components:
+def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLimit | None = None) -> Components:
     """Create the components that ``config`` describes, without connecting or starting anything.
 
-    ``limit``: the time limit of ``cdc check``. Raises: ConfigError.
+    ``started``: a Spark session that is starting; closed if ``config`` describes another one. ``limit``: the time
+    limit of ``cdc check``. Raises: ConfigError.
     """
     routes = Routes([_mapping(channel, config) for channel in config.channels])
-    sessions = SessionHolder(
-        f"cdc {config.name}", config.spark.master or "local[*]", config.spark.conf, config.spark.remote
-    )
+    sessions = sessions_of(config)
+    if started is not None and started.is_same(sessions):
+        sessions = started
+    elif started is not None:
+        started.close()
     sink = _sink(config, limit)
     receiver, start = _source(config, routes)
     return Components(
@@ -98,6 +103,12 @@ def build(config: Config, *, limit: TimeLimit | None = None) -> Components:
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
         snapshot=_snapshot(config),
+        verify=VerifySettings(
+            config.verify.every,
+            config.verify.sample if config.verify.sample < 1 else None,
+            config.verify.repair,
+            config.verify.hide,
+        ),
     )
 
 

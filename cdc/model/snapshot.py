@@ -62,11 +62,18 @@ class TableSnapshot:
         None  # last compared key of the target (``cdc.snapshot.orphan_rows.key_text``); None: none yet
     )
     request: int = 0  # number of the newest saved request that it carries out; 0: none
+    is_second_reading: bool = False  # the first one lacked most rows of the table
 
     @property
     def is_due(self) -> bool:
         """Whether rows must be read or orphan rows deleted."""
         return self.state in (SnapshotState.WAITING, SnapshotState.READING, SnapshotState.DELETING_ORPHANS)
+
+    def again(self) -> TableSnapshot:
+        """Return the snapshot before its second reading, with no row read."""
+        return TableSnapshot(
+            where=self.where, deletes_orphans=self.deletes_orphans, request=self.request, is_second_reading=True
+        )
 
     def has_removed(self, position: Position) -> bool:
         """Return whether it has deleted all rows that the source did not have any more at ``position``."""

@@ -65,6 +65,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
             **{table.source: table.columns_after for table in plan.tables},
         },
         change=plan,
+        verify=committed.verify,
     )
     context.store.save(prepared)
     return True

@@ -38,6 +38,7 @@ from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.schema_change import ChangePlan, ColumnMap, SchemaChange
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
+from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.identity import JobIdentity
 
 
@@ -62,7 +63,7 @@ class CloseReason(StrEnum):
     SCHEMA_CHANGE = "schema_change"  # it has no rows: it changes the columns of targets
     END = "end"  # the source has ended
     START = "start"  # the first checkpoint of a job, or of an adopted one
-    SNAPSHOT = "snapshot"  # a snapshot step follows or ends
+    SNAPSHOT = "snapshot"  # a snapshot step or a verification step follows or ends
 
 
 class JobState(StrEnum):
@@ -130,6 +131,7 @@ class Checkpoint:
     # by source table: where the columns of its target differ, because changes were ignored
     column_maps: Mapping[str, ColumnMap] = field(default_factory=dict)
     change: ChangePlan | None = None  # of a checkpoint that changes targets; it has no loads
+    verify: Verification | None = None  # the current verification, or the one that ends with this checkpoint
 
     @property
     def loaded(self) -> frozenset[str]:
@@ -241,6 +243,16 @@ class CheckpointStore(Protocol):
 
     def drop_requests(self, numbers: Collection[int]) -> None:
         """Delete requests that a COMMITTED checkpoint contains or that cannot be carried out. Needs the lock."""
+
+    def add_verification(self, job: str, request: VerifyRequest) -> None:
+        """Save a request to verify the job. Needs no lock. A run of the job finds it within a second."""
+
+    def verifications(self, job: str, limit: int) -> tuple[Verification, ...]:
+        """Return the newest ``limit`` verifications, newest first: waiting, running and ended ones. Needs no lock.
+
+        ``save`` adds the result of one that ends with a COMMITTED checkpoint. The progress of the running one is in the
+        checkpoint. The newest 100 are kept.
+        """
 
     def forget(self, job: str) -> None:
         """Delete everything about a job. Raises: LeaseLost - a process has its lock."""

@@ -6,7 +6,7 @@
       token                  0600, required by the status endpoint; random, or the one of the job file
       driver.log, .1 to .3   the log of supervisor and driver
       failure.json           the error that ended the last driver; deleted when a new driver starts
-      tmp/                   temporary files of the driver, its JVM and its workers; emptied when a new driver starts
+      tmp/PID-START/         temporary files of a driver, its JVM and its workers; deleted when a new driver starts
 """
 
 from __future__ import annotations
@@ -62,18 +62,28 @@ class JobDirectory:
             _make(folder)
 
     def use_temporary(self) -> None:
-        """Use ``tmp`` for the temporary files of this process and its children. Delete those of a killed driver.
+        """Use a folder below ``tmp`` for the temporary files of this process and its children. May be repeated.
 
-        Processes that a killed driver left are killed too: without its files, a JVM that is still starting would not
-        detect that its driver has ended. The machine's own folder is not used, because its files may be deleted by age
-        while the job runs for months. Calls: when this process has the job's lock. Raises: CheckpointError.
+        The machine's own folder is not used, because its files may be deleted by age while the job runs for months.
+        Raises: CheckpointError.
         """
-        temporary = self.path / "tmp"
-        _kill_all_with(str(temporary))
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary = self.path / "tmp" / f"{os.getpid()}-{_start_of(os.getpid())}"
         self.make()
+        _make(temporary.parent)
         _make(temporary)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+
+    def delete_orphans(self) -> None:
+        """Delete the temporary files of drivers that have ended, and kill the processes that they left.
+
+        Without its files, a JVM that is still starting would not detect that its driver has ended. Calls: when this
+        process has the job's lock.
+        """
+        for folder in (self.path / "tmp").glob("*"):
+            pid, _, start = folder.name.partition("-")
+            if not pid.isdigit() or _start_of(int(pid)) != start:
+                _kill_all_with(str(folder))
+                shutil.rmtree(folder, ignore_errors=True)
 
     def token(self) -> str:
         """Return the saved token. Create a random one if there is none. Raises: CheckpointError."""
@@ -151,6 +161,15 @@ def _make(path: Path) -> None:
             hint="Free some space, make the user that runs the job its owner, or set CDC_HOME to another folder.",
             path=path,
         ) from error
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, as text; "" if it has ended. A later process with its number started later."""
+    try:
+        process = psutil.Process(pid)
+        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time() * 100:.0f}"
+    except psutil.Error:
+        return ""
 
 
 def _kill_all_with(temporary: str) -> None:

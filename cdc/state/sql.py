@@ -16,6 +16,7 @@ from cdc.errors import LeaseLost
 from cdc.model.change_record import ChangeRecord, ChangeSummary
 from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord
 from cdc.state.change_history import read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
@@ -26,6 +27,8 @@ from cdc.state.hosts import HostIdentity, Hosts
 from cdc.state.job_lock import folder_errors, lock_job
 from cdc.state.run_row import RunRow, record_of
 from cdc.state.tables import OF_JOB
+from cdc.state.verifications import add_request as add_verification
+from cdc.state.verifications import read_verifications, record_result
 
 KEPT_COMMITTED = 100  # for a person who examines them; recovery needs one
 DEFAULT_LEASE_S = 10.0  # a busy JVM or a full disk looks dead below 3 s
@@ -139,6 +142,7 @@ class SqlStore:
                 name=held.name,
             )
             record_change(transaction, self.database.words.now, held.name, checkpoint)
+            record_result(transaction, held.name, checkpoint)
             if checkpoint.state is CheckpointState.COMMITTED:
                 self._prune(transaction, held.name)
 
@@ -191,6 +195,14 @@ class SqlStore:
                 transaction.run(sql, job=held.name, number=number)
 
         self._run.write(work)
+
+    def add_verification(self, job: str, request: VerifyRequest) -> None:
+        """See ``CheckpointStore``."""
+        self.database.transact(lambda transaction: add_verification(transaction, job, request))
+
+    def verifications(self, job: str, limit: int) -> tuple[Verification, ...]:
+        """See ``CheckpointStore``."""
+        return read_verifications(self.database.all, job, limit)
 
     def forget(self, job: str) -> None:
         """See ``CheckpointStore``."""

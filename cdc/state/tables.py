@@ -5,7 +5,7 @@ from __future__ import annotations
 from cdc.errors import CheckpointError
 from cdc.state.database import SqlWords, Transaction
 
-FORMAT = 4  # a store of another format is refused
+FORMAT = 5  # a store of another format is refused
 
 # cdc_jobs.token: random, of the newest run; saves: number of its writes. Both detect that the store was replaced by an
 # older copy. home: the ``$CDC_HOME`` of the run's host; holder: the name of that host; host: where the job is assigned.
@@ -25,6 +25,8 @@ TABLES = {
         job {key} NOT NULL, id BIGINT NOT NULL, actions {text} NOT NULL, body {text} NOT NULL, PRIMARY KEY (job, id)""",
     # a checkpoint has the number of its newest snapshot request, so a number must not be used twice
     "cdc_snapshot_requests": "number {serial}, job {key} NOT NULL, source {text} NOT NULL, predicate {text}",
+    # a checkpoint has the number of its verification
+    "cdc_verifications": "number {serial}, job {key} NOT NULL, body {text} NOT NULL",
     "cdc_events": """
         id {serial}, job {key} NOT NULL, created_at DOUBLE PRECISION NOT NULL, kind {key} NOT NULL, actor {key},
         message {text} NOT NULL, detail {text}, taken_by {key}, expires_at DOUBLE PRECISION, result {text}""",
@@ -33,7 +35,8 @@ TABLES = {
         memory BIGINT NOT NULL, labels {text} NOT NULL, schedulable INTEGER NOT NULL, drained INTEGER NOT NULL,
         lease_until DOUBLE PRECISION NOT NULL, seen_at DOUBLE PRECISION NOT NULL""",
 }
-OF_JOB = ("cdc_checkpoints", "cdc_schemas", "cdc_changes", "cdc_snapshot_requests", "cdc_events")  # column ``job``
+# tables with a column ``job``
+OF_JOB = tuple(name for name in TABLES if name not in ("cdc_jobs", "cdc_hosts"))
 _INDEXES = {"cdc_events_of_job": "cdc_events (job, id)"}
 
 

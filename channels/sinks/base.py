@@ -80,6 +80,22 @@ def ownership_error(mark: SinkCheckpoint) -> SinkOwnershipError:
     )
 
 
+def refuse_newer_run(known: SinkCheckpoint | None, mark: SinkCheckpoint) -> None:
+    """Raise SinkOwnershipError if ``known``, the newest checkpoint in the sink, is of a newer run than ``mark``.
+
+    A run that adopts gets a fence and sequences above all that the sink has, so another incarnation with a higher
+    one has adopted the sink since. It may have raised its fence only, and still have rows that are visible.
+    """
+    if known is None:
+        return
+    if known.incarnation == mark.incarnation:
+        is_newer = known.fence > mark.fence
+    else:
+        is_newer = known.fence >= mark.fence or known.sequence >= mark.sequence
+    if is_newer:
+        raise ownership_error(known)
+
+
 class PartWriter(Protocol):
     """Writes one part of a load. It is picklable, and called on an executor.
 

@@ -86,7 +86,7 @@ def test_delta_root_moved_away_raises_and_creates_nothing(tmp_path: Path) -> Non
 def test_delta_ownership_is_kept_while_root_is_away(tmp_path: Path) -> None:
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
-    acquire_ownership = FolderOwnership(root / "_cdc_staging")
+    acquire_ownership = FolderOwnership(root / "_cdc_staging", lambda _: None)
     acquire_ownership.acquire(MARK)
     root.rename(away)
     with pytest.raises(SinkUnavailable, match="does not exist"):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cdc.errors import CommitOutcomeUnknown, LoadRejected, PreparedLoadLost, SinkUnavailable, TargetMismatch
 from cdc.model.batch import PreparedLoad, TargetState
 from cdc.model.schema import DELETED, SEQUENCE
-from channels.sinks.base import AlterAction, LoadState, SinkCheckpoint, ownership_error
+from channels.sinks.base import AlterAction, LoadState, SinkCheckpoint, ownership_error, refuse_newer_run
 from channels.sinks.key_pages import key_page
 from channels.sinks.labels import label_for, label_prefix
 
@@ -58,14 +58,9 @@ class TwoPhases:
     def acquire_ownership(self, process, mark):
         """Acquire ownership by the row with the progress of the job."""
         known = self.mark
-        if known is not None and known.incarnation == mark.incarnation:
-            if known.fence > mark.fence:
-                raise ownership_error(known)
-            self.mark = replace(known, fence=mark.fence)
-            return
-        if known is not None and (known.sequence >= mark.sequence or known.fence >= mark.fence):
-            raise ownership_error(known)
-        self.mark = mark
+        refuse_newer_run(known, mark)
+        same = known is not None and known.incarnation == mark.incarnation
+        self.mark = replace(known, fence=mark.fence) if same else mark
 
     @property
     def owner(self):
@@ -257,6 +252,7 @@ class TableTransactions(TwoPhases):
             raise ownership_error(mark)
         if self.names.get(process, self.acquired) != self.acquired:
             raise ownership_error(mark)
+        refuse_newer_run(self.mark, mark)
         self.holder, self.acquired = process, (mark.incarnation, mark.fence)
         self.names[process] = self.acquired
 

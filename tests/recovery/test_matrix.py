@@ -60,14 +60,15 @@ def _servers(request, receivers, folders):
         server = request.getfixturevalue("mysql")
     except pytest.skip.Exception as skipped:
         return Servers(None, (), None, None), dict.fromkeys(set(RECEIVERS) - {"memory"}, skipped.msg)
-    mysql, canal, missing = endpoint(server), None, {}
+    mysql, canal, log, missing = endpoint(server), None, None, {}
     if "canal" in receivers:
         try:
-            canal = request.getfixturevalue("canal").address
+            found = request.getfixturevalue("canal")
+            canal, log = found.address, found.log
         except pytest.skip.Exception as skipped:
             missing["canal"] = skipped.msg
     binlogs = write_binlogs(mysql, SEED, lambda: position(server))
-    return Servers(mysql, binlogs, copy_files(binlogs, server.data, folders.mktemp("archive")), canal), missing
+    return Servers(mysql, binlogs, copy_files(binlogs, server.data, folders.mktemp("archive")), canal, log), missing
 
 
 @pytest.mark.parametrize("cell", [_param(cell) for cell in possible_cells()])

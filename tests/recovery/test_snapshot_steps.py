@@ -419,6 +419,18 @@ def test_snapshot_that_omits_most_rows_pauses(monkeypatch, counted, rows, is_com
     assert is_complete or action_for(caught.value) is ErrorAction.PAUSE
 
 
+def test_snapshot_whose_first_reading_omits_most_rows_reads_again(monkeypatch):
+    """All rows may have been deleted and inserted again while they were read: one more reading decides."""
+    coordinator, readings = _Counting(["shop.t"], monkeypatch, 1000), [1, 1000]
+    while coordinator.tables["shop.t"].state is not SnapshotState.CATCHING_UP:
+        turn = coordinator.plan(position_at(0), 0, 1)
+        if turn is not None:
+            chunks = [ChunkOutcome(0, 0, ("9",), True, readings.pop(0), 10)]
+            coordinator.complete(turn, SnapshotResult((), tuple(chunks)), 1.0)
+    assert readings == [] and coordinator.tables["shop.t"].rows == 1000
+    assert coordinator.tables["shop.t"].is_second_reading
+
+
 def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):
     coordinator = _Counting(["shop.t"], monkeypatch)
     empty = TableSnapshot(SnapshotState.READING)  # planned without a chunk; rows are inserted later

@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import pyarrow as pa
-import pytest
 
-from spark.frames import packed_frame, shared_frame, unpacked
+from spark.frames import packed_frame, unpacked
 from spark.session import SessionHolder
-from spark.shared_memory import SharedRows, is_shared, shared_rows
+from spark.shared_memory import SharedReader, SharedRows, is_shared
 
 FIRST = pa.RecordBatch.from_pydict({"id": [1, 2], "name": ["a", None]})
 OTHER = pa.RecordBatch.from_pydict({"price": [1.5]})
@@ -21,22 +20,29 @@ def test_shared_rows_are_readable_in_another_process() -> None:
     with SharedRows() as memory:
         memory.put([OTHER])
         offset, size = memory.put([FIRST, FIRST.slice(1)])
-        code = f"from spark.shared_memory import shared_rows; print(shared_rows({memory.path!r}, {offset}, {size}).to_pydict())"
+        code = f"from spark.shared_memory import SharedReader; print(SharedReader({memory.path!r}).rows_at(({offset}, {size})).to_pydict())"
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout.strip() == "{'id': [1, 2, 2], 'name': ['a', None, None]}"
 
 
 def test_shared_rows_stay_readable_after_close() -> None:
     with SharedRows() as memory:
-        rows = shared_rows(memory.path, *memory.put([FIRST]))
+        at = memory.put([FIRST])
+        rows = SharedReader(memory.path).rows_at(at)
         assert is_shared(memory.path)
     assert rows.to_batches()[0].equals(FIRST)
     assert not os.path.exists(memory.path)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_executors_read_rows_in_order(sessions: SessionHolder, shared: bool) -> None:
-    assert sessions.shares_memory()  # otherwise shared memory is not tested
+def test_shared_bytes_leave_later_rows_aligned() -> None:
+    with SharedRows() as memory:
+        data, rows = memory.put_bytes(b"abc"), memory.put([FIRST])
+        reader = SharedReader(memory.path)
+        assert reader.bytes_at(data).to_pybytes() == b"abc" and rows[0] % 64 == 0
+        assert reader.rows_at(rows).to_batches()[0].equals(FIRST)
+
+
+def test_executors_read_packed_rows_in_order(sessions: SessionHolder) -> None:
     partitions = [[(0, [FIRST]), (2, [OTHER, OTHER])], [(1, [FIRST.slice(1)])]]
 
     def seen(batches):  # type: ignore[no-untyped-def]
@@ -44,11 +50,9 @@ def test_executors_read_rows_in_order(sessions: SessionHolder, shared: bool) -> 
             for load, rows in unpacked(batch):
                 yield pa.RecordBatch.from_pydict({"load": [load], "rows": [str(rows.to_pydict())]})
 
-    with SharedRows() as memory:
-        session = sessions.get()
-        frame = shared_frame(session, partitions, memory) if shared else packed_frame(session, partitions)
-        assert frame.rdd.getNumPartitions() == 2
-        found = [tuple(row) for row in frame.mapInArrow(seen, "load long, rows string").collect()]
+    frame = packed_frame(sessions.get(), partitions)
+    assert frame.rdd.getNumPartitions() == 2
+    found = [tuple(row) for row in frame.mapInArrow(seen, "load long, rows string").collect()]
     assert found == [
         (0, "{'id': [1, 2], 'name': ['a', None]}"),
         (2, "{'price': [1.5, 1.5]}"),

@@ -21,7 +21,7 @@ Scan = Callable[[Server, BinlogPosition, BinlogPosition, Callable[[Statement], N
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChange:
+class PossibleColumnChange:
     """A statement that may have changed a table's columns."""
 
     what: str
@@ -45,18 +45,18 @@ class ColumnChangeSearch:
         """Ignore this CREATE TABLE in searches: it was read already, and its own transaction may have rows."""
         self._created[name] = position
 
-    def on_server(self, server: Server, start: BinlogPosition, names: set[Name]) -> Mapping[Name, ColumnChange]:
+    def on_server(self, server: Server, start: BinlogPosition, names: set[Name]) -> Mapping[Name, PossibleColumnChange]:
         """Return the first change of each table between ``start`` and the end of the server's binlog."""
-        end, changed = server.position(), dict[Name, ColumnChange]()
+        end, changed = server.position(), dict[Name, PossibleColumnChange]()
         if not names or self._scan is None or (start.file and start.server == end.server and start.reached(end)):
             return changed
         with self._searching(names):
             self._scan(server, start, end, lambda statement: self._note(statement, names, changed))
         return changed
 
-    def in_files(self, files: FileTables, start: BinlogPosition, name: Name) -> Mapping[Name, ColumnChange]:
+    def in_files(self, files: FileTables, start: BinlogPosition, name: Name) -> Mapping[Name, PossibleColumnChange]:
         """Return the first change of the table between ``start`` and the end of the files."""
-        changed: dict[Name, ColumnChange] = {}
+        changed: dict[Name, PossibleColumnChange] = {}
         history, folds = self._history, self._history.fold_case
         # Files do not record whether the server folds names, so a statement in another case counts too.
         history.fold_case = folds or all(part == part.lower() for part in name)
@@ -76,7 +76,7 @@ class ColumnChangeSearch:
         finally:
             self._history.searched = frozenset()
 
-    def _note(self, statement: Statement, names: set[Name], changed: dict[Name, ColumnChange]) -> None:
+    def _note(self, statement: Statement, names: set[Name], changed: dict[Name, PossibleColumnChange]) -> None:
         effect = self._history.effect(
             statement.sql, statement.database, ansi_quotes=statement.ansi_quotes, mariadb=statement.mariadb
         )
@@ -86,4 +86,4 @@ class ColumnChangeSearch:
         for name in names.intersection(map(table_of, effect.tables)):
             created = self._created.get(name)
             if not (is_creation and created is not None and is_same_position(created, statement.before)):
-                changed.setdefault(name, ColumnChange(effect.reason, statement.before))
+                changed.setdefault(name, PossibleColumnChange(effect.reason, statement.before))

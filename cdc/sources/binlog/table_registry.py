@@ -18,7 +18,7 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.mysql.catalog import is_sequence, mapped_tables, table_schemas
 from cdc.mysql.server import Server
-from cdc.sources.binlog.column_changes import ColumnChange, ColumnChangeSearch
+from cdc.sources.binlog.column_changes import ColumnChangeSearch, PossibleColumnChange
 from cdc.sources.binlog.file_tables import FileTables, with_nulls
 from cdc.sources.binlog.omission_rules import OmissionRules, has_reached
 from cdc.sources.binlog.schema_matching import merge_metadata, mismatch, refuse_lost_labels
@@ -106,7 +106,7 @@ class TableRegistry:
         """Record that changes of every mapped table may be missing. Calls: after ``prepare``."""
         self.rules.omitted.note(f"{database}.{table}" for database, table in mapped_tables(server, self.maps))
 
-    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, ColumnChange]:
+    def _learn(self, server: Server, names: list[Name], since: BinlogPosition) -> Mapping[Name, PossibleColumnChange]:
         """Add the current descriptions of tables that did not change since ``since``; return the others' changes."""
         found = table_schemas(server, names, self._table_filter.leave_out)
         changed = self.search.on_server(server, since, set(names))
@@ -146,7 +146,7 @@ class TableRegistry:
             return self._keep(name, exact)
         if name in self._sequences or self._is_omitted(name):
             return None
-        changed: Mapping[Name, ColumnChange] = {}
+        changed: Mapping[Name, PossibleColumnChange] = {}
         if self.history.connect is not None:
             with self.history.connect() as server:
                 if is_sequence(server, name):
@@ -168,10 +168,10 @@ class TableRegistry:
 
     def _schema_of_files(
         self, table_map: TableMap, known: TableSchema | None
-    ) -> tuple[TableSchema | None, Mapping[Name, ColumnChange]]:
+    ) -> tuple[TableSchema | None, Mapping[Name, PossibleColumnChange]]:
         """Return the schema by the files and the description, and the changes that make the description unusable."""
         name, later = (table_map.database, table_map.table), None
-        changed: Mapping[Name, ColumnChange] = {}
+        changed: Mapping[Name, PossibleColumnChange] = {}
         if self.files is not None:
             if known is None and self.files.described:
                 changed = self.search.in_files(self.files, self.rules.progress.position, name)
@@ -188,7 +188,7 @@ class TableRegistry:
         # None while the statement that ended the last version is not processed: the event is decoded again after it.
         return self.history.newest(name), {}
 
-    def _refuse(self, table_map: TableMap, problem: str, change: ColumnChange | None) -> None:
+    def _refuse(self, table_map: TableMap, problem: str, change: PossibleColumnChange | None) -> None:
         """Raise SchemaMismatch for rows without a schema, unless rows are omitted up to the statement ``change``."""
         name, position = (table_map.database, table_map.table), self.rules.progress.position
         if change is not None:

@@ -32,7 +32,7 @@ from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.fetcher import HALF, Fetched, Fetcher, Ring
 from cdc.sources.canal.lost_end import has_lost_end
 from cdc.sources.canal.positions import EntryPositions
-from cdc.sources.canal.repeats import Accepted, RepeatFilter
+from cdc.sources.canal.repeats import AcceptedOnce, RepeatFilter
 from cdc.sources.canal.stall_detector import ASK_EVERY_S, StallDetector
 from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.canal.transactions import TransactionCutter
@@ -91,7 +91,7 @@ class CanalReceiver:
         self._stall = StallDetector(connect, every_s=stall_every_s)
         self._tables = CanalTables(table_filter, connect, resume_options)
         self._decoder = EntryDecoder(table_filter, self._tables, zone_us=zone_us, omits=self._tables.omits)
-        self._accepted = Accepted(accept_gap, accept_server)
+        self._accepted = AcceptedOnce(accept_gap, accept_server)
         self._xa = CanalXa(connect, table_filter.maps)
         self._cutter = TransactionCutter(self._decoder, self._tables, self._xa, self._accepted)
         self._fetcher: Fetcher | None = None

@@ -18,7 +18,7 @@ from cdc.sources.canal.positions import EntryPositions
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedOnce:
     """What the user accepted for the first entries after the start position."""
 
     gap: bool
@@ -32,7 +32,7 @@ class Accepted:
 class RepeatFilter:
     """Drop entries that were delivered before, and detect missing ones."""
 
-    def __init__(self, decoder: EntryDecoder, accepted: Accepted) -> None:
+    def __init__(self, decoder: EntryDecoder, accepted: AcceptedOnce) -> None:
         self._decoder = decoder
         self._accepted = accepted
         self.is_dropping = True  # the next entries may have been delivered before

@@ -21,7 +21,7 @@ from cdc.sources.canal.change_reader import CanalStatement
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.positions import EntryPositions
 from cdc.sources.canal.protocol_pb2 import EventKind
-from cdc.sources.canal.repeats import Accepted
+from cdc.sources.canal.repeats import AcceptedOnce
 from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.canal.xa import CanalXa, edges, undecided
 
@@ -64,7 +64,7 @@ class OpenTransaction:
 class TransactionCutter:
     """Make Batches of entries. Each Batch ends at a position from which the job can resume."""
 
-    def __init__(self, decoder: EntryDecoder, tables: CanalTables, xa: CanalXa, accepted: Accepted) -> None:
+    def __init__(self, decoder: EntryDecoder, tables: CanalTables, xa: CanalXa, accepted: AcceptedOnce) -> None:
         self.sequence = 0  # of the last row
         self._decoder = decoder
         self._tables = tables

@@ -13,12 +13,12 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from cdc.errors import SinkOwnershipError
-from channels.sinks.base import SinkCheckpoint
+from channels.sinks.base import SinkCheckpoint, refuse_newer_run
 from channels.sinks.delta.files import unavailable
 
 logger = logging.getLogger(__name__)
@@ -27,15 +27,20 @@ logger = logging.getLogger(__name__)
 class FolderOwnership:
     """Ownership of one folder, for each job that this process runs there. Calls: any thread, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder``: of the lock files. The constructor takes no ownership."""
+    def __init__(self, folder: Path, newest: Callable[[str], SinkCheckpoint | None]) -> None:
+        """``folder``: of the lock files. ``newest``: returns the newest checkpoint of a job in the tables.
+
+        The constructor takes no ownership.
+        """
         self._folder = folder
+        self._newest = newest
         self._held: dict[str, tuple[IO[str], dict[str, Any]] | None] = {}  # None: another run has it
 
     def acquire(self, mark: SinkCheckpoint) -> None:
         """Take ownership for the run of ``mark``. May be repeated.
 
-        Raises: SinkOwnershipError - a running process owns the folder; SinkUnavailable.
+        Raises: SinkOwnershipError - a running process owns the folder, or a newer run has committed there;
+        SinkUnavailable.
         """
         name = {
             "job": mark.job,
@@ -49,7 +54,16 @@ class FolderOwnership:
         try:
             if self._held.get(mark.job) is not None:
                 self._check_name(mark.job, path)
-            file = self._mine(mark.job, path) or self._locked(path, mark.job)
+            mine = self._mine(mark.job, path)
+            file = mine or self._locked(path, mark.job)
+            try:
+                # Under the lock: after the comparison of the state with the sink, another process may have adopted the
+                # sink and ended. Before the name is written: a newer run without a lock must not find this one's name.
+                refuse_newer_run(self._newest(mark.job), mark)
+            except BaseException:
+                if file is not mine:
+                    file.close()
+                raise
             file.seek(0)
             file.truncate()
             file.write(json.dumps(name))

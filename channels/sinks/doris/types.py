@@ -6,11 +6,11 @@ Source: Doris, ``Column.java``, ``ColumnType.java``, ``ScalarType.java``; the ty
 from __future__ import annotations
 
 from channels.sinks.base import TargetColumn
-from channels.sinks.stream_load.types import ColumnType, Dialect, required_type
+from channels.sinks.stream_load.types import ColumnType, TypeSystem, required_type
 
 LONGEST_VARCHAR = 65533  # bytes
 
-_DORIS = Dialect("Doris", LONGEST_VARCHAR, ColumnType("STRING"), has_datetime_digits=True, bytes_type=None)
+_DORIS = TypeSystem("Doris", LONGEST_VARCHAR, ColumnType("STRING"), has_datetime_digits=True, bytes_type=None)
 
 
 def doris_type(column: TargetColumn, *, key: bool) -> ColumnType:

@@ -6,13 +6,13 @@ Source: StarRocks, ``ScalarType.java``, ``json_scanner.cpp``; its manual, "Prima
 from __future__ import annotations
 
 from channels.sinks.base import TargetColumn
-from channels.sinks.stream_load.types import ColumnType, Dialect, digits_type, required_type
+from channels.sinks.stream_load.types import ColumnType, TypeSystem, digits_type, required_type
 from channels.sinks.stream_load.types import parsed as parsed_type
 
 LONGEST_VARCHAR = 1048576  # bytes
 _STRING_BYTES = 65533  # STRING is a VARCHAR of this length, which is too short for MySQL's TEXT
 
-_STARROCKS = Dialect(
+_STARROCKS = TypeSystem(
     "StarRocks",
     LONGEST_VARCHAR,
     ColumnType("VARCHAR", (LONGEST_VARCHAR,)),

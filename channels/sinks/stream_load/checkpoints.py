@@ -16,7 +16,7 @@ from cdc.model.batch import TargetState
 from cdc.model.position import position_from_json
 from cdc.mysql.client import shown
 from cdc.retry import Backoff
-from channels.sinks.base import SinkCheckpoint, ownership_error
+from channels.sinks.base import SinkCheckpoint, ownership_error, refuse_newer_run
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.name_rules import CHECKPOINTS
 from channels.sinks.stream_load.statements import escape_percent, quoted
@@ -90,15 +90,11 @@ class CheckpointTable:
         recorded = set(self._sql.databases_with(CHECKPOINTS))
         for database in sorted(self.owned):
             known = next(iter(self.marks({database} & recorded, mark.job)), None)
+            refuse_newer_run(known, mark)
             if known is not None and known.incarnation == mark.incarnation:
-                if known.fence > mark.fence:
-                    raise ownership_error(known)
                 if known.fence < mark.fence:  # a run that adopts continues above this sequence, even without a commit
                     self.record(database, replace(known, fence=mark.fence))
                 continue
-            # a run of the other incarnation raised the fence of its row, not the sequence, and may have visible rows
-            if known is not None and (known.sequence >= mark.sequence or known.fence >= mark.fence):
-                raise ownership_error(known)
             self.record(database, mark)
         self._await_own_rows(mark)
         self._check_owner(mark)

@@ -90,7 +90,7 @@ def parsed(text: str) -> ColumnType:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class TypeSystem:
     """The types of one product."""
 
     product: str
@@ -100,7 +100,7 @@ class Dialect:
     bytes_type: ColumnType | None  # None: bytes are stored as hexadecimal digits
 
 
-def required_type(column: TargetColumn, dialect: Dialect) -> ColumnType:
+def required_type(column: TargetColumn, dialect: TypeSystem) -> ColumnType:
     """Return the type for ``column`` outside the key, exact for every value. Raises: TypeError - there is none."""
     kind, source = column.arrow, column.source_type.lower()
     if kind in _PLAIN:
@@ -123,7 +123,7 @@ def required_type(column: TargetColumn, dialect: Dialect) -> ColumnType:
     raise TypeError(f"column {column.name}: {dialect.product} has no type for Arrow's {kind}")
 
 
-def digits_type(source: str, dialect: Dialect) -> ColumnType:
+def digits_type(source: str, dialect: TypeSystem) -> ColumnType:
     """Return the text type for bytes as hexadecimal digits."""
     length = _length(source) * 2
     if source.startswith(("binary", "varbinary")) and 0 < length <= dialect.longest_varchar:
@@ -131,7 +131,7 @@ def digits_type(source: str, dialect: Dialect) -> ColumnType:
     return dialect.long_text
 
 
-def _text(source: str, dialect: Dialect) -> ColumnType:
+def _text(source: str, dialect: TypeSystem) -> ColumnType:
     if source.startswith("json"):
         return ColumnType("JSON")
     word = re.match(r"[a-z0-9]*", source)

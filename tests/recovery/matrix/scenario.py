@@ -47,7 +47,9 @@ def run(cell: Cell, seed: int, servers: Servers, folder: Path, place: int) -> Ou
         failure = None
         shutil.rmtree(folder)  # there can be a thousand of them
     except Exception:
-        failure = f"{traceback.format_exc()}\nseed {seed}, call {number} at the fault point\n{_log_end(folder)}"
+        failure = f"{traceback.format_exc()}\nseed {seed}, call {number} at the fault point\n{_end(folder / 'log.txt')}"
+        if cell.receiver == "canal":
+            failure += f"\nCanal server:\n{_end(servers.canal_log)}"
     return Outcome(cell, seed, number, time.monotonic() - began, failure)
 
 
@@ -118,6 +120,5 @@ def compare(given: Given, target: Target, seen: Seen, *, is_exact: bool = True, 
             newest[change[:2]] = place[change]
 
 
-def _log_end(folder: Path) -> str:
-    log = folder / "log.txt"
-    return log.read_text()[-6000:] if log.exists() else ""
+def _end(log: Path | None) -> str:
+    return log.read_text(errors="replace")[-6000:] if log is not None and log.exists() else ""

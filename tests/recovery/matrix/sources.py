@@ -158,6 +158,7 @@ class Servers:
     binlogs: tuple[InBinlog, ...]
     files: Path | None  # copies of the same binlogs
     canal: str | None
+    canal_log: Path | None = None
 
 
 def in_memory(seed: object) -> InMemory:

@@ -15,7 +15,7 @@ from cdc.sources.binlog.decoder import row_events
 from cdc.sources.binlog.decoder import row_layout as layout
 from cdc.sources.binlog.decoder.events import Malformed
 from cdc.sources.binlog.decoder.stream_state import StreamState
-from cdc.sources.binlog.decoder.table_plan import TablePlan
+from cdc.sources.binlog.decoder.table_plan import TableDecoding
 from cdc.sources.binlog.decoder.xa import PreparedPiece
 
 DAMAGED = (
@@ -62,7 +62,7 @@ def cut_transactions(stream: StreamState) -> Batch:
 
 def decode_rows(stream: StreamState, count: int, transactions: int) -> tuple[tuple[Changes, ...], int, int]:
     """Return the rows of the first ``count`` listed events, their number and source bytes. Remove these events."""
-    found: list[row_events.Decoded] = []
+    found: list[row_events.UnnumberedRows] = []
     event_rows = np.zeros(count, np.int64)
     fault = _decode_slots(stream, count, event_rows, found) if count else None
     if fault is not None:
@@ -95,7 +95,7 @@ def decode_rows(stream: StreamState, count: int, transactions: int) -> tuple[tup
 
 
 def _decode_slots(
-    stream: StreamState, count: int, event_rows: np.ndarray, found: list[row_events.Decoded]
+    stream: StreamState, count: int, event_rows: np.ndarray, found: list[row_events.UnnumberedRows]
 ) -> row_events.DecodeFault | None:
     slots = stream.registry.slots
     order = np.empty(count, np.int64)
@@ -117,8 +117,8 @@ def _decode_slots(
 
 
 def _decode_slot(
-    stream: StreamState, slot: TablePlan, mine: np.ndarray, event_rows: np.ndarray
-) -> row_events.Decoded | row_events.DecodeFault:
+    stream: StreamState, slot: TableDecoding, mine: np.ndarray, event_rows: np.ndarray
+) -> row_events.UnnumberedRows | row_events.DecodeFault:
     documents = _NO_DOCUMENTS
     unpacked = stream.buffer.inner_used
     try:

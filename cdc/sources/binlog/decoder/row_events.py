@@ -1,6 +1,6 @@
 """Row events of one table to Changes.
 
-``decode`` runs the kernels of ``columns`` for the events of a table, as its ``TablePlan`` says, and makes the Arrow
+``decode`` runs the kernels of ``columns`` for the events of a table, as its ``TableDecoding`` says, and makes the Arrow
 arrays of columns that kernels cannot make.
 """
 
@@ -20,7 +20,7 @@ from cdc.sources.binlog.decoder import columns as fill
 from cdc.sources.binlog.decoder import partial_json, row_images
 from cdc.sources.binlog.decoder import row_layout as layout
 from cdc.sources.binlog.decoder.framing import BITMAPS_AT, END
-from cdc.sources.binlog.decoder.table_plan import TablePlan
+from cdc.sources.binlog.decoder.table_plan import TableDecoding
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Scratch:
         self._numbers = np.zeros(0, np.int64)
         self._held = np.zeros(0, np.uint8)
 
-    def of(self, slot: TablePlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def of(self, slot: TableDecoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return arrays for starts, lengths and null bits of the slot."""
         one, bits = slot.offset_count * slot.width, (len(slot.widths) + 63) // 64 * slot.width
         if 2 * one + bits > len(self._numbers):
@@ -63,10 +63,10 @@ class Scratch:
 
 
 @dataclass(slots=True)
-class Decoded:
+class UnnumberedRows:
     """Rows of one slot that have no sequences yet."""
 
-    slot: TablePlan
+    slot: TableDecoding
     order: np.ndarray
     needed: np.ndarray
     block: np.ndarray
@@ -91,14 +91,14 @@ class Decoded:
 
 
 def decode(
-    slot: TablePlan,
+    slot: TableDecoding,
     data: np.ndarray,
     events: np.ndarray,
     order: np.ndarray,
     event_rows: np.ndarray,
     documents: np.ndarray,
     scratch: Scratch,
-) -> Decoded | DecodeFault:
+) -> UnnumberedRows | DecodeFault:
     """Decode the events in ``order``, which all belong to ``slot``. Write the rows of each event to ``event_rows``."""
     source_bytes = int((events[order, END] - events[order, BITMAPS_AT]).sum())
     control = np.zeros(layout.CONTROL_SIZE, np.int64)
@@ -126,10 +126,10 @@ def decode(
     slot.row_bytes = max(source_bytes / max(rows, 1), 1.0)
     slot.text_bytes = needed[:, layout.TEXT_USED] / max(rows, 1)
     made = _made(slot, data, needed, held, capacity, rows)
-    return _invalid_key_date(slot, needed, order) or Decoded(slot, order, needed, block, made, control, rows)
+    return _invalid_key_date(slot, needed, order) or UnnumberedRows(slot, order, needed, block, made, control, rows)
 
 
-def _first_capacity(slot: TablePlan, needed: np.ndarray, source_bytes: int) -> int:
+def _first_capacity(slot: TableDecoding, needed: np.ndarray, source_bytes: int) -> int:
     """Return an estimate of the number of rows, and write to ``needed`` the room for their text."""
     if slot.text_bytes is not None:
         capacity = int(source_bytes / slot.row_bytes * _MARGIN) + 16
@@ -141,7 +141,7 @@ def _first_capacity(slot: TablePlan, needed: np.ndarray, source_bytes: int) -> i
 
 
 def _made(
-    slot: TablePlan, data: np.ndarray, needed: np.ndarray, held: np.ndarray, capacity: int, rows: int
+    slot: TableDecoding, data: np.ndarray, needed: np.ndarray, held: np.ndarray, capacity: int, rows: int
 ) -> list[pa.Array]:
     """Return the arrays of the columns whose values are in ``held``. Count and log invalid dates."""
     arrays = []
@@ -167,7 +167,7 @@ def _made(
     return arrays
 
 
-def _invalid_key_date(slot: TablePlan, needed: np.ndarray, order: np.ndarray) -> DecodeFault | None:
+def _invalid_key_date(slot: TableDecoding, needed: np.ndarray, order: np.ndarray) -> DecodeFault | None:
     for plan, bad in zip(slot.columns, needed[:, layout.BAD], strict=True):
         if bad and plan.column.name in slot.key_columns:
             return DecodeFault(
@@ -181,7 +181,7 @@ def _invalid_key_date(slot: TablePlan, needed: np.ndarray, order: np.ndarray) ->
 
 
 def _fault(
-    slot: TablePlan, control: np.ndarray, order: np.ndarray, event_rows: np.ndarray | None = None
+    slot: TableDecoding, control: np.ndarray, order: np.ndarray, event_rows: np.ndarray | None = None
 ) -> DecodeFault:
     event = int(order[control[layout.EVENT]])
     code, column = int(control[layout.FAULT]), int(control[layout.FAULT_COLUMN])
@@ -212,7 +212,7 @@ def _fault(
 
 
 def json_documents(
-    slot: TablePlan, data: np.ndarray, events: np.ndarray, order: np.ndarray
+    slot: TableDecoding, data: np.ndarray, events: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | DecodeFault:
     """Apply the JSON differences of partial updates. Return the documents' bytes, and (start, length) of each one."""
     control = np.zeros(layout.CONTROL_SIZE, np.int64)

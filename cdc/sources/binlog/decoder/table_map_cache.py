@@ -1,4 +1,4 @@
-"""The cache of table maps: the kernel looks up a map by its content and gets the number of the table's ``TablePlan``.
+"""The cache of table maps: the kernel finds a map by its content and gets the number of the table's ``TableDecoding``.
 
 A server repeats the table map of a table before each statement's rows. Only a map with new content is parsed in Python.
 """
@@ -15,7 +15,7 @@ from cdc.model.position import Position
 from cdc.mysql.values.kernels import SLACK_BYTES
 from cdc.sources.binlog.decoder.framing import HASH, KNOWN_FIELDS, KNOWN_SLOT, LENGTH, OFFSET, OMITTED, SKIPPED
 from cdc.sources.binlog.decoder.table_map import TableMap, parse_table_map, schema_of, table_name
-from cdc.sources.binlog.decoder.table_plan import TablePlan, plan_table
+from cdc.sources.binlog.decoder.table_plan import TableDecoding, plan_table
 
 if TYPE_CHECKING:
     from cdc.model.schema import TableSchema
@@ -40,7 +40,7 @@ class TableMapCache:
 
     table_filter: TableFilter
     tables: TableSource
-    slots: list[TablePlan]
+    slots: list[TableDecoding]
     index: np.ndarray
     known: np.ndarray
     arena: np.ndarray

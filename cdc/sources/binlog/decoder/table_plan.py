@@ -58,7 +58,7 @@ Finish = Callable[[np.ndarray, np.ndarray, np.ndarray], pa.Array]
 
 
 @dataclass(slots=True)
-class ColumnPlan:
+class ColumnDecoding:
     """How one requested column is decoded."""
 
     column: Column
@@ -73,12 +73,12 @@ class ColumnPlan:
 
 
 @dataclass(slots=True)
-class TablePlan:
+class TableDecoding:
     """The plan for the rows of a mapped table with one schema and one layout. It is made once."""
 
     table_map: TableMap
     schema: TableSchema
-    columns: list[ColumnPlan]
+    columns: list[ColumnDecoding]
     key_columns: frozenset[str]
     steps: np.ndarray
     reads: np.ndarray  # by table column: its index in ``columns``, or -1
@@ -95,7 +95,7 @@ class TablePlan:
     invalid_dates: dict[str, int] = field(default_factory=dict)  # by column: dates that became NULL
 
 
-def plan_table(table_map: TableMap, schema: TableSchema, reads: RequiredColumns) -> TablePlan:
+def plan_table(table_map: TableMap, schema: TableSchema, reads: RequiredColumns) -> TableDecoding:
     """Plan the decoding of a table. Raises: SchemaMismatch - the schema does not describe these rows."""
     if len(schema.columns) != len(table_map.columns):
         raise SchemaMismatch(
@@ -106,7 +106,7 @@ def plan_table(table_map: TableMap, schema: TableSchema, reads: RequiredColumns)
     needed = {name.casefold() for name in reads.columns | reads.key}
     key = {name.casefold() for name in reads.key}
     columns = np.full(len(schema.columns), -1, np.int64)
-    plans: list[ColumnPlan] = []
+    plans: list[ColumnDecoding] = []
     keys: list[int] = []
     for i, (column, mapped) in enumerate(zip(schema.columns, table_map.columns, strict=True)):
         if column.name.casefold() in needed:
@@ -123,7 +123,7 @@ def plan_table(table_map: TableMap, schema: TableSchema, reads: RequiredColumns)
     fields = [pa.field(plan.column.name, plan.arrow) for plan in plans]
     own = [pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())]
     direct = [made for made, plan in zip(fields, plans, strict=True) if plan.finish is None and plan.post is None]
-    return TablePlan(
+    return TableDecoding(
         table_map,
         schema,
         plans,
@@ -188,7 +188,7 @@ def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-def _plan(column: Column, mapped: MappedColumn, schema: TableSchema) -> ColumnPlan:
+def _plan(column: Column, mapped: MappedColumn, schema: TableSchema) -> ColumnDecoding:
     kind, arrow = column.kind, column.arrow
     if mapped.type not in _TYPES_OF_KIND.get(kind, _BYTE_TYPES) or not _is_matching(column, mapped):
         raise SchemaMismatch(
@@ -199,42 +199,42 @@ def _plan(column: Column, mapped: MappedColumn, schema: TableSchema) -> ColumnPl
         )
     if kind in _SIGNED:
         op = _SIGNED[kind][column.unsigned]
-        return ColumnPlan(column, arrow, op, arrow.bit_width // 8)
+        return ColumnDecoding(column, arrow, op, arrow.bit_width // 8)
     if kind in (Kind.FLOAT, Kind.DOUBLE):
-        return ColumnPlan(column, arrow, numeric.COPY_4 if kind is Kind.FLOAT else numeric.COPY_8, mapped.width)
+        return ColumnDecoding(column, arrow, numeric.COPY_4 if kind is Kind.FLOAT else numeric.COPY_8, mapped.width)
     if kind is Kind.DECIMAL:
         return _plan_decimal(column, mapped)
     if kind is Kind.BIT:
         op = numeric.BITS_I64 if column.length < 64 else numeric.BITS_DECIMAL
-        return ColumnPlan(column, arrow, op, arrow.bit_width // 8, mapped.width)
+        return ColumnDecoding(column, arrow, op, arrow.bit_width // 8, mapped.width)
     if kind is Kind.YEAR:
-        return ColumnPlan(column, arrow, numeric.YEAR_I16, 2)
+        return ColumnDecoding(column, arrow, numeric.YEAR_I16, 2)
     if kind is Kind.DATE:
-        return ColumnPlan(column, arrow, times.DATE_3, 4)
+        return ColumnDecoding(column, arrow, times.DATE_3, 4)
     if kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):
         fsp = mapped.meta & 0xFF
-        plan = ColumnPlan(column, arrow, _OLD_TIMES[mapped.type], 8, fsp)
+        plan = ColumnDecoding(column, arrow, _OLD_TIMES[mapped.type], 8, fsp)
         if kind is Kind.TIME:
             plan.post = lambda values, valid: times.time_text_array(values, valid, fsp)
         return plan
     if kind is Kind.ENUM:
         op = numeric.INDEX_1 if mapped.width == 1 else numeric.INDEX_2
         labels = column.labels
-        return ColumnPlan(
+        return ColumnDecoding(
             column, arrow, op, 4, post=lambda values, valid: text.enum_array(values, valid, labels), block_type=np.int32
         )
     if kind is Kind.SET:
         labels = column.labels
-        return ColumnPlan(
+        return ColumnDecoding(
             column, arrow, numeric.MASK, 8, mapped.width,
             post=lambda values, valid: text.set_array(values.view(np.uint64), valid, labels),
         )  # fmt: skip
     if mapped.type not in _COMPRESSED:
         if kind in (Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY):
-            return ColumnPlan(column, arrow, layout.BYTES_AS_THEY_ARE, 4)
+            return ColumnDecoding(column, arrow, layout.BYTES_AS_THEY_ARE, 4)
         if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and Charset(column.charset or "utf8mb4").is_utf8:
-            return ColumnPlan(column, arrow, layout.TEXT, 4)
-    return ColumnPlan(column, arrow, layout.OFFSETS, 8, finish=_finish(column, mapped))
+            return ColumnDecoding(column, arrow, layout.TEXT, 4)
+    return ColumnDecoding(column, arrow, layout.OFFSETS, 8, finish=_finish(column, mapped))
 
 
 def _is_matching(column: Column, mapped: MappedColumn) -> bool:
@@ -251,12 +251,12 @@ def _is_matching(column: Column, mapped: MappedColumn) -> bool:
     return True
 
 
-def _plan_decimal(column: Column, mapped: MappedColumn) -> ColumnPlan:
+def _plan_decimal(column: Column, mapped: MappedColumn) -> ColumnDecoding:
     precision, scale = column.precision, column.scale
     if precision <= 18:
-        return ColumnPlan(column, column.arrow, numeric.DECIMAL_64, 16, precision, scale)
+        return ColumnDecoding(column, column.arrow, numeric.DECIMAL_64, 16, precision, scale)
     if precision <= 38:
-        return ColumnPlan(column, column.arrow, numeric.DECIMAL_128, 16, precision, scale)
+        return ColumnDecoding(column, column.arrow, numeric.DECIMAL_128, 16, precision, scale)
 
     def finish(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.Array:
         array = numeric.decimal_text_array(data, starts, lengths, precision, scale)
@@ -264,7 +264,7 @@ def _plan_decimal(column: Column, mapped: MappedColumn) -> ColumnPlan:
             raise Malformed(f"a DECIMAL value of column {column.name} has invalid digits")
         return array
 
-    return ColumnPlan(column, column.arrow, layout.OFFSETS, 8, mapped.width, finish=finish)
+    return ColumnDecoding(column, column.arrow, layout.OFFSETS, 8, mapped.width, finish=finish)
 
 
 def _finish(column: Column, mapped: MappedColumn) -> Finish:

@@ -18,16 +18,31 @@ from cdc.logging_setup import LineFormatter
 from cdc.state.job_directory import JobDirectory
 
 
-def test_use_temporary_deletes_files_of_killed_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_temporary_makes_a_private_folder_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    left = tmp_path / "jobs" / "shop" / "tmp" / "spark-1" / "block"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"x")
-    JobDirectory(tmp_path, "shop").use_temporary()
-    assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(tmp_path / "jobs" / "shop" / "tmp")
-    assert list(Path(tempfile.gettempdir()).iterdir()) == []
-    assert Path(tempfile.gettempdir()).stat().st_mode & 0o777 == 0o700
+    folder = JobDirectory(tmp_path, "shop")
+    folder.use_temporary()
+    own = Path(tempfile.gettempdir())
+    assert os.environ["TMPDIR"] == str(own)
+    assert own.parent == tmp_path / "jobs" / "shop" / "tmp" and own.name.startswith(f"{os.getpid()}-")
+    assert own.stat().st_mode & 0o777 == 0o700
+    (own / "block").write_bytes(b"x")
+    folder.use_temporary()
+    folder.delete_orphans()
+    assert (own / "block").read_bytes() == b"x"
+
+
+def test_delete_orphans_deletes_folders_of_ended_drivers(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        ended.wait(120)
+    reused = f"{os.getpid()}-1"  # the number of this process, and another start
+    for name in (f"{ended.pid}-123", reused, "spark-1"):
+        left = tmp_path / "jobs" / "shop" / "tmp" / name / "block"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"x")
+    JobDirectory(tmp_path, "shop").delete_orphans()
+    assert list((tmp_path / "jobs" / "shop" / "tmp").iterdir()) == []
 
 
 def test_make_creates_folder_and_parents_with_mode_0700(tmp_path: Path) -> None:
@@ -48,29 +63,29 @@ def test_failure_is_saved_without_secrets(tmp_path: Path, monkeypatch: pytest.Mo
         assert failure is not None and "[hidden]" in failure.error.message
 
 
-def test_use_temporary_kills_processes_of_killed_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_orphans_kills_processes_of_ended_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    JobDirectory(tmp_path, "shop").use_temporary()
+    own = Path(tempfile.gettempdir())
+    orphan = own.with_name(f"{os.getpid()}-1")
+    orphan.mkdir()
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
-    of_job, of_other = (
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            env={"TMPDIR": str(tmp_path / "jobs" / name / "tmp")},
-            start_new_session=True,
-        )
-        for name in ("shop", "shop2")
+    of_orphan, of_this = (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env={"TMPDIR": str(folder)}, start_new_session=True)
+        for folder in (orphan, own)
     )
-    with of_job, of_other:
+    with of_orphan, of_this:
         try:
-            for process in (of_job, of_other):
+            for process in (of_orphan, of_this):
                 assert process.stdout is not None and process.stdout.readline()
-            JobDirectory(tmp_path, "shop").use_temporary()
-            assert of_job.wait(120) == -signal.SIGKILL
-            assert of_other.poll() is None
+            JobDirectory(tmp_path, "shop").delete_orphans()
+            assert of_orphan.wait(120) == -signal.SIGKILL
+            assert of_this.poll() is None
+            assert list(own.parent.iterdir()) == [own]
         finally:
-            of_job.kill()
-            of_other.kill()
+            of_orphan.kill()
+            of_this.kill()
 
 
 def test_use_temporary_folder_not_creatable_raises(tmp_path: Path) -> None:

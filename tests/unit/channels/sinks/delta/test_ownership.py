@@ -19,6 +19,10 @@ def mark(incarnation: str, fence: int) -> SinkCheckpoint:
     return SinkCheckpoint("shop", incarnation, fence, 0, place, place, 0)
 
 
+def no_commits(job: str) -> SinkCheckpoint | None:
+    return None
+
+
 OLDER, NEWER = mark("0badcafe", 1), mark("deadbeef", 2)
 
 
@@ -28,7 +32,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Folde
         raise OSError("no locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    older, newer = FolderOwnership(tmp_path), FolderOwnership(tmp_path)
+    older, newer = FolderOwnership(tmp_path, no_commits), FolderOwnership(tmp_path, no_commits)
     older.acquire(OLDER)
     newer.acquire(NEWER)
     yield older, newer
@@ -57,7 +61,7 @@ def test_take_after_failed_check_gets_ownership(two: tuple[FolderOwnership, Fold
 
 
 def test_check_deleted_file_takes_ownership_again(tmp_path: Path) -> None:
-    acquire_ownership = FolderOwnership(tmp_path / "staging")
+    acquire_ownership = FolderOwnership(tmp_path / "staging", no_commits)
     acquire_ownership.check(OLDER)  # without ownership, it checks nothing
     acquire_ownership.acquire(OLDER)
     (tmp_path / "staging/claim-shop.json").unlink()
@@ -66,3 +70,17 @@ def test_check_deleted_file_takes_ownership_again(tmp_path: Path) -> None:
     with pytest.raises(SinkOwnershipError, match="0badcafe"):
         acquire_ownership.check(NEWER)
     acquire_ownership.release()
+
+
+def test_acquire_older_run_than_newest_commit_raises(tmp_path: Path) -> None:
+    newest: list[SinkCheckpoint] = []
+    older = FolderOwnership(tmp_path / "staging", lambda _: newest[-1] if newest else None)
+    newest.append(NEWER)  # a process that adopted the sink has committed and ended
+    with pytest.raises(SinkOwnershipError) as caught:
+        older.acquire(OLDER)
+    assert caught.value.context["incarnation"] == "deadbeef"
+    assert not list((tmp_path / "staging").glob("*.json")) or not (tmp_path / "staging" / "claim-shop.json").read_text()
+    newest.clear()
+    older.acquire(OLDER)  # the refused run holds no lock
+    older.check(OLDER)
+    older.release()

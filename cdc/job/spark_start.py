@@ -1,0 +1,57 @@
+"""The Spark session of a job, and its start before the modules of a driver are imported.
+
+A JVM needs seconds to start. Imports and checks of a driver need more than one, on another core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cdc.config.models import Config
+from cdc.errors import CheckpointError
+from cdc.paths import state_folder
+from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.job_directory import JobDirectory
+from spark.session import SessionHolder
+
+
+def sessions_of(config: Config) -> SessionHolder:
+    """Return the holder of the session that ``config`` describes. It is not started."""
+    spark, channels = config.spark, config.channels
+    conf = spark.conf
+    if not any(channel.columns or channel.filter or channel.delete_when for channel in channels):
+        conf = {**_NO_CODE_GENERATION, **conf}
+    return SessionHolder(f"cdc {config.name}", spark.master or "local[*]", conf, spark.remote)
+
+
+# Without expressions, Spark handles one row for each piece of a load. Generated code for it costs more than it saves.
+_NO_CODE_GENERATION = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+@contextmanager
+def started_early(config: Config, record: JobRecord | None, *, resumes: bool) -> Iterator[SessionHolder | None]:
+    """Start the session of a driver in the background. It is closed at the end, also if a job has used it.
+
+    None for a job that does not run at once: it waits for a resume, or has ended.
+    """
+    is_paused = record is not None and record.state is JobState.PAUSED and record.resume is not ResumeKind.AUTOMATIC
+    has_ended = record is not None and record.state in (JobState.CANCELLED, JobState.DONE)
+    if has_ended or (is_paused and not resumes):
+        yield None
+        return
+    try:
+        JobDirectory(state_folder(), config.name).use_temporary()
+    except CheckpointError:
+        yield None  # the job reports it when it begins
+        return
+    sessions = sessions_of(config)
+    sessions.warm_up()
+    try:
+        # before the session needs them: two threads must not import modules of one package that import each other
+        import spark.frames
+        import spark.writers  # noqa: F401
+
+        yield sessions
+    finally:
+        sessions.close()

@@ -1,0 +1,88 @@
+"""Loads in shared memory: many Spark jobs run one plan, and each writes its own loads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from cdc.errors import LoadRejected
+from cdc.model.batch import LoadName, PreparedLoad
+from cdc.model.schema import DELETED, SEQUENCE
+from spark.session import SessionHolder
+from spark.shared_loads import SharedLoads
+from spark.writers import Outcome, PackedLoad
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A writer whose load tells which rows it got."""
+
+    fails: bool = False
+
+    def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
+        if self.fails:
+            raise LoadRejected("The load is refused.", hint="Correct it.", label=name.task)
+        ids = [value for batch in rows for value in batch.column("id").to_pylist()]
+        return PreparedLoad(name, name.channel, len(ids), 1, {"ids": sorted(ids)}) if ids else None
+
+
+def load_of(task: int, ids: list[int], *, fails: bool = False) -> PackedLoad:
+    columns = {
+        "id": pa.array(ids, pa.int32()),
+        DELETED: pa.array([False] * len(ids)),
+        SEQUENCE: pa.array(range(len(ids)), pa.int64()),
+    }
+    name = LoadName("shop", "0badcafe", 1, 1, "ods.t", task, 0, 0)
+    return PackedLoad(name, ("id",), Echo(fails), [pa.RecordBatch.from_pydict(columns)], 10 * len(ids))
+
+
+def ids_of(outcomes: list[Outcome]) -> list[object]:
+    return [outcome.detail["ids"] if isinstance(outcome, PreparedLoad) else outcome for outcome in outcomes]
+
+
+def test_write_loads_of_many_partitions_gives_outcomes_in_order(sessions: SessionHolder) -> None:
+    loads = [load_of(number, list(range(number))) for number in range(5)]
+    found = ids_of(SharedLoads().write(sessions.get(), loads, 2))
+    assert found == [None, [0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_write_jobs_at_once_write_their_own_loads(sessions: SessionHolder) -> None:
+    shared, start = SharedLoads(), threading.Barrier(4)
+
+    def write(number: int) -> list[object]:
+        start.wait(120)
+        found = []
+        for turn in range(5):
+            first = 100 * number + 10 * turn
+            found += ids_of(shared.write(sessions.get(), [load_of(0, [first]), load_of(1, [first + 1])], 1 + turn % 2))
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(write, range(4)))
+    assert found == [[[100 * number + 10 * turn + more] for turn in range(5) for more in (0, 1)] for number in range(4)]
+
+
+def test_write_refused_load_leaves_the_others(sessions: SessionHolder) -> None:
+    loads = [load_of(0, [1]), load_of(1, [2], fails=True), load_of(2, [3])]
+    first, refused, last = SharedLoads().write(sessions.get(), loads, 1)
+    assert isinstance(refused, LoadRejected) and ids_of([first, last]) == [[1], [3]]
+
+
+def test_write_with_a_new_session_makes_new_frames() -> None:
+    shared = SharedLoads()
+    for number in range(2):
+        holder = SessionHolder("tests", "local[1]")
+        try:
+            assert ids_of(shared.write(holder.get(), [load_of(0, [number])], 1)) == [[number]]
+        finally:
+            holder.close()
+
+
+@pytest.mark.parametrize("rows", [[], [7]])
+def test_write_load_without_rows_is_none(sessions: SessionHolder, rows: list[int]) -> None:
+    assert ids_of(SharedLoads().write(sessions.get(), [load_of(0, rows)], 1)) == [rows or None]
