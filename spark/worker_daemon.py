@@ -16,6 +16,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 
 _PR_SET_PDEATHSIG = 1
@@ -24,6 +25,18 @@ _PR_SET_PDEATHSIG = 1
 def _die_with_parent() -> None:
     """Make the kernel kill this worker when its parent ends. The only thread of the daemon forks all workers."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _without_broken_pipe(worker: Callable[..., int]) -> Callable[..., int]:
+    """Let a worker exit without a traceback in the log when its JVM has ended."""
+
+    def run(*arguments: object) -> int:
+        try:
+            return worker(*arguments)
+        except BrokenPipeError:
+            os._exit(1)
+
+    return run
 
 
 class _NoPandas(MetaPathFinder):
@@ -46,7 +59,7 @@ if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas())
     gc.disable()
     import pyspark.worker  # noqa: F401 - imported once, and not by each worker
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     import spark.shared_loads  # noqa: F401
     from cdc.permissions import restrict_umask
@@ -54,4 +67,5 @@ if __name__ == "__main__":
     gc.freeze()
     gc.enable()
     restrict_umask()
-    manager()
+    daemon.worker = _without_broken_pipe(daemon.worker)
+    daemon.manager()
