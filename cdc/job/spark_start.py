@@ -32,7 +32,7 @@ _NO_CODE_GENERATION = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codeg
 
 @contextmanager
 def started_early(config: Config, record: JobRecord | None, *, resumes: bool) -> Iterator[SessionHolder | None]:
-    """Start the session of a driver in the background. It is closed at the end, whoever has used it.
+    """Start the session of a driver in the background. It is closed at the end, also if a job has used it.
 
     None for a job that does not run at once: it waits for a resume, or has ended.
     """
