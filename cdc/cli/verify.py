@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cdc.api.verify_models import VerifyStatus
     from cdc.model.verify import Verification
     from cdc.state.base import JobRecord
-    from cdc.state.sqlite import SqliteStore
+    from cdc.state.sql import SqlStore
 
 NO_DRIVER_S = 120.0  # a supervisor starts a driver that died again, within seconds
 HISTORY = 20
@@ -52,9 +52,8 @@ def verify(
     name: str, tables: tuple[str, ...], sample: float | None, columns: str, repair: bool, history: bool, output: str
 ) -> None:
     """Compare the rows of source and target of a running job. Exit code 0: all are equal. 1: some differ."""
-    from cdc.api.client import Driver
     from cdc.api.verify_models import StartVerify
-    from cdc.job.registry import get_job, open_store
+    from cdc.job.registry import driver_of, get_job, open_store
     from cdc.model.table_names import table_of, table_text
 
     with open_store() as store:
@@ -62,7 +61,7 @@ def verify(
         if history:
             _show(store.verifications(name, HISTORY), output)
             return
-        status = Driver(record).status()
+        status = driver_of(store, record).status()
         if status is None or status.state != "RUNNING":
             raise ConfigError(
                 f"The job {name} is {status.state if status else 'not running'}; only a running job can be verified.",
@@ -71,18 +70,18 @@ def verify(
         token = secrets.token_hex(8)
         plain = tuple(table_text(*table_of(table)) for table in tables)
         chosen = tuple(part.strip() for part in columns.split(",") if part.strip())
-        Driver(record).request(StartVerify(plain, sample, chosen, repair, token))
+        driver_of(store, record).request(StartVerify(plain, sample, chosen, repair, token))
         found = _wait(store, record, token)
     _show([found], output)
     if not found.is_equal:
         sys.exit(_DIFFERS)
 
 
-def _wait(store: SqliteStore, record: JobRecord, token: str) -> Verification:
+def _wait(store: SqlStore, record: JobRecord, token: str) -> Verification:
     """Return the verification with ``token`` when it has ended, with a progress bar until then."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from cdc.api.client import Driver
+    from cdc.job.registry import driver_of
 
     deadline = time.monotonic() + NO_DRIVER_S
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[found]}"))
@@ -93,7 +92,7 @@ def _wait(store: SqliteStore, record: JobRecord, token: str) -> Verification:
             if known and known[0].ended_at is not None:
                 return known[0]
             record = store.job(record.name) or record  # after a restart, the driver has another address
-            status = Driver(record).status()
+            status = driver_of(store, record).status()
             if status is not None and status.state in ("RUNNING", "PENDING"):
                 deadline = time.monotonic() + NO_DRIVER_S
             elif time.monotonic() > deadline or (status is not None and status.resume == "manual"):
