@@ -31,6 +31,16 @@ class SnapshotSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """Settings of verifications."""
+
+    every_s: float | None = None  # None: only on request
+    sample: float | None = None  # of scheduled ones: fraction of the rows; None: all
+    repair: bool = False  # of scheduled ones
+    hidden: tuple[str, ...] = ()  # target columns whose values are not shown
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """The components of one run of a job."""
 
@@ -42,6 +52,7 @@ class RunContext:
     store: CheckpointStore
     types: ExpressionTypes | None = None  # for mappings with expressions
     snapshot: SnapshotSettings | None = None  # None: the source has no tables, only a stream
+    verify: VerifySettings = VerifySettings()
     reload_missing: bool = False  # load targets again that are not the tables that the job wrote
     is_verified: bool = False  # the targets were verified since the last start or resume, so wait for a missing one
     applies: SchemaChange | None = None  # the user applies this statement, whatever `schema_changes` says

@@ -130,7 +130,7 @@ class ChunkReader:
             for rows in select.rows(may_stop):
                 _refuse_null_keys(table, rows.batch)
                 position = _last_key(table, rows)
-                yield PartitionBatch(_stamped(rows.batch, table), position, rows.size)
+                yield PartitionBatch(stamped(rows.batch, table), position, rows.size)
             if select.ended:
                 yield PartitionBatch(None, position, is_last=True)
 
@@ -162,7 +162,8 @@ def _refuse_null_keys(table: TableRead, batch: pa.RecordBatch) -> None:
             )
 
 
-def _stamped(batch: pa.RecordBatch, table: TableRead) -> pa.RecordBatch:
+def stamped(batch: pa.RecordBatch, table: TableRead) -> pa.RecordBatch:
+    """Return rows of ``table.columns`` as a load gets them: copies are renamed, then ``__deleted``, ``__sequence``."""
     rows = batch.num_rows
     copies = table.copies or {name: name for name in batch.schema.names}
     arrays = [batch.column(source) for source in copies.values()]

@@ -18,6 +18,7 @@ from tests.support.seeds import again, seed_of
 if TYPE_CHECKING:
     from tests.emulators.canal import CanalServer
     from tests.emulators.kafka import KafkaBroker
+    from tests.support.store_servers import PostgresServer
 
 
 def pytest_configure() -> None:
@@ -69,6 +70,18 @@ def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """A real MariaDB with full row metadata, shared by the session."""
     yield from _server("mariadb", tmp_path_factory.mktemp("mariadb"), ("--binlog-row-metadata=FULL",))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, shared by the session."""
+    from tests.support.store_servers import postgres_server
+
+    try:
+        with postgres_server() as server:
+            yield server
+    except PrerequisiteError as error:
+        unavailable(str(error))
 
 
 @pytest.fixture(scope="module")

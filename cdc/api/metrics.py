@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -27,6 +28,7 @@ class JobCollector(Collector):
         status = self._controls.status()
         yield from _job_metrics(status)
         yield from _channel_metrics(status)
+        yield from _verify_metrics(status)
 
 
 def _job_metrics(status: JobStatus) -> Iterator[Metric]:
@@ -87,6 +89,42 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         for part, value in checkpoint.seconds.items():
             seconds.add_metric((status.job, part), value)
         yield seconds
+
+
+def _verify_metrics(status: JobStatus) -> Iterator[Metric]:
+    last = status.verify.last
+    running = GaugeMetricFamily("cdc_verify_running", "1 while a verification runs.", labels=("job_name",))
+    running.add_metric((status.job,), float(status.verify.current is not None))
+    yield running
+    if last is None:
+        return
+    gauges = (
+        ("cdc_verify_equal", "1 if the newest verification found no difference.", float(last.state == "equal")),
+        ("cdc_verify_failed", "1 if the newest verification ended early.", float(last.state == "failed")),
+        ("cdc_verify_seconds", "Duration of the steps of the newest verification.", last.seconds),
+        ("cdc_verify_ended_seconds", "Time at which the newest verification ended, since 1970.", _unix(last.ended_at)),
+    )
+    for name, text, value in gauges:
+        gauge = GaugeMetricFamily(name, text, labels=("job_name",))
+        gauge.add_metric((status.job,), value)
+        yield gauge
+    rows = GaugeMetricFamily(
+        "cdc_verify_rows",
+        "Rows of the newest verification: compared, missing, extra, different, changing, repaired.",
+        labels=("job_name", "source", "result"),
+    )
+    for table in last.tables:
+        counts = {
+            "compared": table.rows, "missing": table.missing, "extra": table.extra, "different": table.different,
+            "changing": table.changing, "repaired": table.repaired,
+        }  # fmt: skip
+        for result, number in counts.items():
+            rows.add_metric((status.job, table.source, result), number)
+    yield rows
+
+
+def _unix(time: str | None) -> float:
+    return datetime.fromisoformat(time).timestamp() if time else 0.0
 
 
 def _channel_metrics(status: JobStatus) -> Iterator[Metric]:

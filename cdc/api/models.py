@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+from cdc.api.differences import ColumnDifference
+from cdc.api.verify_models import StartVerify, VerifySummary
 from cdc.errors import with_job
 from cdc.model.change_record import ChangeCount, ChangeRecord, ChangeSummary, cut_statement
 from cdc.model.left_out import LeftOut
-from cdc.model.position import Position
-from cdc.model.schema_change import ChangeKind, ChangePlan, ColumnMap, DifferenceStart
+from cdc.model.schema_change import ChangePlan
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.identity import SinkIdentity, SourceIdentity
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-_HIDDEN = {"kind", "server", "splits", "marker_batch", "statement"}  # fields of a position that only the job needs
 _REQUEST = {"extra": "forbid"}  # pydantic's configuration of a request body: unknown keys are errors
 
 
@@ -126,49 +126,6 @@ class SnapshotStatus:
             snapshot.where,
             snapshot.state,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class DifferenceSince:
-    """Since when a target differs."""
-
-    position: Mapping[str, Any]  # after the statement
-    time: str  # when the job left the target as it was
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnDifference:
-    """A column or rows in which a target differs from its source table, because a schema change was not applied."""
-
-    kind: ChangeKind  # of the change; drop.table and rename.table: the target keeps rows without a source table
-    column: str  # source column; of drop.column, the column that only the target has; "" for rows that only it has
-    target: str | None  # its target column; null: the target has none
-    since: DifferenceSince | None = None  # null: not known
-
-    @classmethod
-    def of(cls, columns: ColumnMap, snapshot: TableSnapshot | None) -> tuple[ColumnDifference, ...]:
-        """Return the differences that ``columns`` has. A later snapshot can have deleted rows that were kept."""
-        rows = [kind for kind, since in columns.kept_rows.items() if not (snapshot and snapshot.has_removed(since))]
-        renamed, added = ChangeKind.RENAME_COLUMN, ChangeKind.ADD_COLUMN
-        found = [
-            cls(renamed if target else added, name, target, _since(columns.names_since.get(name)))
-            for name, target in sorted(columns.names.items())
-        ]
-        found += [
-            cls(ChangeKind.DROP_COLUMN, name, name, _since(columns.kept_since.get(name)))
-            for name in sorted(columns.kept)
-        ]
-        kept = [cls(ChangeKind(kind), "", None, _since(columns.rows_since.get(kind))) for kind in sorted(rows)]
-        return (*found, *kept)
-
-
-def _since(start: DifferenceStart | None) -> DifferenceSince | None:
-    return DifferenceSince(shown_position(start.position), start.time) if start is not None else None
-
-
-def shown_position(position: Position) -> dict[str, Any]:
-    """Return ``position`` as the status shows it."""
-    return {name: value for name, value in position.to_json().items() if name not in _HIDDEN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +256,7 @@ class JobStatus:
     checkpoint: CheckpointStatus | None = None
     snapshot: SnapshotTotal = SnapshotTotal()  # the sums over ``channels``
     schema_changes: SchemaChangeStatus = SchemaChangeStatus()
+    verify: VerifySummary = field(default_factory=VerifySummary)
     channels: tuple[ChannelStatus, ...] = ()
     left_out: tuple[LeftOutStatus, ...] = ()
 
@@ -363,12 +321,13 @@ class StopJob:
     __pydantic_config__: ClassVar = _REQUEST
 
 
-RequestBody: TypeAlias = PauseJob | Resume | LoadTable | StopJob
+RequestBody: TypeAlias = PauseJob | Resume | LoadTable | StartVerify | StopJob
 # by path: ``POST /pause`` and so on; the fields of the class are the body
 REQUESTS: Mapping[str, type[RequestBody]] = {
     "pause": PauseJob,
     "resume": Resume,
     "snapshot": LoadTable,
+    "verify": StartVerify,
     "stop": StopJob,
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdc.api.models import JobStatus
     from cdc.checks.ddl_preview import Preview
     from cdc.config.models import Config
+    from cdc.job.remote_calls import RemoteDriver
 
 REFRESH_S = 1.0
 
@@ -135,13 +136,17 @@ def changes(name: str, output: str, limit: int) -> None:
 )
 def logs(name: str, follow: bool, lines: int) -> None:
     """Show the log of a job that was started without --foreground."""
-    from cdc.job.registry import get_job, open_store
+    from cdc.job.registry import get_job, is_here, open_store
+    from cdc.job.remote_calls import RemoteDriver
     from cdc.logging_setup import follow_log, last_lines
     from cdc.paths import state_folder
     from cdc.state.job_directory import JobDirectory
 
     with open_store() as store:
-        get_job(store, name)
+        record = get_job(store, name)
+        if not is_here(store, record):
+            _show_remote_log(RemoteDriver(store, record), lines, follow=follow)
+            return
     log = JobDirectory(state_folder(), name).log
     if not log.is_file():
         raise ConfigError(
@@ -153,6 +158,17 @@ def logs(name: str, follow: bool, lines: int) -> None:
         click.echo(line)
     for line in follow_log(log) if follow else ():
         click.echo(line)
+
+
+def _show_remote_log(driver: RemoteDriver, lines: int, *, follow: bool) -> None:
+    found, offset = driver.log(lines=lines)
+    while True:
+        for line in found:
+            click.echo(line)
+        if not follow:
+            return
+        time.sleep(REFRESH_S)
+        found, offset = driver.log(offset=offset)
 
 
 @click.command()

@@ -20,7 +20,9 @@ from cdc.errors import ConfigError
 if TYPE_CHECKING:
     from cdc.api.client import Driver
     from cdc.api.models import JobStatus, Resume
+    from cdc.job.remote_calls import RemoteDriver
     from cdc.state.base import JobRecord
+    from cdc.state.sql import SqlStore
 
 PAUSE_S = 120.0  # the driver finishes a running merge first
 
@@ -69,21 +71,20 @@ def start(
 @name_argument
 def pause(name: str) -> None:
     """Pause a job; its position is kept."""
-    from cdc.api.client import Driver
     from cdc.api.models import PauseJob
-    from cdc.job.registry import get_job, open_store, set_offline_state, status_of
+    from cdc.job.registry import driver_of, get_job, open_store, set_offline_state, status_of
     from cdc.state.base import JobState
 
     with open_store() as store:
         record = get_job(store, name)
         refuse_ended(record)
-        driver = Driver(record)
+        driver = driver_of(store, record)
         if driver.status() is not None:
             driver.request(PauseJob())
             # read the record again: a driver that fails meanwhile is replaced by another one
             poll_until(f"Pausing {name}", lambda: is_paused_by_hand(status_of(store, get_job(store, name))), PAUSE_S)
         else:
-            _end_supervisor(record)
+            _end_supervisor(store, record)
             set_offline_state(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
     print_result(f"{name} is PAUSED.")
 
@@ -114,11 +115,10 @@ def resume(
     reload_missing: bool,
 ) -> None:
     """Continue after a pause."""
-    from cdc.api.client import Driver
     from cdc.api.models import Resume
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
-    from cdc.job.registry import get_job, open_store
+    from cdc.job.registry import driver_of, get_job, job_file_of, open_store
     from cdc.job.resume_policy import check_resume
 
     request = Resume(past_ddl, apply_ddl, accept_server, accept_gap, reload_missing)
@@ -126,19 +126,20 @@ def resume(
         record = get_job(store, name)
         refuse_ended(record)
         check_resume(record, request)
-        driver = Driver(record)
+        driver = driver_of(store, record)
         if (before := driver.status()) is not None:
             _resume_running(driver, request, before)
         else:
-            check_identity(record, load_config(Path(record.job_file)), accept_server=accept_server)
-            _end_supervisor(record)
+            job_file = job_file_of(store, record)
+            check_identity(record, load_config(job_file), accept_server=accept_server)
+            _end_supervisor(store, record)
             flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
-            start_detached(store, name, Path(record.job_file), ["--resume", flags or "plain"], debug=context.obj)
+            start_detached(store, name, job_file, ["--resume", flags or "plain"], debug=context.obj)
             return
     print_result(f"{name} is RUNNING.")
 
 
-def _resume_running(driver: Driver, request: Resume, before: JobStatus) -> None:
+def _resume_running(driver: Driver | RemoteDriver, request: Resume, before: JobStatus) -> None:
     driver.request(request)
     last = before
 
@@ -166,27 +167,25 @@ def _resume_running(driver: Driver, request: Resume, before: JobStatus) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def stop(name: str, forget: bool, yes: bool) -> None:
     """Cancel a job permanently. `cdc pause` pauses it; `cdc restart` only restarts its process."""
-    from cdc.api.client import Driver
     from cdc.api.models import StopJob
-    from cdc.job.registry import get_job, open_store, set_offline_state
+    from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, open_store, set_offline_state
     from cdc.paths import state_folder
     from cdc.state.base import FORGOTTEN, JobState, forgetting
     from cdc.state.job_directory import JobDirectory
-    from cdc.state.processes import is_driver_alive, is_supervisor_alive
 
     with open_store() as store:
         record = get_job(store, name)
-        driver = Driver(record)
+        driver = driver_of(store, record)
         _ask_before_stop(record, forget=forget, yes=yes)
         if driver.status() is not None:
             driver.request(StopJob())
             poll_until(
                 f"Stopping {name}",
-                lambda: driver.status() is None and not is_driver_alive(record) and not is_supervisor_alive(record),
+                lambda: driver.status() is None and not has_driver(store, record) and not has_supervisor(store, record),
                 PAUSE_S,
             )
         elif record.state not in (JobState.CANCELLED, JobState.DONE):
-            _end_supervisor(record)
+            _end_supervisor(store, record)
             set_offline_state(
                 store,
                 record,
@@ -206,16 +205,16 @@ def stop(name: str, forget: bool, yes: bool) -> None:
 @click.pass_context
 def restart(context: click.Context, name: str) -> None:
     """Restart the process of a job, with the current job file and program. Its state is kept."""
-    from cdc.api.client import Driver
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
-    from cdc.job.registry import get_job, open_store
-    from cdc.state.processes import is_driver_alive, is_supervisor_alive
+    from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, is_here, open_store
 
     with open_store() as store:
         record = get_job(store, name)
         refuse_ended(record)
-        if is_paused_by_hand(Driver(record).status() or record):
+        if not is_here(store, record) and has_driver(store, record):
+            raise ConfigError(f"The job {name} runs on host {record.host}.", hint="Restart it there.", host=record.host)
+        if is_paused_by_hand(driver_of(store, record).status() or record):
             raise ConfigError(
                 f"The job {name} is paused: {record.reason or 'by its user'}",
                 hint=f"Run `cdc resume {name}`, which reads the job file again.",
@@ -223,14 +222,14 @@ def restart(context: click.Context, name: str) -> None:
         job_file = Path(record.job_file)
         # before the process ends, so that it continues if the file is not valid
         check_identity(record, load_config(job_file))
-        if is_supervisor_alive(record):
-            _end_supervisor(record)
-        elif is_driver_alive(record) and record.driver_pid is not None:
+        if has_supervisor(store, record):
+            _end_supervisor(store, record)
+        elif has_driver(store, record) and record.driver_pid is not None:
             raise ConfigError(
                 f"The job {name} was started with --foreground and has no supervisor (process {record.driver_pid}).",
                 hint="Restart it where it was started: systemd, Kubernetes or your terminal.",
             )
-        poll_until(f"Ending {name}", lambda: not is_driver_alive(record), PAUSE_S)
+        poll_until(f"Ending {name}", lambda: not has_driver(store, record), PAUSE_S)
         start_detached(store, name, job_file, [], debug=context.obj)
 
 
@@ -261,11 +260,11 @@ def refuse_ended(record: JobRecord) -> None:
         raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
 
 
-def _end_supervisor(record: JobRecord) -> None:
+def _end_supervisor(store: SqlStore, record: JobRecord) -> None:
     """End a supervisor that waits to start the next driver, so that it starts none while the state changes."""
-    from cdc.state.processes import is_supervisor_alive
+    from cdc.job.registry import has_supervisor
 
-    if record.supervisor_pid is None or not is_supervisor_alive(record):
+    if record.supervisor_pid is None or not has_supervisor(store, record):
         return
     os.kill(record.supervisor_pid, signal.SIGTERM)
-    poll_until(f"Ending the supervisor of {record.name}", lambda: not is_supervisor_alive(record), PAUSE_S)
+    poll_until(f"Ending the supervisor of {record.name}", lambda: not has_supervisor(store, record), PAUSE_S)

@@ -22,6 +22,7 @@ from cdc.cli.job_control import pause, restart, resume, start, stop
 from cdc.cli.options import debug_option
 from cdc.cli.snapshot import snapshot
 from cdc.cli.terminal import console
+from cdc.cli.verify import verify
 from cdc.errors import CdcError
 from cdc.permissions import restrict_umask
 
@@ -63,7 +64,22 @@ def demo(folder: Path, seconds: float) -> None:
     sys.exit(run_demo(folder.absolute(), seconds=seconds))
 
 
-for _command in (check, start, pause, resume, stop, restart, status, list_jobs, changes, logs, snapshot, ddl, demo):
+for _command in (
+    check,
+    start,
+    pause,
+    resume,
+    stop,
+    restart,
+    status,
+    list_jobs,
+    changes,
+    logs,
+    snapshot,
+    verify,
+    ddl,
+    demo,
+):
     app.add_command(_command)
 
 

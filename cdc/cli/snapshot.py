@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,7 @@ from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
     from cdc.state.base import JobRecord
-    from cdc.state.sqlite import SqliteStore
+    from cdc.state.sql import SqlStore
 
 
 @click.command()
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 @click.option("--where", metavar="SQL", help="Condition of the rows to load, for one table.")
 def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
     """Load tables of a job again, or some rows of one table. A job that does not run loads them later."""
-    from cdc.api.client import Driver
     from cdc.api.models import LoadTable
-    from cdc.job.registry import get_job, open_store
+    from cdc.job.registry import driver_of, get_job, open_store
 
     with open_store() as store:
         record = get_job(store, name)
@@ -35,7 +33,7 @@ def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
                 "--where is a condition for the rows of one table.",
                 hint=f"Run `cdc snapshot {name} TABLE --where SQL` for each table.",
             )
-        driver = Driver(record)
+        driver = driver_of(store, record)
         before = driver.status()
         for table in tables:
             if before is not None:
@@ -51,14 +49,15 @@ def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
     print_result(f"{what} will be loaded again {when}. The request is saved; see `cdc status {name}`.")
 
 
-def _save_request(store: SqliteStore, record: JobRecord, table: str, where: str | None) -> None:
+def _save_request(store: SqlStore, record: JobRecord, table: str, where: str | None) -> None:
     """Save a request for a job without a driver. A run that starts at the same time reads it. Raises: CdcError."""
     from cdc.config.models import load_config
+    from cdc.job.registry import job_file_of
     from cdc.job.snapshot_requests import check_without_run
     from cdc.job.wiring import build
     from cdc.model.snapshot import SnapshotRequest
     from cdc.model.table_names import table_of, table_text
 
     request = SnapshotRequest(table_text(*table_of(table)), where)
-    check_without_run(request, build(load_config(Path(record.job_file))))
+    check_without_run(request, build(load_config(job_file_of(store, record))))
     store.add_request(record.name, request)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cdc.api.models import JobStatus
     from cdc.config.models import Config
     from cdc.state.base import Checkpoint
-    from cdc.state.sqlite import SqliteStore
+    from cdc.state.sql import SqlStore
     from spark.session import SessionHolder
 
 START_S = 300.0  # the first start compiles kernels and starts a JVM, which takes minutes on a busy machine
@@ -40,11 +40,10 @@ def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint
         raise PrerequisiteError(f"The job {config.name} cannot start:\n{problems}\n", hint="Nothing was started.")
 
 
-def check_startable(store: SqliteStore, config: Config) -> None:
+def check_startable(store: SqlStore, config: Config) -> None:
     """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
-    from cdc.api.client import Driver
+    from cdc.job.registry import driver_of, has_driver, has_supervisor, is_here
     from cdc.state.base import JobState, forgetting
-    from cdc.state.processes import is_driver_alive, is_supervisor_alive
 
     record = store.job(config.name)
     if record is None:
@@ -52,14 +51,21 @@ def check_startable(store: SqliteStore, config: Config) -> None:
     if record.state in (JobState.CANCELLED, JobState.DONE):
         how = "was cancelled" if record.state is JobState.CANCELLED else "has read its source to the end"
         raise ConfigError(f"The job {record.name} {how}.", hint=forgetting(record.name))
-    live = Driver(record).status()
+    live = driver_of(store, record).status()
     paused = live.state == JobState.PAUSED if live else record.state is JobState.PAUSED
     if paused and (live is not None or record.resume != "automatic"):
         raise ConfigError(
             f"The job {record.name} is paused: {(live.reason if live else record.reason) or 'by its user'}",
             hint=f"Run `cdc resume {record.name}` to continue.",
         )
-    if live is not None or is_driver_alive(record) or is_supervisor_alive(record):
+    if live is not None or has_driver(store, record) or has_supervisor(store, record):
+        if not is_here(store, record):
+            raise LeaseLost(
+                f"The job {record.name} runs on host {record.host}.",
+                hint=f"`cdc status {record.name}`, `cdc pause` and `cdc stop` work from this host too. If that host "
+                "has failed, repeat the command when its lease has ended.",
+                host=record.host,
+            )
         raise LeaseLost(
             f"The job {record.name} runs already.",
             hint=f"See `cdc status {record.name}`.",
@@ -143,7 +149,7 @@ def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
     return [sys.executable, "-m", "cdc.cli.main", "start", str(job_file), "--foreground", "--name", name, *options]
 
 
-def start_detached(store: SqliteStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
+def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
     """Start a supervisor, which starts the driver. Return when the job runs.
 
     ``once``: options of the first driver only. Raises: CdcError - the reason why the job does not run.
@@ -196,18 +202,17 @@ def not_running(status: JobStatus) -> CdcError:
 
 
 def _wait_until_running(
-    store: SqliteStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
+    store: SqlStore, name: str, fence: int, supervisor: subprocess.Popen[bytes]
 ) -> JobStatus | None:
     """Return the first status of the new run that is not PENDING; None if the driver ended or the time is over."""
-    from cdc.api.client import Driver
-    from cdc.job.registry import offline_status
+    from cdc.job.registry import driver_of, offline_status
 
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         ended = supervisor.poll() is not None
         record = store.job(name)
         if record is not None and record.fence > fence:
-            status = Driver(record).status()
+            status = driver_of(store, record).status()
             if status is not None and status.state != "PENDING":
                 return status
             if ended and record.state in {"DONE", "CANCELLED"}:

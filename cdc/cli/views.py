@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.api.models import JobStatus, SchemaChangeStatus, SnapshotTotal
+from cdc.api.verify_models import VerifySummary
 
 if TYPE_CHECKING:
     from cdc.checks.ddl_preview import Preview
@@ -57,6 +58,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     if status.schema_changes.applied or status.schema_changes.current is not None:
         head.add_row("schema", Text(_schema_changes(status.schema_changes, now)))
     parts: list[RenderableType] = [head]
+    if status.verify.current is not None or status.verify.last is not None:
+        head.add_row("verify", Text(_verify(status.verify, now)))
     if status.snapshot.tables:
         head.add_row("snapshot", Text(_snapshot(status.snapshot)))
     if status.snapshot.tables > status.snapshot.tables_done:
@@ -91,7 +94,7 @@ def _differences(status: JobStatus) -> Table:
             table.add_row(
                 Text(channel.source, style="bold yellow"),
                 one.kind.value,
-                *(Text(_printable(name)) for name in (*names, since)),
+                *(Text(printable(name)) for name in (*names, since)),
             )
     return table
 
@@ -108,7 +111,7 @@ def changes_view(records: Iterable[ChangeRecord]) -> RenderableType:
         if not record.tables:
             table.add_row(*first, "", "", Text(statement))
         for one in record.tables:
-            table.add_row(*first, Text(_printable(one.source)), Text(_table_changes(one)), Text(statement))
+            table.add_row(*first, Text(printable(one.source)), Text(_table_changes(one)), Text(statement))
             first, statement = ("", "", ""), ""
     return table
 
@@ -126,23 +129,34 @@ def preview_view(preview: Preview, console: Console) -> None:
         lines += [f"  note: {note}" for note in one.notes]
     lines = lines or ["The statement changes no column and no row that the job reads. The job would continue."]
     for line in lines:
-        console.print(_printable(line), markup=False, soft_wrap=True)
+        console.print(printable(line), markup=False, soft_wrap=True)
 
 
 def _table_changes(table: RecordedTable) -> str:
-    lines = [_printable(f"{one.kind.value} {one.column}".strip() + f": {one.action}") for one in table.actions]
+    lines = [printable(f"{one.kind.value} {one.column}".strip() + f": {one.action}") for one in table.actions]
     return "\n".join([*lines, *["loaded again"] * table.is_reloaded])
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return ``text`` without control characters: a name or statement of the source must not control the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def one_line(statement: str) -> str:
     """Return the beginning of a statement, without control characters."""
-    text = _printable(" ".join(statement.split()))
+    text = printable(" ".join(statement.split()))
     return text if len(text) <= STATEMENT_CHARACTERS else text[:STATEMENT_CHARACTERS] + "..."
+
+
+def _verify(summary: VerifySummary, now: datetime) -> str:
+    if (current := summary.current) is not None:
+        share = f"{current.rows / current.estimated_rows:.0%} of " if current.estimated_rows else ""
+        return f"{current.state}: {share}{count(current.estimated_rows)} rows compared, {current.differs:,} differ"
+    last = summary.last
+    assert last is not None
+    found = last.error if last.error is not None else f"{last.differs:,} of {count(last.rows)} rows differ"
+    repaired = f", {last.repaired:,} repaired" if last.repaired else ""
+    return f"{last.state} {age(last.ended_at, now)}: {printable(found)}{repaired}"
 
 
 def _schema_changes(changes: SchemaChangeStatus, now: datetime) -> str:

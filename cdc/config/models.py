@@ -28,6 +28,7 @@ from cdc.config.sink_models import (
 )
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
 from cdc.config.validation import validate
+from cdc.config.verify_models import Verify
 from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_SETTING, basic_token
 from cdc.model.schema_change import ChangeMode
@@ -283,6 +284,7 @@ class Config(Model):
     tasks: Tasks = Field(default=Tasks(), description="How much is loaded at the same time.")
     memory: Memory = Field(default=Memory(), description="Limits of memory.")
     snapshot: Snapshot = Field(default=Snapshot(), description="How rows that exist already are read.")
+    verify: Verify = Field(default=Verify(), description="Comparisons of source and target while the job runs.")
     schema_changes: SchemaChangesOrMode = Field(
         default_factory=lambda known: _default_changes(known.get("sink")),
         description=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ class JobProcess:
         self.job_file = job_file
         self._program = program
         self.log = home / "driver.log"
-        self._url = f"http://127.0.0.1:{port}/status"
+        self.url = f"http://127.0.0.1:{port}"  # of the status endpoint
         self.environment = {**os.environ, "CDC_HOME": str(home)}  # of the next start
         self._process: subprocess.Popen[bytes] | None = None
         self._session = requests.Session()
@@ -75,11 +76,26 @@ class JobProcess:
     def status(self) -> dict[str, Any] | None:
         """Return the reply of ``/status``; None if the endpoint does not reply."""
         try:
-            answer = self._session.get(self._url, timeout=5)
+            answer = self._session.get(f"{self.url}/status", timeout=5)
             answer.raise_for_status()
         except requests.RequestException:
             return None
         return dict(answer.json())
+
+    def verify(self, name: str, *options: str, timeout_s: float = 600) -> dict[str, Any]:
+        """Run ``cdc verify NAME`` and return its result. Raises: CdcError - it did not end, or could not compare."""
+        command = [*self._program, "verify", name, *options, "--output", "json"]
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, check=False, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CdcError(
+                f"The verification did not end within {timeout_s:.0f} s.", hint=f"See {self.log}."
+            ) from error
+        if done.returncode not in (0, 1):
+            raise CdcError(f"The job could not be verified: {done.stderr.strip()[-1000:]}", hint=f"See {self.log}.")
+        return dict(json.loads(done.stdout))
 
     def wait_for(self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:
         """Poll the status until ``condition`` is true, and return it.

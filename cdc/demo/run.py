@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from cdc.demo import proof, shop
@@ -80,9 +81,10 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         for shopper in shoppers:
             shopper.start()
         _run_job(job, server, shoppers, seconds, report)
+        is_equal = _verify(job, shoppers, report)
         _catch_up(job, server, report)
         job.stop()
-        return _prove(server, folder / "warehouse", report)
+        return _prove(server, folder / "warehouse", report, is_equal=is_equal)
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -162,11 +164,22 @@ def _run_job(
     _watch(job, shoppers, seconds / 4, report)
     _change(server, "RENAME COLUMN source TO channel", report)
     _watch(job, shoppers, seconds / 4, report)
+
+
+def _verify(job: JobProcess, shoppers: list[shop.Shopper], report: Console) -> bool:
+    """Compare source and target with `cdc verify` while the shop is open, then close the shop."""
+    with report.status("[bold]6[/] `cdc verify demo` while the shop is open"):
+        found = job.verify("demo")
+    rows, changing_rows = (sum(table[name] for table in found["tables"].values()) for name in ("rows", "changing"))
+    text = "all are equal" if found["equal"] else f"[red]DIFFERENT: {escape(str(found)[:1000])}[/]"
+    changing = f", {changing_rows:,} of them changed all the time" if changing_rows else ""
+    report.print(f"[bold]6[/] `cdc verify demo` while the shop is open: {rows:,} rows compared{changing}, {text}")
     for shopper in shoppers:
         shopper.stop()
     report.print(
-        f"[bold]6[/] The shop has closed after {sum(shopper.transactions for shopper in shoppers):,} transactions"
+        f"[bold]7[/] The shop has closed after {sum(shopper.transactions for shopper in shoppers):,} transactions"
     )
+    return bool(found["equal"])
 
 
 def _change(server: LocalServer, clause: str, report: Console) -> None:
@@ -211,12 +224,13 @@ def _progress(status: dict[str, Any], changes: int, rate: float, transactions: i
 
 def _catch_up(job: JobProcess, server: LocalServer, report: Console) -> None:
     end = _binlog_end(server)
-    with report.status("[bold]7[/] Waiting for the job to catch up"):
+    with report.status("[bold]8[/] Waiting for the job to catch up"):
         job.wait_for(f"caught up with {end[0]}:{end[1]}", lambda status: is_caught_up(status, end), 120)
 
 
-def _prove(server: LocalServer, warehouse: Path, report: Console) -> int:
-    rows, agree = 0, True
+def _prove(server: LocalServer, warehouse: Path, report: Console, *, is_equal: bool) -> int:
+    """Compare every row without the job. ``is_equal``: what `cdc verify` found."""
+    rows, agree = 0, is_equal
     for name, key in shop.KEYS.items():
         comparison = proof.compare(server, f"{shop.DATABASE}.{name}", warehouse / "ods" / name, key)
         rows += comparison.rows

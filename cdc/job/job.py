@@ -22,11 +22,14 @@ from pathlib import Path
 
 from cdc.api.models import JobStatus, LoadTable, PauseJob, RequestBody, Resume, StopJob
 from cdc.api.server import StatusEndpoint
+from cdc.api.verify_models import StartVerify
 from cdc.config.models import Config, load_config
 from cdc.errors import ConfigError, LeaseLost
 from cdc.job.compatibility import build_identity, check_destination, check_file, check_identity
+from cdc.job.lease import LeaseKeeper, RunSummary
 from cdc.job.process_end import ProcessEnd, restored_signals
 from cdc.job.record import SavedRecord
+from cdc.job.remote_calls import RemoteCalls
 from cdc.job.requests import JobRequest, RequestQueue
 from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.job.runner import JobRunner
@@ -41,7 +44,7 @@ from cdc.paths import state_folder
 from cdc.pipeline.consumer import Ended
 from cdc.state.base import CheckpointStore, JobState, ResumeKind, forgetting
 from cdc.state.job_directory import JobDirectory
-from cdc.state.sqlite import SqliteStore
+from cdc.state.opening import open_store
 from spark.session import SessionHolder
 
 POLL_S = 0.1  # interval at which the position is compared with a stop position
@@ -78,6 +81,10 @@ class Job:
             store, self._saved, self._policy, self._requests, build, adopt=adopt, sessions=sessions
         )
         self._resumes = 0
+        self._lost: LeaseLost | None = None
+        self._lease = LeaseKeeper(
+            store, summary=RunSummary(self._runner, self._saved), lost=self._lose, cut_off=self._cut_off
+        )
 
     @property
     def config(self) -> Config:
@@ -100,7 +107,9 @@ class Job:
             self._runner.alter_progress,
         )
         saved = self._saved
-        return build_status(record, saved.last_committed(), saved.requests(), saved.change_summary(), live)
+        return build_status(
+            record, saved.last_committed(), saved.requests(), saved.change_summary(), live, saved.verifications()
+        )
 
     @property
     def is_over(self) -> bool:
@@ -133,6 +142,9 @@ class Job:
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
                 self._runner.check_request(table, self._read)  # without a run, by the job file as it is now
                 self._store.add_request(self._saved.now.name, table)
+            case StartVerify():
+                self._runner.check_verify(request.as_request(), self._read)
+                self._store.add_verification(self._saved.now.name, request.as_request())
             case StopJob():
                 self._put_request(JobRequest.STOP)
 
@@ -140,6 +152,15 @@ class Job:
         """End the process as signal ``number`` does: commit what is PREPARED, and keep a pause. 0: no signal."""
         self._end.signal = self._end.signal or number
         self._put_request(JobRequest.END)
+
+    def _lose(self, error: LeaseLost) -> None:
+        """End the process, because another one runs the job. It saves nothing, and commits only what is PREPARED."""
+        self._lost = self._end.lost = error
+        self._put_request(JobRequest.END)
+
+    def _cut_off(self) -> None:
+        """End the run: the state store does not answer, so the next one is PAUSED until it does."""
+        self._runner.stop()
 
     def _put_request(self, request: JobRequest, resume: Resume | None = None) -> None:
         self._requests.put(request, resume)
@@ -162,8 +183,10 @@ class Job:
         Raises: LeaseLost - another process runs the job; ConfigError - the file does not match the job, or the job was
         cancelled; SinkOwnershipError - the sink has commits that the state does not have.
         """
+        asked_at = time.monotonic()
         self._saved.now = self._store.acquire(self._config.name, str(self._file))
         self._end.take_signals(self.end)
+        self._lease.start(asked_at)
         try:
             self._begin(listen(), supervisor_pid)
             code = self._loop()
@@ -173,6 +196,7 @@ class Job:
             self._runner.close()
             with suppress(LeaseLost):
                 self._saved.save(driver_pid=None, status_url=None)
+            self._lease.close()
             self._store.release()
             self._end.is_over = True
 
@@ -211,6 +235,8 @@ class Job:
     def _loop(self) -> int:
         while True:
             request = self._requests.take()
+            if self._lost is not None:
+                raise self._lost
             if request is JobRequest.STOP:
                 self._saved.set_state(JobState.CANCELLED, "stopped by its user")
                 return 0
@@ -275,35 +301,40 @@ def run_job(
     supervisor_pid: int | None = None,
     sessions: SessionHolder | None = None,
 ) -> int:
-    """Run a job in this process, with its state file and its status endpoint. Return the exit code.
+    """Run a job in this process, with its state and its status endpoint. Return the exit code.
 
     ``until``: end the process when everything up to this position is committed and all tables are consistent; a later
     start continues there. ``sessions``: see ``Job``; the caller closes it. Blocks while the job runs or is PAUSED.
     Raises: CdcError - the start is refused.
     """
-    store = SqliteStore(state_folder())
+    store = open_store()
     endpoint: StatusEndpoint | None = None
+    calls: RemoteCalls | None = None
     with restored_signals():
         try:
             job = Job(Path(job_file), store, adopt=adopt, resume=resume, sessions=sessions)
             address, folder = job.config.status, JobDirectory(state_folder(), job.config.name)
 
             def listen() -> str | None:  # called when this process has the lock, so it may write the job directory
-                nonlocal endpoint
+                nonlocal endpoint, calls
                 folder.use_temporary()
                 folder.delete_orphans()
                 folder.set_failure(None)
                 if address.token is not None:
                     folder.set_token(address.token.get_secret_value())
                 endpoint = StatusEndpoint(job, host=address.host, port=address.port, token=folder.token())
+                if store.is_shared:
+                    calls = RemoteCalls(store, job.config.name, job, folder)
+                    calls.start()
                 return endpoint.start()
 
             if until is not None:
                 threading.Thread(target=_end_at, args=(job, until), name="stop position", daemon=True).start()
             return job.run(listen, supervisor_pid)
         finally:
-            if endpoint is not None:
-                endpoint.close()
+            for part in (endpoint, calls):
+                if part is not None:
+                    part.close()
             store.close()
 
 

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from cdc.errors import CdcError
+from cdc.errors import CdcError, LeaseLost
 from cdc.job.record import SavedRecord
 from cdc.job.requests import JobRequest, RequestQueue
+from cdc.paths import state_folder
 from cdc.state.base import JobState, ResumeKind
+from cdc.state.job_directory import JobDirectory
 
 # The time limits of a commit that hangs in the sink. It is PREPARED, and the next start completes it.
 END_GRACE_S = 25.0  # service managers often send SIGKILL 30 s after SIGTERM
+LOST_GRACE_S = 5.0  # another process runs the job; a commit that is repeated there may still be completed here
 PAUSE_GRACE_S = 60.0  # longer, because large merges take time, and a forced end costs a new process
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -30,6 +33,7 @@ class ProcessEnd:
         self._saved = saved
         self._requests = requests
         self.signal = 0  # number of the signal that ends the process; 0: no signal has arrived
+        self.lost: LeaseLost | None = None  # another process runs the job
         self.is_over = False  # the job has ended, so no force is needed
 
     @property
@@ -58,7 +62,7 @@ class ProcessEnd:
 
     def limit(self, request: JobRequest, is_done: Callable[[], bool]) -> None:
         """End the process by force if ``request`` is not carried out within its time limit."""
-        grace_s = PAUSE_GRACE_S if request is JobRequest.PAUSE else END_GRACE_S
+        grace_s = PAUSE_GRACE_S if request is JobRequest.PAUSE else LOST_GRACE_S if self.lost else END_GRACE_S
         timer = threading.Timer(grace_s, self._force, (request, is_done, grace_s))
         timer.daemon = True
         timer.start()
@@ -66,6 +70,10 @@ class ProcessEnd:
     def _force(self, request: JobRequest, is_done: Callable[[], bool], grace_s: float) -> None:
         if self.is_over or is_done():
             return
+        if self.lost is not None:  # nothing may be saved, and a supervisor must not start the job again
+            JobDirectory(state_folder(), self._saved.now.name).set_failure(self.lost)
+            _log.error("the process ends by force: %s", self.lost)
+            os._exit(self.lost.exit_code)
         name = self._saved.now.name
         shown = JobRequest.PAUSE if request is JobRequest.END and self._requests.stays_paused else request
         state, what, hint = {

@@ -13,7 +13,10 @@ from cdc.model.change_record import ChangeSummary
 from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import BinlogPosition, CanalPosition
 from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import Verification
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
+
+SHOWN_VERIFICATIONS = 20  # among which the status finds the waiting one and the last one
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +92,12 @@ class SavedRecord:
         with suppress(CheckpointError):
             return self._store.change_summary(self.now.name)
         return ChangeSummary()
+
+    def verifications(self) -> tuple[Verification, ...]:
+        """Return the newest verifications, newest first; none if the store cannot be read."""
+        with suppress(CheckpointError):
+            return self._store.verifications(self.now.name, SHOWN_VERIFICATIONS)
+        return ()
 
 
 def describe(error: BaseException, job: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Jobs as other processes see them: their records in the state file, and the status that their drivers return."""
+"""Jobs as other processes see them: their records in the store, and the status that their drivers return."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from pathlib import Path
 from cdc.api.client import Driver
 from cdc.api.models import JobStatus
 from cdc.errors import ConfigError
+from cdc.job.record import SHOWN_VERIFICATIONS
+from cdc.job.remote_calls import RemoteDriver
 from cdc.job.status_builder import build_status
 from cdc.paths import state_folder
+from cdc.state import opening
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import JobIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
-from cdc.state.sqlite import SqliteStore
+from cdc.state.sql import SqlStore
 
 
-def open_store() -> AbstractContextManager[SqliteStore]:
-    """Open the state file of this user for a ``with`` block. Raises: CheckpointError."""
-    return closing(SqliteStore(state_folder()))
+def open_store() -> AbstractContextManager[SqlStore]:
+    """Open the store of this user for a ``with`` block. Raises: CheckpointError."""
+    return closing(opening.open_store(bridge_s=0.0))
 
 
-def get_job(store: SqliteStore, name: str) -> JobRecord:
+def get_job(store: SqlStore, name: str) -> JobRecord:
     """Return the record of a job. Raises: ConfigError - there is no such job."""
     record = store.job(name)
     if record is None:
@@ -31,30 +34,77 @@ def get_job(store: SqliteStore, name: str) -> JobRecord:
         raise ConfigError(
             f"There is no job {name}.",
             hint=f"Known jobs: {names}." if names else "Start one with `cdc start JOB.yaml`.",
-            state=store.path,
+            state=store.location,
         )
     return record
 
 
-def status_of(store: SqliteStore, record: JobRecord) -> JobStatus:
-    """Return the status from the driver. If no driver answers, return it from the state file."""
-    return Driver(record).status() or offline_status(store, record)
+def is_here(store: SqlStore, record: JobRecord) -> bool:
+    """Return whether the newest run of the job is, or was, of this host: its process ids mean something here."""
+    return record.home in (None, store.host.home)
 
 
-def offline_status(store: SqliteStore, record: JobRecord) -> JobStatus:
+def driver_of(store: SqlStore, record: JobRecord) -> Driver | RemoteDriver:
+    """Return the driver of the job, on this host or on another one."""
+    return Driver(record) if is_here(store, record) else RemoteDriver(store, record)
+
+
+def has_driver(store: SqlStore, record: JobRecord) -> bool:
+    """Return whether a driver of the job is alive."""
+    return is_driver_alive(record) if is_here(store, record) else RemoteDriver(store, record).is_alive()
+
+
+def has_supervisor(store: SqlStore, record: JobRecord) -> bool:
+    """Return whether the supervisor of the job is alive on this host."""
+    return is_here(store, record) and is_supervisor_alive(record)
+
+
+def job_file_of(store: SqlStore, record: JobRecord) -> Path:
+    """Return the job file. Raises: ConfigError - it is on another host."""
+    file = Path(record.job_file)
+    if not is_here(store, record) and not file.is_file():
+        raise ConfigError(
+            f"The job file of {record.name} is on host {record.host}.",
+            hint="Run this command there, or copy the file to the same path of this host.",
+            job_file=record.job_file,
+        )
+    return file
+
+
+def status_of(store: SqlStore, record: JobRecord) -> JobStatus:
+    """Return the status from the driver. If no driver answers, return it from the store."""
+    return driver_of(store, record).status() or offline_status(store, record)
+
+
+def offline_status(store: SqlStore, record: JobRecord) -> JobStatus:
     """Return the status of a job whose driver does not answer, from its saved state."""
     if record.state in (JobState.RUNNING, JobState.PENDING) or (
         record.state is JobState.PAUSED and record.resume is ResumeKind.AUTOMATIC
     ):
-        reason, hint = _without_driver(record)
+        reason, hint = _without_driver(store, record)
         record = replace(record, state=JobState.PENDING, reason=reason, hint=hint, resume=None)
     if record.identity is None:  # its first start failed early
         record = replace(record, identity=_identity_from(Path(record.job_file)))
     name = record.name
-    return build_status(record, store.last_committed(name), store.requests(name), store.change_summary(name))
+    return build_status(
+        record,
+        store.last_committed(name),
+        store.requests(name),
+        store.change_summary(name),
+        verifications=store.verifications(name, SHOWN_VERIFICATIONS),
+    )
 
 
-def _without_driver(record: JobRecord) -> tuple[str | None, str | None]:
+def _without_driver(store: SqlStore, record: JobRecord) -> tuple[str | None, str | None]:
+    if not is_here(store, record):
+        if RemoteDriver(store, record).is_alive():
+            return f"the driver on host {record.host} does not answer", f"See `cdc logs {record.name}` on that host."
+        if record.state is JobState.PENDING:
+            return record.reason, record.hint or f"Start it on host {record.host}."
+        return (
+            f"its host {record.host} does not renew the lease",
+            "Start it with `cdc start JOB.yaml` on any host.",
+        )
     if is_driver_alive(record):
         return f"the driver (process {record.driver_pid}) does not answer", f"See `cdc logs {record.name}`."
     if is_supervisor_alive(record):
@@ -77,13 +127,14 @@ def _identity_from(file: Path) -> JobIdentity | None:
     return None
 
 
-def set_offline_state(store: SqliteStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
+def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
     """Save a new state for a job without a driver. Raises: LeaseLost - it has a driver."""
     held = store.acquire(record.name, record.job_file)
     try:
         resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
-        store.save_job(
-            replace(held, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None)
+        ended = replace(
+            held, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None
         )
+        store.save_job(replace(ended, host=record.host, home=record.home))  # that host has the job file
     finally:
         store.release()

@@ -21,12 +21,13 @@ from cdc.errors import (
 from cdc.job.record import SavedRecord
 from cdc.job.requests import RequestQueue
 from cdc.job.resume_policy import ResumePolicy, acknowledged_statements
-from cdc.job.snapshot_requests import check_request, check_without_run
+from cdc.job.snapshot_requests import check_request, check_verify, check_without_run
 from cdc.job.wiring import Components, limits_of
 from cdc.model.batch import FENCE_STEP
 from cdc.model.left_out import LeftOut
 from cdc.model.position import Position
 from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import VerifyRequest
 from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.progress import Progress
@@ -148,6 +149,18 @@ class JobRunner:
         else:
             check_without_run(request, self._build(read()))
 
+    def check_verify(self, request: VerifyRequest, read: Callable[[], Config]) -> None:
+        """Raise ConfigError if the job cannot be verified so. Without a run, ``read`` returns the job file."""
+        components = self._components
+        if self.is_running and components is not None:
+            check_verify(request, components.snapshot, components.routes, components.sink)
+            return
+        components = self._build(read())
+        try:
+            check_verify(request, components.snapshot, components.routes, components.sink)
+        finally:
+            components.close()
+
     def run_once(self) -> Ended | None:
         """Run until the source ends, a request arrives, or an error occurs; then wait if the run may be repeated.
 
@@ -185,6 +198,7 @@ class JobRunner:
             self._store,
             parts.types,
             parts.snapshot,
+            parts.verify,
             reload_missing=self._policy.reloads_missing,
             is_verified=self._policy.is_verified,
             applies=self._policy.applies,

@@ -1,4 +1,4 @@
-"""Check requests to load tables again, before they are saved.
+"""Check requests to load tables again, or to verify them, before they are saved.
 
 A request is saved in the state file at once, for any state of the job, with or without a driver. The run of the job
 adds it to its snapshots. It is deleted when a COMMITTED checkpoint contains it (``cdc.snapshot.requests``).
@@ -10,12 +10,14 @@ from cdc.errors import ConfigError
 from cdc.job.wiring import Components
 from cdc.model.snapshot import SnapshotRequest
 from cdc.model.table_names import table_of
+from cdc.model.verify import VerifyRequest
 from cdc.mysql.query_stream import check_condition
 from cdc.mysql.server import Server
 from cdc.run_context import SnapshotSettings
 from channels.mapping import is_condition
 from channels.routes import Routes
 from channels.sinks.base import Sink, can_list_keys
+from channels.sinks.row_ranges import can_read_rows
 
 
 def check_without_run(request: SnapshotRequest, components: Components) -> None:
@@ -55,3 +57,22 @@ def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, r
     if request.where is not None:
         with Server(settings.endpoint) as server:
             check_condition(server, (database, table), request.where)
+
+
+def check_verify(request: VerifyRequest, settings: SnapshotSettings | None, routes: Routes, sink: Sink) -> None:
+    """Raise ConfigError if the job cannot be verified so."""
+    if settings is None:
+        raise ConfigError(
+            "The source of this job has no tables, only a stream of changes, so there is nothing to compare with.",
+            hint="Verify the tables through a job with a `binlog` source.",
+        )
+    for table in request.tables:
+        if not routes.maps(*table_of(table)):
+            raise ConfigError(
+                f"The job reads no table {table}.",
+                hint="Write the table as database.table, as in `source` of its channel.",
+            )
+    if not can_read_rows(sink):
+        raise ConfigError("The rows of this sink cannot be read.", hint="Verify a job with another sink.")
+    if request.sample is not None and not 0 < request.sample <= 1:
+        raise ConfigError("The sample is not between 0 and 1.", hint="Write a share of the rows, such as 0.01.")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cdc.api.differences import ColumnDifference, shown_position
 from cdc.api.models import (
     ChannelStatus,
     CheckpointStatus,
-    ColumnDifference,
     JobStatus,
     LeftOutStatus,
     PartitionStatus,
@@ -17,14 +17,15 @@ from cdc.api.models import (
     SinkStatus,
     SnapshotStatus,
     SourceStatus,
-    shown_position,
 )
+from cdc.api.verify_models import VerifySummary
 from cdc.job.record import describe
 from cdc.model.change_record import ChangeSummary
 from cdc.model.left_out import LeftOut
 from cdc.model.position import CanalPosition, Position
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.model.table_names import parsed_table, table_of
+from cdc.model.verify import Verification
 from cdc.state.base import Checkpoint, JobRecord, JobState
 
 if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
@@ -51,10 +52,11 @@ def build_status(
     requests: Iterable[SnapshotRequest],
     changes: ChangeSummary,
     live: LiveStatus | None = None,
+    verifications: Iterable[Verification] = (),
 ) -> JobStatus:
     """Return the status of a job from its last COMMITTED ``checkpoint``, saved snapshot ``requests`` and ``changes``.
 
-    ``live``: None if no driver runs.
+    ``live``: None if no driver runs. ``verifications``: the newest ones, newest first.
     """
     live = live or LiveStatus()
     progress, identity = live.progress, record.identity
@@ -88,6 +90,7 @@ def build_status(
         resumes=live.resumes,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
         schema_changes=SchemaChangeStatus.of(changes, live.alter_progress),
+        verify=VerifySummary.of(verifications, checkpoint.verify if checkpoint else None),
         channels=with_requests(_with_differences(channels, checkpoint), requests),
         left_out=LeftOutStatus.of(left_out, record.name),
     )

@@ -26,7 +26,7 @@ from cdc.permissions import restrict_umask
 from cdc.retry import Backoff
 from cdc.state.base import JobState
 from cdc.state.job_directory import JobDirectory
-from cdc.state.sqlite import SqliteStore
+from cdc.state.opening import open_store
 
 FIRST_WAIT_S = 1.0  # a driver that was killed once runs again within seconds
 LONGEST_WAIT_S = 60.0  # limits the cost of a driver that always dies; it runs a minute after its cause is fixed
@@ -129,13 +129,13 @@ class Supervisor:
     def _has_run(self) -> bool:
         """Return whether the job was RUNNING or PAUSED. A failed first start is not repeated: a user must fix it."""
         try:
-            store = SqliteStore(state_folder())
+            store = open_store()
             try:
                 record = store.job(self._folder.job)
             finally:
                 store.close()
         except CheckpointError:
-            return True  # the fault of the state file may be temporary
+            return True  # the fault of the store may be temporary
         return record is not None and record.state in (JobState.RUNNING, JobState.PAUSED)
 
     def _end(self, number: int, _: FrameType | None) -> None:

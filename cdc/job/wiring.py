@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from cdc.model.table_names import parse_table
 from cdc.mysql.connection import Endpoint, Tls
 from cdc.mysql.server import Server
 from cdc.pipeline.flow_control import CommitLimits
-from cdc.run_context import SnapshotSettings
+from cdc.run_context import SnapshotSettings, VerifySettings
 from cdc.sources.base import Receiver
 from cdc.sources.binlog.file_tables import Descriptions, ServerDescriptions, StatementDescriptions
 from cdc.sources.binlog.log_coverage import check_log_coverage
@@ -73,6 +73,7 @@ class Components:
     resolve_start: Callable[[RunIdentity], Position]
     types: ExpressionTypes | None = None
     snapshot: SnapshotSettings | None = None  # None: the source has no tables, only a stream
+    verify: VerifySettings = field(default_factory=VerifySettings)
 
     def close(self) -> None:
         """Close threads, sessions and connections."""
@@ -102,6 +103,12 @@ def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLi
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
         snapshot=_snapshot(config),
+        verify=VerifySettings(
+            config.verify.every,
+            config.verify.sample if config.verify.sample < 1 else None,
+            config.verify.repair,
+            config.verify.hide,
+        ),
     )
 
 

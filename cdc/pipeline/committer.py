@@ -177,6 +177,7 @@ class Committer:
             committed_at=utc_now(),
             counts=before.counts,
             snapshots=before.snapshots,
+            verify=before.verify,
         )
         self._store.save(committed)
         return committed

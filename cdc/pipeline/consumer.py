@@ -8,7 +8,7 @@ The steps of a row through one commit cycle::
     Committer.finish         waits until all Tasks are prepared, saves PREPARED, commits, saves COMMITTED
     Cycles.acknowledge       acks the cycle to the receiver, which frees its memory; Canal gets an ack, MySQL nothing
 
-A snapshot step (``_take_step``) loads rows that existed before the job: it reads chunks between two cycles.
+Between two cycles, ``BoundarySteps`` load rows that existed before the job, and compare source and target.
 
 While cycle N commits, cycle N+1 reads. N+1 closes only after N is COMMITTED and acknowledged.
 """
@@ -26,6 +26,7 @@ from cdc.errors import CdcError, DdlStop, ErrorAction, SinkBusy, SourceError, ac
 from cdc.model.batch import Batch
 from cdc.model.position import Position
 from cdc.model.snapshot import SnapshotRequest, SnapshotState
+from cdc.pipeline.boundary_steps import BoundarySteps
 from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.commit_thread import CommitThread
 from cdc.pipeline.committer import Committer, last_of
@@ -39,8 +40,8 @@ from cdc.pipeline.schema_changes import prepare_change
 from cdc.pipeline.table_intake import restore_tables
 from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
-from cdc.snapshot.step import StepRunner
 from cdc.state.base import Checkpoint, CloseReason
+from cdc.verify.session import VerifySession
 from channels.sinks.base import can_alter, can_list_keys
 
 _ALL_ROWS = "1 = 1"  # a snapshot with a condition deletes no orphan rows, as the sink cannot list its keys
@@ -87,7 +88,7 @@ class Consumer:
         self._commits = CommitThread(committer, on_wait)
         self._maintenance = MaintenanceSchedule(context, self._commits, now)
         self._cycles: Cycles | None = None  # after recovery
-        self._steps: StepRunner | None = None  # after recovery, if the source has tables
+        self._steps: BoundarySteps | None = None  # after recovery, if the source has tables
 
     # from other threads
 
@@ -129,35 +130,29 @@ class Consumer:
 
     def _create_cycles(self, committed: Checkpoint, whole: Collection[str]) -> Cycles:
         """Create the components that need the recovered checkpoint. ``whole``: tables that need a full snapshot."""
-        context, settings, coordinator = self._context, self._context.snapshot, None
+        context, settings, coordinator, session = self._context, self._context.snapshot, None, None
         snapshots = committed.snapshots if settings is not None else {}
         waiting = frozenset(name for name, one in snapshots.items() if one.state is SnapshotState.WAITING)
         dispatcher = Dispatcher(context, last_of(committed), max(self.sequence, committed.sequence), waiting)
         if settings is not None:
             coordinator = SnapshotCoordinator(context, settings, dispatcher.channel_for)
+            session = VerifySession(context, settings, dispatcher.channel_for, self._now)
+            session.begin(committed.verify)
         cycles = self._cycles = Cycles(
             context, self._flow, self._commits, self._maintenance, self._stopping, self._now,
-            dispatcher=dispatcher, committed=committed, coordinator=coordinator,
+            dispatcher=dispatcher, committed=committed, coordinator=coordinator, session=session,
         )  # fmt: skip
-        if settings is not None and coordinator is not None:
-            self._steps = StepRunner(
-                context,
-                settings,
-                coordinator,
-                self._commits.submit,
-                self._stopping,
-                on_poll=cycles.poll_end,
-                now=self._now,
+        if settings is not None and coordinator is not None and session is not None:
+            self._steps = BoundarySteps(
+                context, settings, coordinator, cycles, session, self._commits, self._stopping, self._now
             )
-            dropped = [schema.name for schema in committed.schemas if schema.is_dropped]
-            coordinator.begin(committed.snapshots, whole, dropped)
-            cycles.save_snapshots()  # the status shows the pending snapshots at once
+            self._steps.begin(whole)
         return cycles
 
     def _run_cycles(self, cycles: Cycles) -> Ended:
         """Repeat until a stop or the end of the source: get a Batch, start Tasks, close the cycle when it is due.
 
-        A due snapshot step runs between two cycles. Before an error of the source ends the run, the whole transactions
+        A due step runs between two cycles. Before an error of the source ends the run, the whole transactions
         are committed.
         """
         while not self._stopping.is_set():
@@ -169,7 +164,8 @@ class Consumer:
                 if self._commits.is_busy:  # do not read more rows: a steady stream would delay the step without limit
                     self._stopping.wait(BUSY_POLL_S)
                     continue
-                self._take_step(cycles)
+                if self._steps is not None:
+                    self._steps.take()
             try:
                 batch = self._dispatch(cycles)
             except Exception as error:
@@ -193,6 +189,8 @@ class Consumer:
         """Get and buffer a Batch. Request snapshots of tables with missing changes before its end can be saved."""
         dispatcher = cycles.dispatcher
         batch = dispatcher.dispatch(self._flow.poll_s(dispatcher.cycle, committing=self._commits.is_busy), self._now())
+        if batch is not None and self._cycles is not None and self._cycles.session is not None:
+            self._cycles.session.note_changes(batch)
         if batch is not None and batch.gaps:
             self._close_gaps(batch.gaps)
         return batch
@@ -225,29 +223,9 @@ class Consumer:
         elif idle and cycles.coordinator is not None and not self._commits.is_busy and dispatcher.is_fresh:
             cycles.save_snapshots()
 
-    # the snapshot
-
     @property
     def _is_step_due(self) -> bool:
         return self._steps is not None and self._steps.is_due
-
-    def _take_step(self, cycles: Cycles) -> None:
-        """Run a snapshot step at the current position of the stream, and pass it to the commit thread."""
-        if self._steps is None:
-            raise RuntimeError("the source has no tables")
-        cycles.save_snapshots()  # if the step fails, its requests are saved already
-        dispatcher = cycles.dispatcher
-        first = dispatcher.cycle.first
-        step = self._steps.plan(first, dispatcher.sequence)
-        if step is None:
-            return
-        opened = dispatcher.open()
-        result = self._steps.read(step, first, cycles.committed.counts)
-        if result is None:
-            dispatcher.discard()
-            dispatcher.begin(first)
-            return
-        cycles.close_step(opened, result)
 
     # the end
 

@@ -21,6 +21,7 @@ from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step import StepResult
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
+from cdc.verify.session import VerifySession
 
 SHUTDOWN_S = 5.0  # after a pause or SIGTERM an OPEN cycle may continue this long
 
@@ -43,13 +44,15 @@ class Cycles:
         dispatcher: Dispatcher,
         committed: Checkpoint,
         coordinator: SnapshotCoordinator | None,
+        session: VerifySession | None = None,
     ) -> None:
-        """Start from ``committed``, the checkpoint of the recovery. ``coordinator`` is None if the source has no
-        tables.
+        """Start from ``committed``, the checkpoint of the recovery. ``coordinator`` and ``session`` are None if the
+        source has no tables.
         """
         self.dispatcher = dispatcher
         self.committed = committed
         self.coordinator = coordinator
+        self.session = session
         self.is_at_end = False  # the source has no more changes
         self._context = context
         self._receiver = context.receiver
@@ -64,6 +67,11 @@ class Cycles:
         self.is_at_end = self._receiver.status().is_at_end
 
     # closing
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a cycle or a step is being committed, or is not acknowledged yet."""
+        return self._commits.is_busy
 
     @property
     def may_close(self) -> bool:
@@ -106,10 +114,12 @@ class Cycles:
         self._commits.begin(ClosedCycle(step, [], step_loads=result.loads))
 
     def save_snapshots(self) -> None:
-        """Save changes of snapshots and omitted tables. An idle source closes no cycle that would save them."""
+        """Save changes of snapshots, verifications and omitted tables. An idle source closes no cycle to save them."""
         first = self.dispatcher.cycle.first
         known = self.committed.snapshots, self.committed.left_out
-        if (self._snapshots(first), self._context.routes.left_out) != known:
+        verify = self.session.run if self.session is not None else None
+        is_changed = (self._snapshots(first), self._context.routes.left_out) != known
+        if is_changed or (verify is not None and verify != self.committed.verify):
             self._save_empty(first, CloseReason.SNAPSHOT)
 
     def _save_empty(self, last: Position, reason: CloseReason) -> None:
@@ -139,6 +149,7 @@ class Cycles:
             sink=self.committed.sink,
             left_out=self._context.routes.left_out,
             column_maps=self.committed.column_maps,
+            verify=self.session.run if self.session is not None else None,
         )
 
     def _snapshots(self, last: Position) -> Mapping[str, TableSnapshot]:
@@ -187,6 +198,8 @@ class Cycles:
         self.committed = committed
         if self.coordinator is not None:
             self.coordinator.requests.note_committed(committed.snapshots)
+        if self.session is not None:
+            self.session.note_committed(committed.verify)
         if not is_snapshot_step(committed):
             self._receiver.ack(last_of(committed))
 
@@ -197,6 +210,8 @@ class Cycles:
             committed = committer.commit_without_loads(prepared, before)
             if self.coordinator is not None:
                 self.coordinator.tables = committed.snapshots  # a later step reads its chunks again
+            if self.session is not None:
+                self.session.restore(committed.verify)
             return committed
         self.dispatcher.discard()
         self.dispatcher.begin(last_of(prepared))

@@ -236,6 +236,7 @@ class Recovery:
                 sink=before.sink,
                 left_out=self._context.routes.left_out,
                 column_maps=before.column_maps,
+                verify=before.verify,
                 committed_at=utc_now(),
             )
             store.save(committed)

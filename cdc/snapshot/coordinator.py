@@ -188,14 +188,14 @@ class SnapshotCoordinator:
             self._forget(name)
             return None
         known = self._context.receiver.schema(database, table)
-        if not _same_columns(today, known):
+        if not same_columns(today, known):
             self._mismatches.append(name)
             return None
         channel = self._channel(known)
         if channel is None:
             self._forget(name)
             return None
-        order = key_order_of(server, today, _key_columns(channel, today))
+        order = key_order_of(server, today, order_columns(channel, today))
         snapshot = self.tables[name]
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
@@ -244,7 +244,7 @@ class SnapshotCoordinator:
         with Server(self._settings.endpoint) as server:
             for name, schema in zip(step.tables, step.schemas, strict=True):
                 today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
-                if today is None or not _same_columns(today, schema):
+                if today is None or not same_columns(today, schema):
                     raise SchemaMismatch(
                         "The table was changed while its rows were read.",
                         hint="The job reads the table again after the stream has passed the DDL statement, or pauses "
@@ -321,11 +321,13 @@ def _schema_not_reached(name: str) -> SchemaMismatch:
     )
 
 
-def _key_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
+def order_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
+    """Return the source columns of the key, by which rows are read in order."""
     return schema.key or tuple(channel.mapping.reads(schema).key)
 
 
-def _same_columns(one: TableSchema, other: TableSchema) -> bool:
+def same_columns(one: TableSchema, other: TableSchema) -> bool:
+    """Return whether rows of both tables have the same columns."""
     return [_shape(column) for column in one.columns] == [_shape(column) for column in other.columns]
 
 

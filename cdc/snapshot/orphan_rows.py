@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from cdc.model.batch import LoadName
 from cdc.model.row_keys import KeyIndex
-from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
+from cdc.model.schema import DELETED, SEQUENCE, Column, TableSchema
 from cdc.model.snapshot import Chunk
 from cdc.mysql.connection import Endpoint
+from cdc.mysql.key_lookup import key_lookups
 from cdc.mysql.key_order import KeyOrder
 from cdc.mysql.query_stream import Select
 from cdc.mysql.result_rows import selected
@@ -32,12 +33,7 @@ from channels.task import Task
 PAGE_KEYS = 200_000  # of the target at a time
 MOST_ORPHANS = 1 << 20  # of one step: they are in memory until their Task has written them
 _COMPARED_ROWS = 1 << 20  # of the source at a time
-_LOOKUP_VALUES = 10_000  # of one statement: the server does not use the index for lists that need more than 8 MiB
 _TASK_ROWS = 1 << 20
-_WHOLE = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT)
-_TEXTS = (Kind.CHAR, Kind.VARCHAR)
-_UTF8 = ("utf8mb4", "utf8mb3", "utf8")
-_ASCII_COMPATIBLE = (*_UTF8, "ascii", "latin1")
 
 
 @dataclass(slots=True)
@@ -102,71 +98,20 @@ def find_orphan_rows(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Colu
     ``order`` is the index over ``columns``. Keys of whole numbers, decimals and text are looked up. For other types, or
     without an index, all keys of the source are read.
     """
-    lookups = _lookups(order, columns, target_keys)
+    lookups = key_lookups(order, columns, target_keys, columns)
     if lookups is not None:
-        return pa.concat_tables(
-            _not_in(page, _read(endpoint, sql, bounds, columns), columns) for page, sql, bounds in lookups
-        )
+        return pa.concat_tables(_not_in(one.keys, one.read(endpoint)) for one in lookups)
     seen = np.zeros(target_keys.num_rows, np.bool_)
     for keys in _source_keys(endpoint, order, columns):
         seen |= KeyIndex(keys.columns).find(target_keys.columns) >= 0
     return target_keys.filter(pa.array(~seen))
 
 
-def _not_in(page: pa.Table, batches: list[pa.RecordBatch], columns: Sequence[Column]) -> pa.Table:
+def _not_in(page: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
     if not batches:
         return page
     keys = pa.Table.from_batches(batches)
     return page.filter(pa.array(KeyIndex(keys.columns).find(page.columns) < 0))
-
-
-def _read(endpoint: Endpoint, sql: str, bounds: Sequence[str], columns: Sequence[Column]) -> list[pa.RecordBatch]:
-    with Select(endpoint, sql, bounds, columns) as select:
-        return [rows.batch for rows in select.rows()]
-
-
-def _lookups(
-    order: KeyOrder, columns: Sequence[Column], keys: pa.Table
-) -> list[tuple[pa.Table, str, list[str]]] | None:
-    """Return parts of ``keys``, each with the SELECT that looks them up; None if they cannot be looked up."""
-    names = [column.name.casefold() for column in columns]
-    if sorted(names) != sorted(one.column.name.casefold() for one in order.columns):
-        return None
-    values = []
-    for one in order.columns:
-        texts = _texts(one.column, keys.column(names.index(one.column.name.casefold())))
-        if texts is None:
-            return None
-        values.append(texts)
-    at_once = _LOOKUP_VALUES // len(values)
-    equal = "(" + " AND ".join(f"{one.name} = {one.bound}" for one in order.columns) + ")"
-    head = "SELECT " + ", ".join(selected(column) for column in columns)
-    head += f" FROM {order.table} FORCE INDEX ({order.index}) WHERE "
-    found = []
-    for at in range(0, keys.num_rows, at_once):
-        rows = list(zip(*(texts[at : at + at_once] for texts in values), strict=True))
-        sql = head + " OR ".join([equal] * len(rows))
-        if len(values) == 1:
-            (one,) = order.columns
-            sql = f"{head}{one.name} IN ({', '.join([one.bound] * len(rows))})"
-        found.append((keys.slice(at, at_once), sql, [text for row in rows for text in row]))
-    return found
-
-
-def _texts(column: Column, values: pa.ChunkedArray) -> list[str] | None:
-    """Return bounds (see ``KeyColumn.bound``) of values; None if they might differ from the stored values.
-
-    A row whose key is not found is deleted, so only types with an unambiguous text are looked up.
-    """
-    if column.kind in _WHOLE and pa.types.is_integer(values.type):
-        return [str(value) for value in values.to_pylist()]
-    if column.kind is Kind.DECIMAL and pa.types.is_decimal(values.type):
-        return [format(value, "f") for value in values.to_pylist()]
-    if column.kind in _TEXTS and column.charset in _ASCII_COMPATIBLE:
-        texts = values.to_pylist()
-        if column.charset in _UTF8 or all(text.isascii() for text in texts):
-            return [text.encode().hex() for text in texts]
-    return None
 
 
 def _source_keys(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column]) -> Iterator[pa.Table]:

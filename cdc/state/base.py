@@ -1,6 +1,27 @@
 """Checkpoints (a commit cycle and its saved progress), job records, and the contract of the store that keeps them.
 
 States of a checkpoint: OPEN -> PREPARED -> COMMITTED. Every save is durable before it returns.
+
+The store is an SQLite file of one host, or a database server that several hosts share (``$CDC_STORE``)::
+
+    cdc.state.opening.open_store()   returns ``SqlStore`` (``cdc.state.sql``), which implements ``CheckpointStore``
+    store.hosts                      ``Hosts``: heartbeat, all, leave, set_drained, forget
+    store.deployments                ``Deployments``: all, get, declare (specification, desired state), assign (a host)
+    store.events                     ``Events``: add, newest, get; request, open_requests, take, answer, withdraw
+    store.committed                  the newest COMMITTED checkpoints of a job
+    store.host                       ``HostIdentity`` of this host: $CDC_HOST or the name of the machine
+    store.is_shared, store.lease_s   whether runs have a lease; its length ($CDC_LEASE)
+
+Rules of a shared store:
+
+- The fence decides who may write. Every write of a run is ``UPDATE cdc_jobs SET saves = saves + 1 WHERE name = ? AND
+  fence = ? AND token = ?`` in the transaction of the write. No row: LeaseLost.
+- The lease only says when another host may try. ``acquire`` is refused while a run of another host has a lease that has
+  not expired by the clock of the store, or while the job is assigned to another host. A host gets its own job back at
+  once, because the flock of its lock file proves that the older process has ended.
+- ``Deployments.assign`` increases the fence: an older run saves nothing from then on.
+- ``cdc serve`` manages the jobs that have a specification; ``cdc start`` without it saves none.
+- Secrets are never in the store: a specification keeps ``${NAME}``.
 """
 
 from __future__ import annotations
@@ -8,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from cdc.model.batch import PreparedLoad, TargetState
 from cdc.model.change_record import ChangeRecord, ChangeSummary
@@ -17,6 +38,7 @@ from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.schema_change import ChangePlan, ColumnMap, SchemaChange
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
+from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.identity import JobIdentity
 
 
@@ -41,7 +63,7 @@ class CloseReason(StrEnum):
     SCHEMA_CHANGE = "schema_change"  # it has no rows: it changes the columns of targets
     END = "end"  # the source has ended
     START = "start"  # the first checkpoint of a job, or of an adopted one
-    SNAPSHOT = "snapshot"  # a snapshot step follows or ends
+    SNAPSHOT = "snapshot"  # a snapshot step or a verification step follows or ends
 
 
 class JobState(StrEnum):
@@ -109,6 +131,7 @@ class Checkpoint:
     # by source table: where the columns of its target differ, because changes were ignored
     column_maps: Mapping[str, ColumnMap] = field(default_factory=dict)
     change: ChangePlan | None = None  # of a checkpoint that changes targets; it has no loads
+    verify: Verification | None = None  # the current verification, or the one that ends with this checkpoint
 
     @property
     def loaded(self) -> frozenset[str]:
@@ -146,6 +169,8 @@ class JobRecord:
     pending_change: SchemaChange | None = None  # what that statement does, if it could be read
     acknowledged_ddl: tuple[AcknowledgedDdl, ...] = ()
     adopted: str | None = None  # "incarnation:checkpoint" of the sink at the last --adopt
+    host: str | None = None  # name of the host that has, or had, the newest run
+    home: str | None = None  # its ``$CDC_HOME``, as ``HostIdentity.home``: the pids above are of that host
 
 
 class CheckpointStore(Protocol):
@@ -155,14 +180,24 @@ class CheckpointStore(Protocol):
     LeaseLost from every writing call of a run - a newer fence exists.
     """
 
+    @property
+    def lease_s(self) -> float:
+        """Length of the lease of a run in seconds; 0: the lock of the job ends with its process, and needs no lease."""
+
     def acquire(self, job: str, job_file: str) -> JobRecord:
         """Lock the job for this process, increase its fence by one, and return its record, created if it is new.
 
-        Raises: LeaseLost - another process has the lock; the message names its pid.
+        Raises: LeaseLost - another process has the lock; the message names its pid, or its host.
+        """
+
+    def renew(self, summary: Mapping[str, Any] | None = None) -> None:
+        """Extend the lease of the locked job by ``lease_s``. Save ``summary``: lag, rows/s and so on, for other hosts.
+
+        Raises: LeaseLost - another process runs the job now.
         """
 
     def release(self) -> None:
-        """Release the lock. The operating system also releases it when the process dies."""
+        """Release the lock and end the lease. When the process dies, the lock is released and the lease expires."""
 
     def jobs(self) -> tuple[JobRecord, ...]:
         """Return the records of all jobs, ordered by name. Needs no lock."""
@@ -208,6 +243,16 @@ class CheckpointStore(Protocol):
 
     def drop_requests(self, numbers: Collection[int]) -> None:
         """Delete requests that a COMMITTED checkpoint contains or that cannot be carried out. Needs the lock."""
+
+    def add_verification(self, job: str, request: VerifyRequest) -> None:
+        """Save a request to verify the job. Needs no lock. A run of the job finds it within a second."""
+
+    def verifications(self, job: str, limit: int) -> tuple[Verification, ...]:
+        """Return the newest ``limit`` verifications, newest first: waiting, running and ended ones. Needs no lock.
+
+        ``save`` adds the result of one that ends with a COMMITTED checkpoint. The progress of the running one is in the
+        checkpoint. The newest 100 are kept.
+        """
 
     def forget(self, job: str) -> None:
         """Delete everything about a job. Raises: LeaseLost - a process has its lock."""

@@ -1,4 +1,4 @@
-"""The JSON codec of saved state, for all values in the state file."""
+"""The JSON codec of saved state, for all values in the store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def from_json(kind: type[Value], text: str) -> Value:
         found: Value = _adapter(known).validate_python(json.loads(text))
     except ValueError as error:  # JSONDecodeError, or ValidationError of pydantic
         raise CheckpointError(
-            "A value in the state file cannot be read.",
-            hint="Restore a copy of the state file or move it away, then run `cdc start JOB.yaml --adopt`.",
+            "A value in the state store cannot be read.",
+            hint="Restore a copy of the store or move it away, then run `cdc start JOB.yaml --adopt`.",
             type=getattr(kind, "__name__", kind),
             cause=" ".join(str(error).splitlines()[:3]),
         ) from error

@@ -164,7 +164,7 @@ def _make(path: Path) -> None:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process started, as text that tells it from a later process with its number; "" if it has ended."""
+    """Return when a process started, as text; "" if it has ended. A later process with its number started later."""
     try:
         process = psutil.Process(pid)
         return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time() * 100:.0f}"

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from cdc.errors import LeaseLost
+from cdc.errors import CheckpointError, LeaseLost
+from cdc.state.base import JobRecord
 
 
 def lock_job(folder: Path, job: str) -> IO[str]:
@@ -53,4 +55,60 @@ def check_state_file(path: Path, inode: int, job: str) -> None:
         hint="Restore it and start the job again. If it is lost: `cdc start JOB.yaml --adopt`.",
         job=job,
         path=path,
+    )
+
+
+@contextmanager
+def folder_errors(folder: Path) -> Iterator[None]:
+    """Raise CheckpointError in place of errors of the file system. ``folder``: in the state folder of this user."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            "The state folder cannot be used.",
+            hint="Make the user that runs the job its owner, free some space, or set CDC_HOME to another folder.",
+            path=error.filename or folder,
+            cause=error.strerror,
+        ) from error
+
+
+def other_run(held: JobRecord, newer: JobRecord | None) -> LeaseLost:
+    """Return the error of a run whose job has a newer run. ``newer``: its record, if it is known."""
+    return LeaseLost(
+        f"Another process runs the job {held.name} now.",
+        hint=f"See `cdc status {held.name}`. This process ends.",
+        fence=held.fence,
+        newer_fence=newer.fence if newer else "none",
+        host=(newer.host if newer else None) or "unknown",
+        pid=(newer.driver_pid if newer else None) or "unknown",
+    )
+
+
+def older_copy(held: JobRecord, location: str, saves: int, expected: int) -> LeaseLost:
+    """Return the error of a run whose store was replaced by an older copy."""
+    return LeaseLost(
+        "The state store was replaced by an older copy while the job ran.",
+        hint="Restore the newer state and start the job again. If it is lost: `cdc start JOB.yaml --adopt`.",
+        job=held.name,
+        store=location,
+        saves=f"{saves}, expected at least {expected}",
+    )
+
+
+def held_elsewhere(job: str, host: str | None, left_s: float) -> LeaseLost:
+    """Return the error of a start while a run on another host has the lease."""
+    return LeaseLost(
+        f"The job {job} runs on host {host}.",
+        hint=f"`cdc pause {job}` and `cdc stop {job}` work from this host too. If that host has failed, its lease ends "
+        f"in {max(left_s, 0.1):.1f} s; repeat the command then.",
+        host=host,
+    )
+
+
+def assigned_elsewhere(job: str, host: str) -> LeaseLost:
+    """Return the error of a start on another host than the one to which `cdc serve` has assigned the job."""
+    return LeaseLost(
+        f"The job {job} is assigned to host {host}.",
+        hint=f"`cdc move {job} HOST` moves it.",
+        host=host,
     )

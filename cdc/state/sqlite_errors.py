@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc.errors import CheckpointError
+from cdc.state.job_lock import folder_errors
 
 _CLOSE_PROGRAM = "Close the program that has the file open (`fuser` shows it)."
 _CHANGE_OWNER = "Make the user that runs the job the owner of its folder."
@@ -33,15 +34,9 @@ _HINTS[sqlite3.SQLITE_NOTADB] = _HINTS[sqlite3.SQLITE_CORRUPT]
 def translated(path: Path) -> Iterator[None]:
     """Raise CheckpointError in place of the errors of SQLite and of the file system. ``path``: the state file."""
     try:
-        yield
+        with folder_errors(path):
+            yield
     except sqlite3.Error as error:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         message, hint = _HINTS.get(code, ("The state file cannot be used.", "See the cause in the log."))
         raise CheckpointError(message, hint=hint, path=path, cause=error) from error
-    except OSError as error:
-        raise CheckpointError(
-            "The state folder cannot be used.",
-            hint="Make the user that runs the job its owner, free some space, or set CDC_HOME to another folder.",
-            path=error.filename or path,
-            cause=error.strerror,
-        ) from error

@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 def key_page(keys: pa.Table, after: pa.Table | None, limit: int) -> pa.Table:
     """Return the ``limit`` smallest rows of ``keys`` that are greater than the one row of ``after``, in order."""
     if after is not None and keys.num_rows:
-        keys = keys.filter(_is_greater(keys.columns, [column[0] for column in after.columns]))
+        keys = keys.filter(is_greater(keys.columns, [column[0] for column in after.columns]))
     return keys.sort_by([(name, "ascending") for name in keys.schema.names]).slice(0, limit)
 
 
-def _is_greater(columns: Sequence[pa.ChunkedArray], values: Sequence[pa.Scalar]) -> pa.ChunkedArray:
+def is_greater(columns: Sequence[pa.ChunkedArray], values: Sequence[pa.Scalar]) -> pa.ChunkedArray:
+    """Return the mask of the rows of ``columns`` that are greater than ``values``, by column from left to right."""
     first = pc.greater(columns[0], values[0])
     if len(columns) == 1:
         return first
-    return pc.or_(first, pc.and_(pc.equal(columns[0], values[0]), _is_greater(columns[1:], values[1:])))
+    return pc.or_(first, pc.and_(pc.equal(columns[0], values[0]), is_greater(columns[1:], values[1:])))

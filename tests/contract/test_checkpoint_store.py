@@ -1,4 +1,4 @@
-"""The contract of every CheckpointStore, checked for the SQLite one and the in-memory one of other tests."""
+"""The contract of every CheckpointStore, on SQLite, MySQL, MariaDB and PostgreSQL."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,10 @@ from cdc.state.base import (
 )
 from cdc.state.codec import from_json, to_json
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
-from cdc.state.sqlite import KEPT_COMMITTED, SqliteStore
+from cdc.state.opening import open_store
+from cdc.state.sql import KEPT_COMMITTED, SqlStore
+from cdc.state.sqlite import SqliteStore
+from tests.support.store_servers import create_database
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,8 +85,41 @@ def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
+KINDS = ("sqlite", "mysql", "mariadb", "postgres")
+
+
+@dataclass
+class Opener:
+    """Opens one store, as this process and others with the same folder do."""
+
+    folder: Path
+    environment: dict[str, str]
+    opened: list[SqlStore] = field(default_factory=list)
+
+    def open(self, home=None):
+        folder = home or self.folder
+        self.opened.append(open_store(environment=self.environment, folder=folder))
+        return self.opened[-1]
+
+
+@pytest.fixture(params=KINDS)
+def opener(request, tmp_path):
+    environment = {}
+    if request.param != "sqlite":
+        environment = create_database(request.getfixturevalue(request.param), "contract_store")
+    opener = Opener(tmp_path / "home", environment)
+    yield opener
+    for store in opener.opened:
+        store.close()
+
+
 @pytest.fixture
-def store(tmp_path):
+def store(opener):
+    return opener.open()
+
+
+@pytest.fixture
+def file_store(tmp_path):
     store = SqliteStore(tmp_path / "home")
     yield store
     store.close()
@@ -100,10 +136,10 @@ def test_store_acquire_keeps_the_incarnation_and_raises_the_fence(store):
     assert second.job_file == "/jobs/moved.yaml"
 
 
-def test_store_fence_survives_a_death_right_after_acquire(tmp_path):
+def test_store_fence_survives_a_death_right_after_acquire(opener):
     fences = []
     for _ in range(2):
-        store = SqliteStore(tmp_path)
+        store = opener.open()
         fences.append(store.acquire("shop", "/jobs/shop.yaml").fence)
         store.close()
     assert fences == [1, 2]
@@ -136,31 +172,40 @@ def test_store_discarded_id_is_not_used_again(store):
     assert store.next_id() == 2
 
 
-def test_store_prunes_old_committed_checkpoints_only(store):
+def test_store_prunes_old_committed_checkpoints_only(opener, store, monkeypatch):
+    monkeypatch.setattr("cdc.state.sql.KEPT_COMMITTED", 10)
     store.acquire("shop", "/jobs/shop.yaml")
     store.save(make_checkpoint(0, CheckpointState.PREPARED))
-    for number in range(1, 50):
+    for number in range(1, 30):
         store.save(make_checkpoint(number, schemas=(replace(SCHEMA, comment=f"version {number}"),)))
     store.close()
-    with sqlite3.connect(store.path) as raw:
-        kept = [number for (number,) in raw.execute("SELECT id FROM checkpoints ORDER BY id")]
-        (schema_sets,) = raw.execute("SELECT count(*) FROM schemas").fetchone()
-    raw.close()
-    assert kept == [0, *range(50 - KEPT_COMMITTED, 50)]
-    assert schema_sets == KEPT_COMMITTED + 1
+    raw = opener.open().database
+    kept = [number for (number,) in raw.all("SELECT id FROM cdc_checkpoints ORDER BY id")]
+    ((schema_sets,),) = raw.all("SELECT count(*) FROM cdc_schemas")
+    assert kept == [0, *range(20, 30)]
+    assert schema_sets == 11
+
+
+def test_store_lists_committed_checkpoints_newest_first(store):
+    assert KEPT_COMMITTED == 100
+    store.acquire("shop", "/jobs/shop.yaml")
+    for number in range(4):
+        store.save(make_checkpoint(number))
+    assert [one.id for one in store.committed("shop", limit=2)] == [3, 2]
+    assert store.committed("shop", before=2) == (make_checkpoint(1), make_checkpoint(0))
 
 
 def test_store_schemas_survive_a_failed_save(store, monkeypatch):
     store.acquire("shop", "/jobs/shop.yaml")
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_prune", lambda job: store._run("INSERT INTO nowhere VALUES (1)"))
+        patch.setattr(store, "_prune", lambda transaction, job: transaction.run("INSERT INTO nowhere VALUES (1)"))
         with pytest.raises(CheckpointError):
             store.save(make_checkpoint(1))
     store.save(make_checkpoint(1))
     assert store.last_committed("shop") == make_checkpoint(1)
 
 
-def test_store_lists_jobs_without_a_lock(store, tmp_path):
+def test_store_lists_jobs_without_a_lock(store, opener):
     record = store.acquire("shop", "/jobs/shop.yaml")
     saved = replace(record, state=JobState.PAUSED, reason="why", hint="do", resume=ResumeKind.MANUAL)
     saved = replace(
@@ -171,11 +216,10 @@ def test_store_lists_jobs_without_a_lock(store, tmp_path):
         acknowledged_ddl=(AcknowledgedDdl(position_at(4), past_ddl=True),),
     )
     store.save_job(saved)
-    reader = SqliteStore(tmp_path / "home")
+    reader = opener.open()
     assert reader.jobs() == (saved,)
     assert reader.job("shop") == saved
     assert reader.job("other") is None
-    reader.close()
 
 
 def test_store_record_of_another_version_is_readable(store):
@@ -192,9 +236,9 @@ def test_codec_lone_surrogates_are_kept(store):
     assert store.job("shop") == record
 
 
-def test_store_acquired_job_raises_lease_lost_with_its_pid(store, tmp_path):
+def test_store_acquired_job_raises_lease_lost_with_its_pid(store, opener):
     store.acquire("shop", "/jobs/shop.yaml")
-    second = SqliteStore(tmp_path / "home")
+    second = opener.open()
     with pytest.raises(LeaseLost, match=str(os.getpid())):
         second.acquire("shop", "/jobs/shop.yaml")
     with pytest.raises(LeaseLost):
@@ -204,41 +248,41 @@ def test_store_acquired_job_raises_lease_lost_with_its_pid(store, tmp_path):
     store.save(make_checkpoint(0))  # the attempt does not affect the owner
 
 
-def test_store_lock_is_released_when_its_process_is_killed(tmp_path):
+def test_store_lock_is_released_when_its_process_is_killed(opener):
     code = (
-        "import sys, pathlib, time; from cdc.state.sqlite import SqliteStore;"
-        f"store = SqliteStore(pathlib.Path({str(tmp_path)!r})); store.acquire('shop', 'f');"
+        "import pathlib, time; from cdc.state.opening import open_store;"
+        f"store = open_store(folder=pathlib.Path({str(opener.folder)!r})); store.acquire('shop', 'f');"
         "print('held', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
+    command, environment = [sys.executable, "-c", code], {**os.environ, **opener.environment}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
-        store = SqliteStore(tmp_path)
+        store = opener.open()
         try:
             with pytest.raises(LeaseLost, match=str(holder.pid)):
                 store.acquire("shop", "f")
         finally:
             holder.send_signal(signal.SIGKILL)
         holder.wait()
-        assert store.acquire("shop", "f").fence == 2
-        store.close()
+        assert store.acquire("shop", "f").fence == 2  # at once: its lock file is free, although its lease has not ended
 
 
-def test_store_older_run_raises_after_a_newer_fence(store, tmp_path):
+def test_store_older_run_raises_after_a_newer_fence(store, opener):
     record = store.acquire("shop", "/jobs/shop.yaml")
     store.save(make_checkpoint(0))
-    (tmp_path / "home" / "locks" / "shop.lock").unlink()  # a lock file deleted by hand allows a second process
-    newer = SqliteStore(tmp_path / "home")
+    (opener.folder / "locks" / "shop.lock").unlink()  # a lock file deleted by hand allows a second process
+    newer = opener.open()
     newer.acquire("shop", "/jobs/shop.yaml")
     for write in (
         store.check_fence,
         lambda: store.save(make_checkpoint(1)),
         lambda: store.save_job(record),
         lambda: store.discard(0),
+        store.renew,
     ):
         with pytest.raises(LeaseLost):
             write()
     newer.save(make_checkpoint(1))
-    newer.close()
 
 
 def test_store_greater_fence_of_the_record_is_used_by_the_run(store):
@@ -252,7 +296,8 @@ def test_store_greater_fence_of_the_record_is_used_by_the_run(store):
     assert store.acquire("shop", "f").fence == 41
 
 
-def test_store_state_file_replaced_during_a_run_raises(store):
+def test_store_state_file_replaced_during_a_run_raises(file_store):
+    store = file_store
     store.acquire("shop", "/jobs/shop.yaml")
     moved = store.path.with_suffix(".old")
     store.path.rename(moved)
@@ -262,7 +307,8 @@ def test_store_state_file_replaced_during_a_run_raises(store):
     store.save(make_checkpoint(0))
 
 
-def test_store_state_file_rolled_back_in_place_raises(store, tmp_path):
+def test_store_state_file_rolled_back_in_place_raises(file_store, tmp_path):
+    store = file_store
     store.acquire("shop", "shop.yaml")
     store.save(make_checkpoint(1))
     with sqlite3.connect(store.path) as live, sqlite3.connect(tmp_path / "copy.db") as copy:
@@ -296,7 +342,8 @@ def test_store_without_acquire_raises_lease_lost(store):
         store.unfinished()
 
 
-def test_store_folders_are_owner_only(store):
+def test_store_folders_are_owner_only(file_store):
+    store = file_store
     store.acquire("shop", "f")
     assert mode_of(store.path.parent) == mode_of(store.path.parent / "locks") == 0o700
 
@@ -319,9 +366,9 @@ def test_store_in_a_shared_folder_keeps_its_files_owner_only(tmp_path):
     store.close()
 
 
-def test_store_saves_are_durable_by_sqlite_settings(store):
-    assert store._one("PRAGMA journal_mode") == ("wal",)
-    assert store._one("PRAGMA synchronous") == (2,)
+def test_store_saves_are_durable_by_sqlite_settings(file_store):
+    assert file_store.database.all("PRAGMA journal_mode") == [("wal",)]
+    assert file_store.database.all("PRAGMA synchronous") == [(2,)]
 
 
 @pytest.mark.parametrize(
@@ -339,30 +386,32 @@ def test_store_damaged_file_raises_with_path_and_hint(tmp_path, spoil, says):
     assert refused.value.hint
 
 
-def test_store_file_of_a_newer_format_raises(store, tmp_path):
-    store._connection.execute("PRAGMA user_version = 99")
+def test_store_file_of_a_newer_format_raises(file_store, tmp_path):
+    file_store.file.connection.execute("PRAGMA user_version = 99")
     with pytest.raises(CheckpointError, match="format 99"):
         SqliteStore(tmp_path / "home")
 
 
-def test_store_full_disk_raises_and_continues_with_free_space(store):
+def test_store_full_disk_raises_and_continues_with_free_space(file_store):
+    store = file_store
     store.acquire("shop", "f")
     store.save(make_checkpoint(0))
-    (pages,) = store._one("PRAGMA page_count")
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    ((pages,),) = store.database.all("PRAGMA page_count")
+    store.file.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(CheckpointError, match="disk of the state file is full") as full:
         for number in range(1, 100):
             store.save(make_checkpoint(number, CheckpointState.OPEN, sink="x" * 100_000))
     assert str(store.path) in str(full.value)
-    store._connection.execute("PRAGMA max_page_count = 1000000")
+    store.file.connection.execute("PRAGMA max_page_count = 1000000")
     store.save(make_checkpoint(200))
     assert store.last_committed("shop").id == 200
 
 
-def test_store_locked_file_raises(store, monkeypatch):
+def test_store_locked_file_raises(file_store):
+    store = file_store
     store.acquire("shop", "f")
     other = sqlite3.connect(store.path, isolation_level=None)
-    store._connection.execute("PRAGMA busy_timeout = 50")
+    store.file.connection.execute("PRAGMA busy_timeout = 50")
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(CheckpointError, match="locked"):
         store.save(make_checkpoint(0))

@@ -12,11 +12,12 @@ from cdc.errors import SnapshotIncomplete
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.connection import Endpoint, Tls
+from cdc.mysql.key_lookup import key_lookups
 from cdc.mysql.key_order import key_order_of
 from cdc.mysql.query_stream import Select, configure_session
 from cdc.mysql.result_rows import selected
 from cdc.mysql.server import Server
-from cdc.snapshot.orphan_rows import _lookups, find_orphan_rows
+from cdc.snapshot.orphan_rows import find_orphan_rows
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.row_count import check_rows_read, count_rows
 from tests.support.seeds import seed_of
@@ -243,7 +244,7 @@ def test_orphan_rows_never_contain_a_key_of_the_source(kind, request):
             before = keys_of()
             if any(column.null_count for column in before.columns):
                 continue  # zero dates, which a snapshot rejects
-            if _lookups(order, columns, before) is not None:
+            if key_lookups(order, columns, before, columns) is not None:
                 looked_up.add(type_.partition(" ")[0])
             assert find_orphan_rows(_endpoint(server), order, columns, before).num_rows == 0, type_
             server.execute(f"DELETE FROM {order.table} LIMIT {before.num_rows // 2}")

@@ -81,6 +81,7 @@ def test_status_reports_that_spark_is_starting(tmp_path: Path, state: JobState) 
         last_committed=lambda _: None,
         requests=lambda _: (),
         change_summary=lambda _: ChangeSummary(),
+        verifications=lambda *_: (),
     )
     job = Job(job_file(tmp_path, "{}"), cast(Any, store), load=load_config, build=cast(Any, None))
     job._runner._components = cast(Any, SimpleNamespace(runner=runner, sink=None, routes=SimpleNamespace(left_out={})))

@@ -876,5 +876,5 @@ def test_hanging_commit_ends_and_is_finished_at_the_next_start(setup, requested,
 
 
 def store_unfinished(store):
-    rows = store._all("SELECT state FROM checkpoints WHERE state = 'PREPARED'")
+    rows = store.database.all("SELECT state FROM cdc_checkpoints WHERE state = 'PREPARED'")
     return [state for (state,) in rows]

@@ -105,6 +105,9 @@ class Soak:
         self.hold()
         end = end_of(self.server)
         self.job.wait_for(f"caught up with {end}", lambda status: is_caught_up(status, end), 300)
+        verified = self.job.verify("soak")
+        if not verified["equal"]:
+            self.differences.append(f"{self.seconds():.0f} s: cdc verify: {verified}")
         rows = 0
         for name, key in shop.KEYS.items():
             found = proof.compare(self.server, f"{shop.DATABASE}.{name}", self.folder / "warehouse" / "ods" / name, key)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 import cdc.errors
 from cdc.api import models as status_models
 from cdc.api.metrics import JobCollector
+from cdc.api.verify_models import VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.cli.main import app
 from channels.sinks.doris.errors import DORIS
 from channels.sinks.starrocks.errors import STARROCKS
@@ -109,7 +111,8 @@ def described_fields(kind: type) -> Iterator[tuple[str, Any, str]]:
         for name, field in kind.model_fields.items():
             yield field.alias or name, field.annotation, field.description or ""
         return
-    hints = get_type_hints(kind, vars(status_models) | runtime_types(), include_extras=True)
+    known = vars(status_models) | vars(sys.modules[kind.__module__]) | runtime_types()
+    hints = get_type_hints(kind, known, include_extras=True)
     source = textwrap.dedent(inspect.getsource(kind))
     comments = {}
     for line in source.splitlines():
@@ -163,12 +166,14 @@ class Sample:
         count = filled(status_models.ChangeCount)
         last = filled(status_models.LastChange)
         changes = status_models.SchemaChangeStatus(1, last, counts=(count,))
+        verified = filled(VerifyStatus, tables=(filled(VerifyTableStatus),), ended_at="2026-01-01T00:00:00Z")
         return filled(
             status_models.JobStatus,
             checkpoint=checkpoint,
             channels=(channel,),
             lag_seconds=1.0,
             schema_changes=changes,
+            verify=VerifySummary(last=verified),
         )
 
 

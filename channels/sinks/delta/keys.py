@@ -41,15 +41,15 @@ def _files_in_order(table: DeltaTable, key: pa.Schema, after: pa.Table | None) -
     first, kind = after.column(0)[0].as_py() if after is not None else None, key.types[0]
     found = []
     for file in table_files(table, key.names):
-        greatest = _value(file.high[0], kind)
+        greatest = bound_value(file.high[0], kind)
         if first is None or greatest is None or greatest >= first:
-            found.append((file, _value(file.low[0], kind)))
+            found.append((file, bound_value(file.low[0], kind)))
     unknown = [pair for pair in found if pair[1] is None]
     yield from unknown
     yield from sorted((pair for pair in found if pair[1] is not None), key=lambda pair: pair[1])
 
 
-def _value(bound: pa.Scalar, kind: pa.DataType) -> Any:
+def bound_value(bound: pa.Scalar, kind: pa.DataType) -> Any:
     """Return a bound of the log as a value of the column; None: not known."""
     try:
         return bound.cast(kind).as_py()

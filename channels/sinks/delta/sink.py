@@ -34,6 +34,7 @@ from channels.sinks.delta.marker import MARKER, read_marker, write_marker
 from channels.sinks.delta.merge import Merge, MergeLoad, table_files
 from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import FolderOwnership
+from channels.sinks.delta.rows import DeltaRows
 from channels.sinks.delta.sink_checkpoint import (
     has_committed,
     mark_to_json,
@@ -267,6 +268,10 @@ class DeltaSink:
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister``."""
         return smallest_keys(self._tables.open(table.name), self._folder(table.name), table, after, limit)
+
+    def row_reader(self, table: TargetTable, columns: Sequence[str]) -> DeltaRows:
+        """See ``RowSource``."""
+        return DeltaRows(self._tables.open(table.name), self._folder(table.name), table, columns)
 
     def maintain(self, tables: Iterable[TargetTable]) -> None:
         """See ``Maintainable``: compact small files, and delete files that no version within the retention needs."""

@@ -25,8 +25,8 @@ from channels.sinks.stream_load.statements import escape_percent, quoted, quoted
 from channels.sinks.stream_load.types import ColumnType, parsed
 
 ANSWER_KEYS = 50_000  # of one SELECT
-_ANSWER_BYTES = 64 << 20  # of the values of one SELECT, at their declared length
-_QUERY_S = 100  # the server ends a query before the client stops waiting for it
+ANSWER_BYTES = 64 << 20  # of the values of one SELECT, at their declared length
+QUERY_S = 100  # the server ends a query before the client stops waiting for it
 _NUMBERS = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
 _NUMBER_BYTES = 40  # of the longest number or time as text
 _HINT = (
@@ -43,8 +43,8 @@ class KeyPages:
 
     def page(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister.keys``. Raises also TargetMismatch - the keys cannot be read exactly."""
-        types = self._types(table)
-        most = max(1, min(ANSWER_KEYS, _ANSWER_BYTES // sum(map(_bytes, types))))
+        types = stored_types(self._sql, table, table.key)
+        most = max(1, min(ANSWER_KEYS, ANSWER_BYTES // sum(map(_bytes, types))))
         pages, count = [_schema(table).empty_table()], 0
         while count < limit:
             size = min(most, limit - count)
@@ -56,41 +56,44 @@ class KeyPages:
             after = page.slice(page.num_rows - 1)
         return pa.concat_tables(pages)
 
-    def _types(self, table: TargetTable) -> list[ColumnType]:
-        """Return the types that the key columns have in the cluster."""
-        try:
-            rows = self._sql.rows(f"DESC {quoted_table(table.name)}")
-        except SqlError as error:
-            raise self._refused(error, table) from error
-        found = {str(row["Field"]): parsed(str(row["Type"])) for row in rows}
-        missing = [name for name in table.key if name not in found]
-        if missing:
-            raise TargetMismatch(
-                f"{table.name} has no column {missing[0]}.", hint="Restore the column in the target.", table=table.name
-            )
-        return [found[name] for name in table.key]
-
     def _read(self, table: TargetTable, types: Sequence[ColumnType], after: pa.Table | None, size: int) -> pa.Table:
         names = [escape_percent(quoted(name)) for name in table.key]
         where, values = "", None
         if after is not None:
-            condition, values = _greater(names, types, [_text(column) for column in after.columns])
+            condition, values = beyond(names, types, [text_of_one(column) for column in after.columns])
             where = f" WHERE {condition}"
         columns = ", ".join(names)
         sql = (
-            f"SELECT /*+ SET_VAR(query_timeout = {_QUERY_S}) */ {columns} "
+            f"SELECT /*+ SET_VAR(query_timeout = {QUERY_S}) */ {columns} "
             f"FROM {escape_percent(quoted_table(table.name))}{where} ORDER BY {columns} LIMIT {size}"
         )
         try:
             rows = self._sql.texts(sql, values)
         except SqlError as error:
-            raise self._refused(error, table) from error
+            raise refused(self._sql, error, table) from error
         found = [*zip(*rows, strict=True)] or [()] * len(names)
         return _decoded(table, types, [pa.chunked_array([pa.array(one, pa.string())]) for one in found], after)
 
-    def _refused(self, error: SqlError, table: TargetTable) -> Exception:
-        self._sql.raise_refused(error, table.name)
-        return self._sql.messages.refused(error, table=table.name)
+
+def stored_types(sql: FrontendSql, table: TargetTable, names: Sequence[str]) -> list[ColumnType]:
+    """Return the types that the columns ``names`` have in the cluster. Raises: TargetMismatch - one is missing."""
+    try:
+        rows = sql.rows(f"DESC {quoted_table(table.name)}")
+    except SqlError as error:
+        raise refused(sql, error, table) from error
+    found = {str(row["Field"]): parsed(str(row["Type"])) for row in rows}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise TargetMismatch(
+            f"{table.name} has no column {missing[0]}.", hint="Restore the column in the target.", table=table.name
+        )
+    return [found[name] for name in names]
+
+
+def refused(sql: FrontendSql, error: SqlError, table: TargetTable) -> Exception:
+    """Return the error for a refused query. Raises: the error that the refusal means, if a retry cannot succeed."""
+    sql.raise_refused(error, table.name)
+    return sql.messages.refused(error, table=table.name)
 
 
 def _schema(table: TargetTable) -> pa.Schema:
@@ -102,24 +105,30 @@ def _bytes(kind: ColumnType) -> int:
     return kind.parameters[0] if kind.is_text and kind.parameters else _NUMBER_BYTES
 
 
-def _text(value: pa.ChunkedArray) -> str:
+def text_of_one(value: pa.ChunkedArray) -> str:
     """Return the text of a column of one value, as a load sends it."""
     return str(text_of(value.combine_chunks())[0].as_py())
 
 
-def _greater(names: Sequence[str], types: Sequence[ColumnType], texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition that a key is greater than ``texts``, and its values in order."""
+def beyond(
+    names: Sequence[str], types: Sequence[ColumnType], texts: Sequence[str], sign: str = ">", last: str = ">"
+) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition that a key is greater than ``texts``, and its values in order.
+
+    ``names``: escaped columns. ``sign``, ``last``: "<" and "<=" for keys that are not greater.
+    """
     bounds = [_bound(kind, text) for kind, text in zip(types, texts, strict=True)]
     terms: list[str] = []
     values: list[Any] = []
     for count, name in enumerate(names):
         equal = [f"{other} = {bound[0]}" for other, bound in zip(names[:count], bounds, strict=False)]
-        terms.append("(" + " AND ".join([*equal, f"{name} > {bounds[count][0]}"]) + ")")
+        compare = last if count == len(names) - 1 else sign
+        terms.append("(" + " AND ".join([*equal, f"{name} {compare} {bounds[count][0]}"]) + ")")
         values += [value for _, value in bounds[: count + 1]]
     if len(terms) == 1:
         return terms[0], tuple(values)
     # the first column alone once more, because not every version finds the range in the alternatives
-    return f"{names[0]} >= {bounds[0][0]} AND ({' OR '.join(terms)})", (bounds[0][1], *values)
+    return f"{names[0]} {sign}= {bounds[0][0]} AND ({' OR '.join(terms)})", (bounds[0][1], *values)
 
 
 def _bound(kind: ColumnType, text: str) -> tuple[str, Any]:
@@ -139,7 +148,7 @@ def _decoded(
     found = []
     compared: list[pa.ChunkedArray] = []
     for field, kind, text in zip(_schema(table), types, texts, strict=True):
-        values = _values(table, field, text)
+        values = typed_values(table, field, text)
         if kind.is_text and not _texts(values).equals(text):
             raise _inexact(table, field)
         found.append(values)
@@ -160,14 +169,17 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([text_of(chunk) for chunk in values.chunks], pa.string())
 
 
-def _values(table: TargetTable, field: pa.Field, text: pa.ChunkedArray) -> pa.ChunkedArray:
+def typed_values(
+    table: TargetTable, field: pa.Field, text: pa.ChunkedArray, *, can_be_null: bool = False
+) -> pa.ChunkedArray:
     """Return ``text`` as values of the type of ``field``. Raises: TargetMismatch - a text is no such value."""
     kind = field.type
     try:
-        if text.null_count:
+        if text.null_count and not can_be_null:
             raise ValueError("NULL")
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return pa.chunked_array([pa.array([bytes.fromhex(value) for value in text.to_pylist()], kind)], kind)
+            values = [None if one is None else bytes.fromhex(one) for one in text.to_pylist()]
+            return pa.chunked_array([pa.array(values, kind)], kind)
         if pa.types.is_timestamp(kind):
             return text.cast(pa.timestamp(kind.unit)).cast(kind)
         return text.cast(kind)
@@ -177,7 +189,7 @@ def _values(table: TargetTable, field: pa.Field, text: pa.ChunkedArray) -> pa.Ch
 
 def _inexact(table: TargetTable, field: pa.Field) -> TargetMismatch:
     return TargetMismatch(
-        f"A key of {table.name} has a value in column {field.name} that is no value of the source's type.",
+        f"A row of {table.name} has a value in column {field.name} that is no value of the source's type.",
         hint=_HINT,
         table=table.name,
         column=field.name,

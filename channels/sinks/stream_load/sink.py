@@ -27,6 +27,7 @@ from channels.sinks.stream_load.key_pages import KeyPages
 from channels.sinks.stream_load.loader import LoadSettings, attempts
 from channels.sinks.stream_load.login import unguarded_findings
 from channels.sinks.stream_load.messages import ProductMessages
+from channels.sinks.stream_load.rows import ClusterRows
 from channels.sinks.stream_load.statements import TableRules
 from channels.sinks.stream_load.target_tables import TableHooks, TargetTables
 
@@ -154,15 +155,23 @@ class ClusterSink(AlteringSink, ABC):
         self._discard_unfinished(mark)
         self._alterer.alter(table, steps)
 
-    # ---- keys
+    # ---- rows
 
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister``. Raises also TargetMismatch - the keys cannot be read exactly."""
+        self._refuse_unpublished(table)
+        return self._keys.page(table, after, limit)
+
+    def row_reader(self, table: TargetTable, columns: Sequence[str]) -> ClusterRows:
+        """See ``RowSource``."""
+        self._refuse_unpublished(table)
+        return ClusterRows(self._sql, table, columns)
+
+    def _refuse_unpublished(self, table: TargetTable) -> None:
         load = self._unpublished.get(table.name)
         if load is not None and self._label_state(*load) == "COMMITTED":
             raise self.messages.unavailable("a committed load is not visible yet", table=table.name, label=load[1])
         self._unpublished.pop(table.name, None)
-        return self._keys.page(table, after, limit)
 
     # ---- ownership and checkpoints
 

@@ -217,7 +217,7 @@ class _Run:
 
     def _checkpoints(self) -> list[tuple[str, dict[str, Any]]]:
         with closing(sqlite3.connect(self._store)) as connection:
-            found = connection.execute("SELECT state, body FROM checkpoints ORDER BY id").fetchall()
+            found = connection.execute("SELECT state, body FROM cdc_checkpoints ORDER BY id").fetchall()
         return [(state, json.loads(body)) for state, body in found]
 
     def _unlocked(self, process: JobProcess, work: Callable[[], _Result]) -> _Result:

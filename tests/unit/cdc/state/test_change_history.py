@@ -35,7 +35,7 @@ from cdc.model.schema_change import (
     PlannedTable,
 )
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CloseReason
-from cdc.state.sqlite import KEPT_COMMITTED, SqliteStore
+from cdc.state.sqlite import SqliteStore
 
 HERE, THERE = BinlogPosition("bin.000001", 4), BinlogPosition("bin.000001", 90)
 NOTE = Column("note", Kind.INT, "int")
@@ -70,6 +70,9 @@ def change(number: int, state: CheckpointState = CheckpointState.COMMITTED, **fi
     return replace(saved, **fields)
 
 
+KEPT = 10  # checkpoints in this test
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CDC_HOME", str(tmp_path))
@@ -79,13 +82,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     store.close()
 
 
-def test_changes_of_committed_checkpoints_are_newest_first(store: SqliteStore) -> None:
-    for number in range(1, KEPT_COMMITTED + 5):
+def test_changes_of_committed_checkpoints_are_newest_first(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.state.sql.KEPT_COMMITTED", KEPT)
+    for number in range(1, KEPT + 5):
         store.save(change(number))
         store.save(change(number))  # a repeated save adds nothing
     store.save(Checkpoint(50, 1, CheckpointState.COMMITTED, THERE, THERE))
     found = store.changes("shop", 100)
-    assert [one.checkpoint for one in found] == list(range(KEPT_COMMITTED + 4, 0, -1)), "older than checkpoints"
+    assert [one.checkpoint for one in found] == list(range(KEPT + 4, 0, -1)), "older than checkpoints"
     assert store.changes("shop", 2) == found[:2] and store.changes("other", 2) == ()
     newest = found[0]
     assert (newest.position, newest.statement, newest.seconds) == (THERE, STATEMENT, 1.25)
@@ -110,12 +114,12 @@ def test_changes_of_prepared_checkpoint_are_current_only(store: SqliteStore) -> 
 def test_changes_have_no_values_of_rows(store: SqliteStore) -> None:
     store.save(change(1))
     with sqlite3.connect(store.path) as file:
-        (body,) = file.execute("SELECT body FROM changes").fetchone()
+        (body,) = file.execute("SELECT body FROM cdc_changes").fetchone()
     assert b"secret".hex() not in body and "secret" not in body
 
 
 def test_changes_failed_save_adds_neither_checkpoint_nor_change(store: SqliteStore) -> None:
-    store._run("DROP TABLE changes")
+    store.file.connection.execute("DROP TABLE cdc_changes")
     with pytest.raises(CheckpointError):
         store.save(change(1))
     assert store.last_committed("shop") is None, "one transaction"

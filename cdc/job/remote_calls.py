@@ -1,0 +1,178 @@
+"""Requests between hosts through the store: the command line on one host, the driver of the job on another one.
+
+A request is an event of the job. Its driver takes it within about a second, carries it out and saves the result.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from cdc.api.models import REQUESTS, Controls, JobStatus, RequestBody
+from cdc.errors import CdcError, CheckpointError, PrerequisiteError, error_from_json, error_to_json, with_job
+from cdc.logging_setup import masked
+from cdc.state.base import JobRecord
+from cdc.state.events import JobEvent
+from cdc.state.job_directory import JobDirectory
+from cdc.state.sql import SqlStore
+
+POLL_S = 1.0  # of the driver
+ANSWER_POLL_S = 0.2
+STATUS_S, REQUEST_S = 6.0, 60.0  # the checks of a request may wait for a server
+LOG_BYTES_MOST = 1 << 20  # of one answer
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteCalls:
+    """Answers the requests of other hosts, in the driver. Calls: ``start`` and ``close`` on one thread."""
+
+    def __init__(self, store: SqlStore, job: str, controls: Controls, folder: JobDirectory) -> None:
+        self._store = store
+        self._job = job
+        self._controls = controls
+        self._folder = folder
+        self._name = f"{store.host.name}:{os.getpid()}"
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread = threading.Thread(target=self._run, name="remote calls", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to answer."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(POLL_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(POLL_S):
+            with suppress(CheckpointError):  # the store cannot be reached: the requests wait
+                for event in self._store.events.open_requests(self._job):
+                    if self._store.events.take(event.id, self._name):
+                        self._store.events.answer(event.id, self._carry_out(event))
+
+    def _carry_out(self, event: JobEvent) -> Mapping[str, Any]:
+        try:
+            return {"ok": True, **self._result(str(event.detail.get("verb")), event.detail.get("body") or {})}
+        except CdcError as error:
+            return {"ok": False, "error": error_to_json(error, masked)}
+        except Exception as error:  # noqa: BLE001 - logged, and returned to the command
+            _log.exception("a request of another host failed")
+            return {"ok": False, "error": error_to_json(error, masked)}
+
+    def _result(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if verb == "status":
+            return {"status": self._controls.status().to_json()}
+        if verb == "logs":
+            return read_log(self._folder, body)
+        kind = REQUESTS.get(verb)
+        if kind is None:
+            raise CdcError(f"The driver does not know the request {verb}.", hint="Use one version of cdc on all hosts.")
+        self._controls.request(kind(**body))
+        return {}
+
+
+class RemoteDriver:
+    """The driver of a job on another host, as ``cdc.api.client.Driver`` is one on this host."""
+
+    def __init__(self, store: SqlStore, record: JobRecord) -> None:
+        self._store = store
+        self._record = record
+
+    def is_alive(self) -> bool:
+        """Return whether a run of the job has a lease that has not expired."""
+        found = self._store.deployments.get(self._record.name)
+        return found is not None and found.is_held
+
+    def status(self) -> JobStatus | None:
+        """Return the status of the job; None if no driver replies."""
+        if not self.is_alive():
+            return None
+        try:
+            return JobStatus.from_json(self._call("status", {}, STATUS_S, keep=False)["status"])
+        except (PrerequisiteError, CheckpointError, ValueError, KeyError):
+            return None
+
+    def request(self, requested: RequestBody) -> None:
+        """Send a request. Raises: CdcError - the driver refused it; PrerequisiteError - it does not reply."""
+        verb = next(path for path, kind in REQUESTS.items() if isinstance(requested, kind))
+        self._call(verb, asdict(requested), REQUEST_S, keep=True)
+
+    def log(self, *, lines: int = 0, offset: int | None = None) -> tuple[list[str], int]:
+        """Return lines of the log and the offset after them: the last ``lines``, or those after ``offset``.
+
+        Raises: CdcError - there is no log; PrerequisiteError - the driver does not reply.
+        """
+        answer = self._call("logs", {"lines": lines, "offset": offset}, STATUS_S, keep=False)
+        return [str(line) for line in answer["lines"]], int(answer["offset"])
+
+    def _call(self, verb: str, body: Mapping[str, Any], timeout_s: float, *, keep: bool) -> Mapping[str, Any]:
+        """Return the answer. ``keep``: as an event of the job; a question that changes nothing is deleted."""
+        events, name = self._store.events, self._record.name
+        number = events.request(name, verb, body, actor=f"{_user()}@{self._store.host.name}", valid_s=timeout_s)
+        try:
+            answer = self._wait(number, timeout_s)
+        finally:
+            if not keep:
+                with suppress(CheckpointError):
+                    events.delete(number)
+        if not answer.get("ok"):
+            refusal = error_from_json(answer["error"])
+            refusal.hint = with_job(refusal.hint, name)
+            raise refusal
+        return answer
+
+    def _wait(self, number: int, timeout_s: float) -> Mapping[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            event = self._store.events.get(number)
+            if event is not None and event.result is not None:
+                return event.result
+            time.sleep(ANSWER_POLL_S)
+        is_taken = not self._store.events.withdraw(number)
+        raise PrerequisiteError(
+            f"The driver on host {self._record.host} does not reply.",
+            hint=f"See `cdc status {self._record.name}`."
+            + (" It has received the request, so do not repeat it at once." if is_taken else " Nothing was changed."),
+            host=self._record.host,
+        )
+
+
+def read_log(folder: JobDirectory, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last ``lines`` of the log of a job, or the lines after ``offset``, and the offset after them.
+
+    Raises: CdcError - there is no log file.
+    """
+    from cdc.logging_setup import last_lines
+
+    if not folder.log.is_file():
+        raise CdcError(
+            f"The job {folder.job} has no log file on its host.",
+            hint="It was started with --foreground: read the log of the terminal or service that started it.",
+        )
+    offset, size = body.get("offset"), folder.log.stat().st_size
+    if offset is None:
+        return {"lines": last_lines(folder.log, min(int(body.get("lines") or 0), 5000)), "offset": size}
+    with folder.log.open("rb") as file:
+        file.seek(int(offset) if int(offset) <= size else 0)  # a truncated log is read from its start
+        start = file.tell()
+        whole, newline, _ = file.read(LOG_BYTES_MOST).rpartition(b"\n")
+    text = whole.decode("utf-8", "replace")
+    return {"lines": text.split("\n") if newline else [], "offset": start + len(whole) + len(newline)}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

@@ -1,0 +1,74 @@
+"""The work between two cycles of the stream: snapshot steps first, then verification steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+from cdc.pipeline.commit_thread import CommitThread
+from cdc.pipeline.cycles import Cycles
+from cdc.pipeline.verify_steps import VerifySteps
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.snapshot.step import StepRunner
+from cdc.verify.session import VerifySession
+
+
+class BoundarySteps:
+    """Runs a step at a cycle boundary, where everything is committed. Calls: the Consumer's thread."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        settings: SnapshotSettings,
+        coordinator: SnapshotCoordinator,
+        cycles: Cycles,
+        session: VerifySession,
+        commits: CommitThread,
+        stopping: threading.Event,
+        now: Callable[[], float],
+    ) -> None:
+        self._cycles = cycles
+        self._coordinator = coordinator
+        self._snapshot = StepRunner(
+            context, settings, coordinator, commits.submit, stopping, on_poll=cycles.poll_end, now=now
+        )
+        self._verify = VerifySteps(
+            context, session, settings.step_s, commits.submit, stopping, on_poll=cycles.poll_end, now=now
+        )
+
+    def begin(self, whole: Collection[str]) -> None:
+        """Restore the saved progress. ``whole``: tables that need a full snapshot. Raises: SourceUnavailable."""
+        committed = self._cycles.committed
+        dropped = [schema.name for schema in committed.schemas if schema.is_dropped]
+        self._coordinator.begin(committed.snapshots, whole, dropped)
+        self._cycles.save_snapshots()  # the status shows the pending snapshots at once
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a step should run as soon as the open cycle is committed."""
+        if self._coordinator.is_due:
+            return self._snapshot.is_due
+        return self._verify.is_due(self._cycles.dispatcher.cycle.last)
+
+    def take(self) -> None:
+        """Run a step at the current position of the stream, and pass its loads to the commit thread."""
+        self._cycles.save_snapshots()  # if the step fails, its requests are saved already
+        if self._coordinator.is_due:
+            self._take_snapshot_step()
+        else:
+            self._verify.take(self._cycles)
+
+    def _take_snapshot_step(self) -> None:
+        cycles, dispatcher = self._cycles, self._cycles.dispatcher
+        first = dispatcher.cycle.first
+        step = self._snapshot.plan(first, dispatcher.sequence)
+        if step is None:
+            return
+        opened = dispatcher.open()
+        result = self._snapshot.read(step, first, cycles.committed.counts)
+        if result is None:
+            dispatcher.discard()
+            dispatcher.begin(first)
+            return
+        cycles.close_step(opened, result)

@@ -1,0 +1,178 @@
+"""What users want of each job (specification, desired state) and which host runs it, in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from cdc.errors import ConfigError
+from cdc.state.base import JobRecord
+from cdc.state.codec import from_json, to_json
+from cdc.state.database import Database, Row, Transaction
+from cdc.state.events import EventKind, add_event
+
+_COLUMNS = "name, fence, host, desired_state, spec, generation, holder, lease_until, record, summary, summary_at"
+
+
+class DesiredState(StrEnum):
+    """What a user wants of a job."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A job as the hosts see it. ``cdc serve`` manages the jobs that have a ``spec``."""
+
+    job: str
+    fence: int  # of the newest run or assignment
+    host: str | None  # the host to which the job is assigned
+    desired: DesiredState | None  # None: no user has asked for a state yet
+    spec: str | None  # YAML text of the job file, ``${...}`` unresolved; None: started from a file, without `cdc serve`
+    generation: int  # number of changes of ``spec`` and ``desired``
+    holder: str | None  # name of the host whose run has, or had, the lease
+    lease_left_s: float  # of the run; 0 or less: no run is alive
+    record: JobRecord
+    summary: Mapping[str, Any] = field(default_factory=dict)  # lag_s, rows_per_s and so on, from the run
+    summary_age_s: float | None = None  # None: no run has saved a summary
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a run has a lease that has not expired. Always False with a store in a file: it has no leases."""
+        return self.lease_left_s > 0
+
+
+class Deployments:
+    """The specifications and assignments of a store. Calls: any thread. Raises: CheckpointError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> tuple[Deployment, ...]:
+        """Return all jobs, ordered by name."""
+        rows = self._database.all(f"SELECT {_COLUMNS}, {self._database.words.now} FROM cdc_jobs ORDER BY name")
+        return tuple(_deployment(row) for row in rows)
+
+    def get(self, job: str) -> Deployment | None:
+        """Return one job, if it exists."""
+        sql = f"SELECT {_COLUMNS}, {self._database.words.now} FROM cdc_jobs WHERE name = :name"
+        rows = self._database.all(sql, name=job)
+        return _deployment(rows[0]) if rows else None
+
+    def declare(
+        self,
+        job: str,
+        *,
+        spec: str | None = None,
+        desired: DesiredState | None = None,
+        generation: int | None = None,
+        actor: str | None = None,
+        new: JobRecord | None = None,
+    ) -> int:
+        """Save a specification, a desired state or both, and return the new generation. Equal values change nothing.
+
+        ``generation``: only if it is the current one. ``new``: the record of a job that does not exist yet.
+        Raises: ConfigError - there is no such job, or another generation.
+        """
+
+        def work(transaction: Transaction) -> int:
+            sql = "SELECT generation, spec, desired_state FROM cdc_jobs WHERE name = :name"
+            rows = transaction.all(sql, name=job)
+            if not rows and new is not None:
+                insert_job(transaction, new)
+                rows = [(0, None, None)]
+            if not rows:
+                raise ConfigError(f"There is no job {job}.", hint="`cdc list` shows the jobs.", job=job)
+            found, old_spec, old_desired = rows[0]
+            wanted = (spec if spec is not None else old_spec, desired if desired is not None else old_desired)
+            if generation is not None and generation != found:
+                raise ConfigError(
+                    f"The job {job} was changed by another user.",
+                    hint="Read it again and repeat the change.",
+                    generation=found,
+                    expected=generation,
+                )
+            if wanted == (old_spec, old_desired):
+                return int(found)
+            values = {"name": job, "spec": wanted[0], "desired": wanted[1] and str(wanted[1]), "found": found}
+            done = transaction.run(
+                "UPDATE cdc_jobs SET spec = :spec, desired_state = :desired, generation = generation + 1"
+                " WHERE name = :name AND generation = :found",
+                **values,
+            )
+            if not done:
+                raise ConfigError(f"The job {job} was changed by another user.", hint="Repeat the change.", job=job)
+            detail = {
+                "generation": found + 1,
+                "desired_state": values["desired"],
+                "spec_changed": wanted[0] != old_spec,
+            }
+            what = f"desired state {values['desired']}" if wanted[1] != old_desired else "new specification"
+            add_event(transaction, self._database.words.now, job, EventKind.SPEC, what, actor, detail)
+            return int(found) + 1
+
+        return self._database.transact(work)
+
+    def assign(self, job: str, host: str | None, fence: int, *, actor: str | None = None) -> bool:
+        """Assign the job to ``host``, or to none, if ``fence`` is still its fence. Return whether it was.
+
+        The fence becomes ``fence + 1`` and the lease ends, so an older run saves nothing from here on. Only
+        ``host`` may start a run then.
+        """
+        now = self._database.words.now
+
+        def work(transaction: Transaction) -> bool:
+            rows = transaction.all("SELECT fence, host, record FROM cdc_jobs WHERE name = :name", name=job)
+            if not rows:
+                return False
+            if (rows[0][0], rows[0][1]) == (fence + 1, host):
+                return True  # a repeated transaction finds its own result
+            record = to_json(replace(from_json(JobRecord, rows[0][2]), fence=fence + 1))
+            done = transaction.run(
+                "UPDATE cdc_jobs SET host = :host, fence = fence + 1, token = '', lease_until = 0,"
+                " record = :record WHERE name = :name AND fence = :fence",
+                host=host,
+                record=record,
+                name=job,
+                fence=fence,
+            )
+            if done:
+                text = f"assigned to host {host}" if host else "assigned to no host"
+                detail = {"host": host, "fence": fence + 1, "before": rows[0][1]}
+                add_event(transaction, now, job, EventKind.ASSIGNED, text, actor, detail)
+            return bool(done)
+
+        return self._database.transact(work)
+
+
+def insert_job(transaction: Transaction, record: JobRecord) -> None:
+    """Create the row of a job."""
+    transaction.run(
+        "INSERT INTO cdc_jobs (name, fence, token, saves, highest_id, record, lease_until, generation)"
+        " VALUES (:name, :fence, '', 0, -1, :record, 0, 0)",
+        name=record.name,
+        fence=record.fence,
+        record=to_json(record),
+    )
+
+
+def _deployment(row: Row) -> Deployment:
+    name, fence, host, desired, spec, generation, holder, lease_until, record, summary, summary_at, now = row
+    return Deployment(
+        name,
+        fence,
+        host,
+        DesiredState(desired) if desired else None,
+        spec,
+        generation,
+        holder,
+        float(lease_until) - float(now),
+        from_json(JobRecord, record),
+        json.loads(summary or "{}"),
+        float(now) - float(summary_at) if summary_at is not None else None,
+    )

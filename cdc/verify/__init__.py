@@ -1,0 +1,1 @@
+"""Compare source and target of a running job, and repair what differs."""

@@ -1,0 +1,297 @@
+"""The verification of a run: which step is next, what a step found, and when a difference is confirmed.
+
+Steps run between two cycles of the stream, at a position up to which everything is committed. They compare chunks, then
+the keys that differed (``candidates``), then, with `--repair`, they load the keys that really differ again. Progress
+is saved when nothing about a part is open: after a crash, the part is compared again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cdc.model.batch import Batch
+from cdc.model.position import Position
+from cdc.model.schema import TableSchema
+from cdc.model.table_names import table_text
+from cdc.model.timing import utc_now
+from cdc.model.verify import MOST_DIFFERENCES, TableVerification, Verification, VerifyState
+from cdc.mysql.catalog import mapped_tables
+from cdc.mysql.query_stream import configure_session
+from cdc.mysql.server import Server
+from cdc.run_context import RunContext, SnapshotSettings
+from cdc.snapshot.visibility import is_visible
+from cdc.verify.candidates import MOST_ROUNDS, Candidates, candidates_of
+from cdc.verify.planner import CannotCompare, PlannedTable, VerifyPlanner, refuse_changed
+from cdc.verify.result import with_differences, with_parts, with_repairs, with_step
+from cdc.verify.steps import StepFactory, VerifyStep
+from channels.channel import Channel
+from channels.chunk_compare import KeyDifferences, PartOutcome
+from channels.row_compare import EXTRA
+
+_STEP_TABLES = 50
+
+_log = logging.getLogger(__name__)
+
+
+class VerifySession:
+    """Carries out one verification after the other. Calls: the Consumer's thread."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        settings: SnapshotSettings,
+        channel: Callable[[TableSchema], Channel | None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``channel``: see ``SnapshotCoordinator``."""
+        self.run: Verification | None = None  # the current one, with its progress
+        self._context, self._settings, self._now = context, settings, now
+        self._planner = VerifyPlanner(context, channel, context.verify.hidden)
+        self._steps = StepFactory(context, settings)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is not saved: the parts are compared again."""
+        self._pending: list[Candidates] = []
+        self._confirmed: list[tuple[str, KeyDifferences]] = []
+        self._changing: dict[str, int] = {}
+        self._tables: dict[str, TableVerification] = {}  # states after the parts that are not complete yet
+
+    # the current verification
+
+    def begin(self, saved: Verification | None) -> None:
+        """Begin or continue ``saved``: a request, or the verification of the last COMMITTED checkpoint."""
+        self.run = saved if saved is not None and saved.ended_at is None else None
+        self._forget()
+
+    def note_committed(self, saved: Verification | None) -> None:
+        """Drop the current verification if it has ended and the COMMITTED ``saved`` has its result."""
+        if self.run is not None and saved is not None and saved.number == self.run.number and saved.ended_at:
+            self.run = None
+
+    def restore(self, saved: Verification | None) -> None:
+        """Return to ``saved``: the loads of a repair were lost."""
+        if self.run is not None and (saved is None or saved.number == self.run.number):
+            self.run = saved or replace(self.run, began_at=None, tables={}, differences=())
+            self._forget()
+
+    def end(self, error: str | None = None) -> None:
+        """End the current verification. ``error``: why it ends early."""
+        if self.run is not None:
+            self.run = replace(self.run, ended_at=utc_now(), error=error)
+            _log.info(
+                "verification %d: %d rows compared, %d differ%s",
+                self.run.number, self.run.rows, self.run.differs, f"; it ended early: {error}" if error else "",
+            )  # fmt: skip
+        self._forget()
+
+    def note_changes(self, batch: Batch) -> None:
+        """Mark candidates that ``batch`` changes. Calls: for each Batch of the stream."""
+        for one in self._pending:
+            one.note_changes(batch)
+
+    @property
+    def open_keys(self) -> int:
+        """Return the number of keys that differ and are not confirmed."""
+        return sum(one.differences.count for one in self._pending)
+
+    def is_ready(self, position: Position, *, at_end: bool) -> bool:
+        """Return whether a step can run when everything up to ``position`` is committed."""
+        if self.run is None or self.run.ended_at is not None:
+            return False
+        if not self._pending:
+            return True
+        try:
+            return any(one.has_passed(position, self._now(), at_end=at_end) for one in self._pending)
+        except ValueError:
+            return True  # after a failover; ``plan`` compares the parts again
+
+    # plan a step
+
+    def plan(self, position: Position, sequence: int, checkpoint: int, *, at_end: bool) -> VerifyStep | None:
+        """Return the work of a step at ``position``; None if nothing can be done now, or the verification has ended.
+
+        Raises: SourceUnavailable, SinkUnavailable; SchemaMismatch - the stream has not reached the columns of a table.
+        """
+        with Server(self._settings.endpoint) as server:
+            if self.run is None or not is_visible(server, position):
+                return None
+            configure_session(server.connection)
+            if self.run.began_at is None and not self._begin_tables(server):
+                return None
+            if self._pending:
+                try:
+                    self._confirm(position, at_end=at_end)
+                except ValueError:  # after a failover positions cannot be compared
+                    self._forget()
+            if self._pending:
+                return self._recheck_step(server, position, sequence, at_end=at_end)
+            if self._confirmed and self.run.request.repair:
+                planned = self._planned_all(server, [name for name, _ in self._confirmed], sequence)
+                return self._steps.repair(planned, list(self._confirmed), checkpoint)
+            self._apply()
+            return self._compare_step(server, sequence)
+
+    def _begin_tables(self, server: Server) -> bool:
+        assert self.run is not None
+        request, routes = self.run.request, self._context.routes
+        names = request.tables or tuple(table_text(*name) for name in mapped_tables(server, routes.maps))
+        tables = {name: TableVerification() for name in names if name not in routes.left_out}
+        self.run = replace(self.run, began_at=utc_now(), tables=tables)
+        if not tables:
+            self.end("the job reads no table of this source")
+        return bool(tables)
+
+    def _confirm(self, position: Position, *, at_end: bool) -> None:
+        """Confirm differences of keys that the stream did not change since they were compared again."""
+        waiting: list[Candidates] = []
+        for one in self._pending:
+            if one.is_new or not one.has_passed(position, self._now(), at_end=at_end):
+                waiting.append(one)
+                continue
+            stayed, changed = one.split()
+            if stayed.count:
+                self._confirmed.append((one.table, stayed))
+            if changed.count and one.rounds >= MOST_ROUNDS:
+                self._changing[one.table] = self._changing.get(one.table, 0) + changed.count
+            elif changed.count:
+                waiting.append(Candidates(one.table, changed, one.source_key, one.rounds))
+        self._pending = waiting
+
+    def _recheck_step(self, server: Server, position: Position, sequence: int, *, at_end: bool) -> VerifyStep | None:
+        due = [one for one in self._pending if one.is_due(position, self._now(), at_end=at_end)]
+        planned = self._planned_all(server, [one.table for one in due], sequence)
+        if not planned:
+            return None
+        shown = MOST_DIFFERENCES - len(self._running().differences)
+        return self._steps.recheck(planned, [(one.table, one.differences) for one in due], shown)
+
+    def _compare_step(self, server: Server, sequence: int) -> VerifyStep | None:
+        planned: list[PlannedTable] = []
+        for name in [name for name, one in self._running().tables.items() if not one.is_done]:
+            if self._running().tables[name].state is VerifyState.SEARCHING and planned:
+                continue  # this step compares chunks; a later one searches
+            one = self._planned(server, name, sequence)
+            if one is None:
+                continue
+            if self._running().tables[name].state is VerifyState.WAITING:
+                self._set(name, self._planner.chunks(server, one, self._running()))
+            if self._running().tables[name].state is VerifyState.SEARCHING:
+                return self._steps.search(one, self._running().tables[name])
+            if planned and not (one.compare.read.mapping is planned[0].compare.read.mapping is None):
+                continue  # a table with expressions is compared in a step of its own
+            planned.append(one)
+            if one.compare.read.mapping is not None or len(planned) >= _STEP_TABLES:
+                break
+        if planned:
+            return self._steps.compare(planned, self._running().tables)
+        if all(one.is_done for one in self._running().tables.values()):
+            self.end()
+        return None
+
+    def _planned_all(self, server: Server, names: Sequence[str], sequence: int) -> list[PlannedTable]:
+        return [*filter(None, (self._planned(server, name, sequence) for name in dict.fromkeys(names)))]
+
+    def _planned(self, server: Server, name: str, sequence: int) -> PlannedTable | None:
+        """Return how a table is compared; None if it cannot be: it becomes SKIPPED."""
+        try:
+            return self._planner.table(server, name, self._running().request, sequence)
+        except CannotCompare as error:
+            self._pending = [one for one in self._pending if one.table != name]
+            self._confirmed = [one for one in self._confirmed if one[0] != name]
+            self._tables.pop(name, None)
+            self._set(name, replace(self._running().tables[name], state=VerifyState.SKIPPED, open=(), note=str(error)))
+            return None
+
+    def _set(self, name: str, table: TableVerification) -> None:
+        run = self._running()
+        self.run = replace(run, tables={**run.tables, name: table})
+
+    def _running(self) -> Verification:
+        if self.run is None:
+            raise RuntimeError("no verification is running")
+        return self.run
+
+    # complete a step
+
+    def complete(
+        self, step: VerifyStep, result: Sequence[PartOutcome] | Sequence[KeyDifferences] | pa.Table, position: Position,
+        seconds: float,
+    ) -> None:  # fmt: skip
+        """Record what a step found.
+
+        Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable.
+        """
+        with Server(self._settings.endpoint) as server:
+            refuse_changed(server, step.planned)
+            high = self._settings.position(server)
+        if step.compare is not None:
+            found = self._complete_compare(step, result)  # type: ignore[arg-type]
+        elif step.recheck is not None:
+            found = self._complete_recheck(step, result)  # type: ignore[arg-type]
+        else:
+            found = self._complete_search(step, result)
+        for candidates in found:
+            candidates.high, candidates.compared_at = high, self._now()
+        self._pending += found
+        self.run = with_step(self._running(), position, seconds)
+        if not self._pending and not (self._confirmed and self._running().request.repair):
+            self._apply()
+
+    def _complete_compare(self, step: VerifyStep, parts: Sequence[PartOutcome]) -> list[Candidates]:
+        found, run = [], self._running()
+        for number, planned in enumerate(step.planned):
+            mine = [part for part in parts if part.table == number]
+            searches = planned.compare.range_columns is None and run.request.sample is None
+            self._tables[planned.name] = with_parts(run.tables[planned.name], mine, searches=searches)
+            for part in mine:
+                differences = _without_kept(planned, part.differences)
+                if differences.count:
+                    found.append(candidates_of(planned, differences))
+        return found
+
+    def _complete_recheck(self, step: VerifyStep, results: Sequence[KeyDifferences]) -> list[Candidates]:
+        asked = step.recheck.keys if step.recheck is not None else ()
+        done = {id(one) for _, one in asked[: len(results)]}
+        rounds = {id(one.differences): one.rounds for one in self._pending}
+        self._pending = [one for one in self._pending if id(one.differences) not in done]
+        return [
+            candidates_of(step.planned[number], result, rounds[id(one)] + 1)
+            for (number, one), result in zip(asked, results, strict=False)
+            if result.count
+        ]
+
+    def _complete_search(self, step: VerifyStep, keys: pa.Table) -> list[Candidates]:
+        (planned,), progress = step.planned, step.progress
+        assert progress is not None
+        table = replace(self._running().tables[planned.name], compared_key=progress.last)
+        if progress.is_done:
+            table = replace(table, state=VerifyState.DONE, compared_key=None)
+        self._tables[planned.name] = table
+        differences = _without_kept(planned, KeyDifferences(None, keys, np.full(keys.num_rows, EXTRA, np.int8)))
+        return [candidates_of(planned, differences)] if differences.count else []
+
+    def complete_repair(self, position: Position, seconds: float) -> None:
+        """Record that the loads of a repair step are prepared. Calls: before its checkpoint is closed."""
+        confirmed = list(self._confirmed)
+        self._apply()
+        self.run = with_step(with_repairs(self._running(), confirmed), position, seconds)
+
+    def _apply(self) -> None:
+        """Add the parts about which nothing is open to the progress."""
+        if self._tables:
+            self.run = with_differences(self._running(), self._tables, self._confirmed, self._changing)
+        self._forget()
+
+
+def _without_kept(planned: PlannedTable, differences: KeyDifferences) -> KeyDifferences:
+    """Return ``differences`` without rows that the target keeps because a change of the table was ignored."""
+    if not planned.channel.mapping.column_map.kept_rows or not differences.count:
+        return differences
+    return differences.only(differences.kinds != EXTRA)

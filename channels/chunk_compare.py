@@ -1,0 +1,399 @@
+"""Compare chunks of source tables with their targets, and compare single keys again. Threads of the driver do it.
+
+A chunk is read in parts. Each part is compared with the rows of the target in the same key range. If source and target
+order keys differently, it is compared with the rows that have its keys, which does not find keys that only the target
+has.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.model.row_keys import KeyIndex
+from cdc.model.schema import DELETED, Column, Kind
+from cdc.model.snapshot import Bound, Chunk
+from cdc.model.verify import DifferenceKind, RowDifference, ValueDifference
+from cdc.mysql.connection import Endpoint
+from cdc.mysql.key_lookup import key_lookups
+from cdc.mysql.key_order import KeyOrder
+from channels.chunk_reader import ChunkReader, TableRead, stamped
+from channels.partition_read import PART_BYTES, PART_ROWS, SLOW_START_S, ReadBudget
+from channels.row_compare import RowComparison, compare_rows, unequal_columns
+from channels.sinks.row_ranges import KeyRange, RowReader
+from spark.frames import mapped_frame, typed_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_KEYS = 100_000  # that differ: a step with more of them ends, because they are in memory until they are confirmed
+_VALUE_CHARACTERS = 200  # of a value that is shown
+_HIDDEN = "***"
+_KINDS = (DifferenceKind.MISSING, DifferenceKind.EXTRA, DifferenceKind.DIFFERENT)  # by code of ``row_compare``
+# kinds whose values have the order of the index in Arrow and in the sinks too
+_ORDERED = (
+    Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT, Kind.YEAR, Kind.BIT, Kind.DECIMAL, Kind.DATE,
+    Kind.DATETIME, Kind.TIMESTAMP, Kind.BINARY, Kind.VARBINARY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableCompare:
+    """How one table is compared."""
+
+    read: TableRead
+    key: tuple[str, ...]  # of the target
+    key_columns: tuple[Column, ...]  # source columns that ``key`` copies
+    columns: tuple[str, ...]  # target columns to compare, the key included
+    hidden: frozenset[str]  # of ``columns``: their values are not shown
+    json_columns: frozenset[str]
+    range_columns: tuple[str, ...] | None  # target columns of ``read.order``; None: the target has another order
+    open_rows: Callable[[], RowReader] = field(repr=False)
+
+
+def range_columns(order: KeyOrder, copies: Mapping[str, Column]) -> tuple[str, ...] | None:
+    """Return the target columns of the index ``order``; None if they do not have its order.
+
+    ``copies``: target column -> source column.
+    """
+    targets = {column.name.casefold(): name for name, column in copies.items()}
+    found = [targets.get(one.column.name.casefold()) for one in order.columns]
+    ordered = all(one.column.kind in _ORDERED and not pa.types.is_string(one.column.arrow) for one in order.columns)
+    return tuple(name for name in found if name is not None) if found and None not in found and ordered else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifferences:
+    """Keys of one part whose rows differ."""
+
+    part: Chunk | None  # the part of the source; None: keys that only the target has
+    keys: pa.Table
+    kinds: np.ndarray[tuple[int], np.dtype[np.int8]]  # by key, see ``row_compare``
+    details: tuple[RowDifference, ...] = ()  # of the first keys, in order
+
+    @property
+    def count(self) -> int:
+        """Return the number of keys."""
+        return int(self.keys.num_rows)
+
+    def only(self, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> KeyDifferences:
+        """Return the keys for which ``mask`` is true."""
+        details = tuple(one for one, stays in zip(self.details, mask, strict=False) if stays)
+        return KeyDifferences(self.part, self.keys.filter(pa.array(mask)), self.kinds[mask], details)
+
+
+@dataclass(frozen=True, slots=True)
+class PartOutcome:
+    """The comparison of one part of a chunk."""
+
+    table: int
+    chunk: int  # its number
+    above: Bound | None  # everything up to this key is compared
+    ended: bool  # the whole chunk is
+    rows: int
+    differences: KeyDifferences
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """The chunks to compare in one step. See ``ReadRequest``."""
+
+    endpoint: Endpoint
+    tables: tuple[TableCompare, ...]
+    chunks: tuple[tuple[int, Chunk], ...]  # number of the table, and a chunk of it
+    readers: int  # parallel connections
+    budget: ReadBudget
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """See ``ReadRequest``."""
+        return tuple(table.read.name.channel for table in self.tables)
+
+    @property
+    def work(self) -> str:
+        """See ``ReadRequest``."""
+        return "verification step"
+
+    @property
+    def usual_s(self) -> float:
+        """See ``ReadRequest``."""
+        return self.budget.seconds + SLOW_START_S
+
+    def run(self, spark_session: SparkSession, core_count: int) -> tuple[PartOutcome, ...]:
+        """See ``ReadRequest``. Return the outcome of each part, those of a chunk in order."""
+        readers = max(1, min(self.readers, core_count, len(self.chunks)))
+        work, lock, found = iter(self.chunks), threading.Lock(), list[PartOutcome]()
+        step = _Step(self, self.budget.share(readers), spark_session)
+
+        def compare() -> None:
+            opened: dict[int, RowReader] = {}
+            while not step.is_over():
+                with lock:
+                    number, chunk = next(work, (-1, None))
+                if chunk is None:
+                    return
+                table = self.tables[number]
+                rows = opened.get(number) or opened.setdefault(number, table.open_rows())
+                for outcome in step.parts(number, table, chunk, rows):
+                    with lock:
+                        found.append(outcome)
+
+        _run_all([compare] * readers, self.cancelled)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RecheckTable:
+    """A table whose keys are compared again."""
+
+    name: str  # source table
+    compare: TableCompare
+    orphans: Callable[[pa.Table], pa.Table] = field(repr=False)  # returns the keys that the source does not have
+
+
+@dataclass(frozen=True, slots=True)
+class RecheckRequest:
+    """Keys to compare again. See ``ReadRequest``."""
+
+    endpoint: Endpoint
+    tables: tuple[RecheckTable, ...]
+    keys: tuple[tuple[int, KeyDifferences], ...]  # number of the table, and keys of it
+    shown: int  # most differences to return with values
+    seconds: float
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """See ``ReadRequest``."""
+        return tuple(table.compare.read.name.channel for table in self.tables)
+
+    @property
+    def work(self) -> str:
+        """See ``ReadRequest``."""
+        return "verification step"
+
+    @property
+    def usual_s(self) -> float:
+        """See ``ReadRequest``."""
+        return self.seconds + SLOW_START_S
+
+    def run(self, spark_session: SparkSession, core_count: int) -> tuple[KeyDifferences, ...]:
+        """See ``ReadRequest``. Return what still differs, of as many of ``keys`` as the time allows."""
+        began, found, opened = time.monotonic(), list[KeyDifferences](), dict[int, RowReader]()
+        for number, one in self.keys:
+            if found and (time.monotonic() - began >= self.seconds or self.cancelled.is_set()):
+                break
+            table, name = self.tables[number].compare, self.tables[number].name
+            rows = opened.get(number) or opened.setdefault(number, table.open_rows())
+            keys = one.keys if one.part is not None else self.tables[number].orphans(one.keys)
+            batches = source_rows(self.endpoint, table, one) if one.part is not None else []
+            source = _only_keys(_mapped(table, batches, spark_session), table.key, keys)
+            target = rows.of_keys(keys)
+            differs = _compare(table, source, target, rows)
+            details = _details(name, table, differs, source, target, rows, self.shown)
+            found.append(KeyDifferences(one.part, differs.keys, differs.kinds, details))
+        return tuple(found)
+
+
+def source_rows(endpoint: Endpoint, table: TableCompare, differences: KeyDifferences) -> list[pa.RecordBatch]:
+    """Return the rows of the source that have one of the keys, and perhaps others, as ``ChunkReader`` returns them.
+
+    Raises: SourceUnavailable, SchemaMismatch, DecodeError.
+    """
+    read = table.read
+    lookups = key_lookups(read.order, table.key_columns, differences.keys, read.columns)
+    if lookups is not None:
+        return [stamped(batch, read) for lookup in lookups for batch in lookup.read(endpoint)]
+    part = differences.part or Chunk(0, None, None)
+    index, found = KeyIndex(differences.keys.columns), []
+    names = list(table.key) if read.copies is not None else [column.name for column in table.key_columns]
+    for batch in ChunkReader(endpoint, read, part).batches(lambda: False):
+        if batch.rows is not None:
+            hits = np.flatnonzero(index.find([batch.rows.column(name) for name in names]) >= 0)
+            if len(hits):
+                found.append(batch.rows.take(pa.array(hits)))
+    return found
+
+
+class _Step:
+    """One step: its limits, and the comparison of parts. Calls: any thread."""
+
+    def __init__(self, request: CompareRequest, share: ReadBudget, spark_session: SparkSession) -> None:
+        self._request = request
+        self._share = share  # of each thread
+        self._spark = spark_session
+        self._began = time.monotonic()
+        self._keys = 0  # that differ
+
+    def is_over(self) -> bool:
+        return (
+            self._request.cancelled.is_set()
+            or time.monotonic() - self._began >= self._share.seconds
+            or self._keys >= MOST_KEYS
+        )
+
+    def parts(self, number: int, table: TableCompare, chunk: Chunk, rows: RowReader) -> Iterator[PartOutcome]:
+        """Compare a chunk, part by part, until it or the step ends."""
+        above, upto, held, size = chunk.above, chunk.above, list[pa.RecordBatch](), 0
+        began, read_rows, read_bytes = time.monotonic(), 0, 0
+        for batch in ChunkReader(self._request.endpoint, table.read, chunk).batches(self.is_over):
+            if batch.rows is not None:
+                held.append(batch.rows)
+                size += batch.rows.nbytes
+                read_rows, read_bytes = read_rows + batch.rows.num_rows, read_bytes + batch.byte_count
+            upto = chunk.upto if batch.is_last else batch.position
+            is_full = size >= PART_BYTES or sum(one.num_rows for one in held) >= PART_ROWS
+            if batch.is_last or is_full or self.is_over():
+                if not batch.is_last and not held:
+                    return
+                part = Chunk(chunk.number, above, upto)
+                yield self._part(number, table, part, held, rows, ended=batch.is_last)
+                above, held, size = upto, [], 0
+                self._throttle(began, read_rows, read_bytes)
+        if held:  # the reader ended early, after its last batch
+            yield self._part(number, table, Chunk(chunk.number, above, upto), held, rows, ended=False)
+
+    def _part(
+        self,
+        number: int,
+        table: TableCompare,
+        part: Chunk,
+        held: Sequence[pa.RecordBatch],
+        rows: RowReader,
+        *,
+        ended: bool,
+    ) -> PartOutcome:
+        source = _mapped(table, held, self._spark)
+        if table.range_columns is not None:
+            target = rows.between(_key_range(table, part))
+        else:
+            target = rows.of_keys(source.select(list(table.key)))
+        found = _compare(table, source, target, rows)
+        self._keys += found.keys.num_rows
+        differences = KeyDifferences(part, found.keys, found.kinds)
+        return PartOutcome(number, part.number, part.upto, ended, sum(one.num_rows for one in held), differences)
+
+    def _throttle(self, began: float, rows: int, size: int) -> None:
+        share = self._share
+        requested = max(
+            rows / share.rows_per_s if share.rows_per_s else 0.0, size / share.bytes_per_s if share.bytes_per_s else 0.0
+        )
+        ahead_s = min(requested - (time.monotonic() - began), self._began + share.seconds - time.monotonic())
+        if ahead_s > 0:
+            self._request.cancelled.wait(ahead_s)
+
+
+def _run_all(work: Sequence[Callable[[], None]], cancelled: threading.Event) -> None:
+    """Run ``work`` in parallel. After an error, cancel the rest and raise the error."""
+    if len(work) == 1:
+        work[0]()
+        return
+    with ThreadPoolExecutor(len(work), "verify") as threads:
+        futures = [threads.submit(one) for one in work]
+        for future in futures:
+            future.add_done_callback(lambda done: cancelled.set() if done.exception() is not None else None)
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        raise error
+
+
+def _mapped(table: TableCompare, batches: Sequence[pa.RecordBatch], spark_session: SparkSession) -> pa.Table:
+    """Return the rows that the target must have, with the columns to compare."""
+    columns, mapping = list(table.columns), table.read.mapping
+    if mapping is None:
+        types = {name: column.arrow for column in table.read.columns for name in _targets(table.read, column.name)}
+        empty = pa.schema([pa.field(name, types[name]) for name in columns])
+        return pa.Table.from_batches([batch.select(columns) for batch in batches], empty)
+    target = pa.schema([mapping.target.field(name) for name in columns])
+    if not batches:
+        return target.empty_table()
+    frame = typed_frame(spark_session, batches)
+    rows = mapped_frame(frame, mapping.expressions, mapping.target, mapping.kept, mapping.row_filter).toArrow()
+    return rows.filter(pc.invert(rows.column(DELETED))).select(columns).cast(target)
+
+
+def _targets(read: TableRead, source: str) -> list[str]:
+    copies = read.copies or {}
+    return [target for target, name in copies.items() if name == source]
+
+
+def _compare(table: TableCompare, source: pa.Table, target: pa.Table, rows: RowReader) -> RowComparison:
+    return compare_rows(source, target, table.key, json_columns=table.json_columns, rounds_floats=rows.rounds_floats)
+
+
+def _only_keys(rows: pa.Table, key: Sequence[str], keys: pa.Table) -> pa.Table:
+    if not rows.num_rows or not keys.num_rows:
+        return rows.slice(0, 0)
+    found = KeyIndex(keys.columns).find([rows.column(name).cast(keys.schema.field(name).type) for name in key])
+    return rows.filter(pa.array(found >= 0))
+
+
+def _key_range(table: TableCompare, part: Chunk) -> KeyRange:
+    columns = table.read.order.columns
+    assert table.range_columns is not None
+
+    def values(bound: Bound | None) -> tuple[pa.Scalar, ...] | None:
+        if bound is None:
+            return None
+        return tuple(_scalar(text, one.column) for text, one in zip(bound, columns, strict=True))
+
+    return KeyRange(table.range_columns, values(part.above), values(part.upto))
+
+
+def _scalar(text: str, column: Column) -> pa.Scalar:
+    kind = column.arrow
+    if pa.types.is_binary(kind):
+        return pa.scalar(bytes.fromhex(text), kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array([text]).cast(pa.timestamp(kind.unit)).cast(kind)[0]
+    return pa.array([text]).cast(kind)[0]
+
+
+def _details(
+    name: str,
+    table: TableCompare,
+    found: RowComparison,
+    source: pa.Table,
+    target: pa.Table,
+    rows: RowReader,
+    shown: int,
+) -> tuple[RowDifference, ...]:
+    details = []
+    for number in range(min(shown, found.keys.num_rows)):
+        kind = _KINDS[found.kinds[number]]
+        key = {column: _shown(table, column, found.keys.column(column)[number]) or "" for column in table.key}
+        values: tuple[ValueDifference, ...] = ()
+        if kind is DifferenceKind.DIFFERENT:
+            one = source.slice(int(found.source_rows[number]), 1)
+            other = target.slice(int(found.target_rows[number]), 1)
+            values = tuple(
+                ValueDifference(column, *(_shown(table, column, side.column(column)[0]) for side in (one, other)))
+                for column in unequal_columns(
+                    one, other, json_columns=table.json_columns, rounds_floats=rows.rounds_floats
+                )
+            )
+        details.append(RowDifference(name, kind, key, values))
+    return tuple(details)
+
+
+def _shown(table: TableCompare, column: str, value: pa.Scalar) -> str | None:
+    """Return a value as a short text; None for NULL."""
+    if not value.is_valid:
+        return None
+    if column in table.hidden:
+        return _HIDDEN
+    try:
+        found = value.as_py()
+    except (ValueError, OverflowError):
+        found = value.cast(pa.string()).as_py()  # the year 0
+    text = found.hex() if isinstance(found, bytes) else str(found)
+    return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}..."
