@@ -26,8 +26,8 @@ channels:
   - {{source: {database}.words, target: ods.words}}
   - {{source: {database}.moments, target: ods.moments}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
-commit: {{interval: 200ms}}
-snapshot: {{step: 2s}}
+commit: {{interval: 500ms}}
+snapshot: {{step: 1s}}
 verify: {{hide: [mail]}}
 status: {{port: {status}}}
 """

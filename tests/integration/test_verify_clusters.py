@@ -21,8 +21,8 @@ name: shop
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
 sink: {{type: {kind}, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}"}}
 channels: [{{source: "{database}.*", target: ods.*}}]
-commit: {{interval: 200ms}}
-snapshot: {{step: 2s}}
+commit: {{interval: 500ms}}
+snapshot: {{step: 1s}}
 status: {{port: {status}}}
 """
 
