@@ -3,7 +3,10 @@
 The lock ends with the process, so a crash needs no cleanup. On a file system whose locks apply to one machine only, the
 name in the file decides: it is the name of the newest run, and an older run reads it before it commits.
 
-Source: flock(2).
+A run of the same incarnation with a greater fence does not wait for the lock: the older run has lost the job, and may
+be frozen with the lock for as long as its machine is. The newer run replaces the file; the older one finds its name.
+
+Source: flock(2), rename(2).
 """
 
 from __future__ import annotations
@@ -55,19 +58,21 @@ class FolderOwnership:
             if self._held.get(mark.job) is not None:
                 self._check_name(mark.job, path)
             mine = self._mine(mark.job, path)
-            file = mine or self._locked(path, mark.job)
+            file = mine or self._locked(path, mark)
             try:
                 # Under the lock: after the comparison of the state with the sink, another process may have adopted the
                 # sink and ended. Before the name is written: a newer run without a lock must not find this one's name.
                 refuse_newer_run(self._newest(mark.job), mark)
             except BaseException:
                 if file is not mine:
-                    file.close()
+                    _discard(file, path)
                 raise
             file.seek(0)
             file.truncate()
             file.write(json.dumps(name))
             file.flush()
+            if not _is_at(file, path):
+                Path(file.name).replace(path)
         except OSError as error:
             raise unavailable(error, path) from error
         old = self._held.get(mark.job)
@@ -133,7 +138,8 @@ class FolderOwnership:
         held = self._held.get(job)
         return held[0] if held is not None and _is_at(held[0], path) else None
 
-    def _locked(self, path: Path, job: str) -> IO[str]:
+    def _locked(self, path: Path, mark: SinkCheckpoint) -> IO[str]:
+        """Return the locked file; a new one beside ``path`` if an older run of the incarnation has the lock."""
         path.parent.mkdir(exist_ok=True)  # do not create the root of the sink, which may have been moved away
         while True:
             file = path.open("a+", encoding="utf-8")
@@ -143,7 +149,11 @@ class FolderOwnership:
                 file.seek(0)
                 text = file.read()
                 file.close()
-                raise _foreign(job, json.loads(text) if text else {}) from None
+                found = json.loads(text) if text else {}
+                if found.get("incarnation") == mark.incarnation and found["fence"] < mark.fence:
+                    logger.warning("an older run of job %s has the lock of %s; its name is replaced", mark.job, path)
+                    return _locked_copy(path)
+                raise _foreign(mark.job, found) from None
             except OSError as error:
                 # the name in the file is still checked before each commit
                 logger.info("the file system of %s does not support locks: %s", path.parent, error)
@@ -151,6 +161,20 @@ class FolderOwnership:
             if _is_at(file, path):
                 return file
             file.close()
+
+
+def _locked_copy(path: Path) -> IO[str]:
+    """Return a new locked file that can replace ``path``."""
+    file = path.with_name(f".{path.name}.{os.getpid()}").open("w+", encoding="utf-8")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def _discard(file: IO[str], path: Path) -> None:
+    """Close a file that was not used. Delete it if it is a copy that has not replaced ``path``."""
+    if Path(file.name) != path:
+        Path(file.name).unlink(missing_ok=True)
+    file.close()
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -84,3 +84,30 @@ def test_acquire_older_run_than_newest_commit_raises(tmp_path: Path) -> None:
     older.acquire(OLDER)  # the refused run holds no lock
     older.check(OLDER)
     older.release()
+
+
+def test_acquire_greater_fence_of_the_incarnation_needs_no_lock(tmp_path: Path) -> None:
+    older, newer, path = FolderOwnership(tmp_path, no_commits), FolderOwnership(tmp_path, no_commits), tmp_path
+    older.acquire(mark("0badcafe", 1))
+    newer.acquire(mark("0badcafe", 2))  # the older process is frozen, and holds its lock
+    newer.check(mark("0badcafe", 2))
+    for call in (older.check, older.acquire):
+        with pytest.raises(SinkOwnershipError) as caught:
+            call(mark("0badcafe", 1))
+        assert caught.value.context["fence"] == 2
+    newer.check(mark("0badcafe", 2))
+    with pytest.raises(SinkOwnershipError):
+        FolderOwnership(tmp_path, no_commits).acquire(mark("deadbeef", 3))  # another incarnation waits for the lock
+    older.release()
+    newer.release()
+    assert [file.name for file in path.iterdir()] == ["claim-shop.json"]
+
+
+def test_acquire_greater_fence_with_newer_commit_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    older = FolderOwnership(tmp_path, no_commits)
+    older.acquire(mark("0badcafe", 1))
+    with pytest.raises(SinkOwnershipError):
+        FolderOwnership(tmp_path, lambda _: mark("0badcafe", 9)).acquire(mark("0badcafe", 2))
+    older.check(mark("0badcafe", 1))
+    older.release()
+    assert [file.name for file in tmp_path.iterdir()] == ["claim-shop.json"]
