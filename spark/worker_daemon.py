@@ -1,7 +1,8 @@
 """The process from which Spark's Python workers are forked: PySpark's daemon, imported from PySpark's folder.
 
 Spark puts a zip of PySpark's sources first in the path of its workers. Python compiles modules from a zip at each
-import, so a worker needs 1.6 CPU seconds to start. From a folder it needs 0.3.
+import, so a worker needs 1.6 CPU seconds to start. From a folder it needs 0.3. If the daemon has imported the modules,
+it needs 0.05.
 
 The daemon ends with its JVM, at the end of its standard input. Its workers end with it, also workers that hang.
 
@@ -11,9 +12,12 @@ Run as ``python -m spark.worker_daemon`` (``spark.python.daemon.module``).
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 
 _PR_SET_PDEATHSIG = 1
 
@@ -23,15 +27,45 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _without_broken_pipe(worker: Callable[..., int]) -> Callable[..., int]:
+    """Let a worker exit without a traceback in the log when its JVM has ended."""
+
+    def run(*arguments: object) -> int:
+        try:
+            return worker(*arguments)
+        except BrokenPipeError:
+            os._exit(1)
+
+    return run
+
+
+class _NoPandas(MetaPathFinder):
+    """Hides Pandas, which no worker uses. If it is installed, PyArrow imports it for the first array of a worker."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("Pandas is hidden from this process.", name=name)
+
+
 if __name__ == "__main__":
     sys.path.sort(key=lambda entry: entry.endswith(".zip"))  # stable sort: zips last, for modules that are only there
 
     if sys.platform == "linux":
         os.register_at_fork(after_in_child=_die_with_parent)
 
-    from pyspark.daemon import manager
+    # a process must have no other threads when it forks: here those of NumPy, and of a memory allocator of PyArrow
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    sys.meta_path.insert(0, _NoPandas())
+    gc.disable()
+    import pyspark.worker  # noqa: F401 - imported once, and not by each worker
+    from pyspark import daemon
 
+    import spark.shared_loads  # noqa: F401
     from cdc.permissions import restrict_umask
 
+    gc.freeze()
+    gc.enable()
     restrict_umask()
-    manager()
+    daemon.worker = _without_broken_pipe(daemon.worker)
+    daemon.manager()

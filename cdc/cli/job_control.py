@@ -207,7 +207,7 @@ def restart(context: click.Context, name: str) -> None:
     """Restart the process of a job, with the current job file and program. Its state is kept."""
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
-    from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, is_here, open_store
+    from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, is_here, job_file_of, open_store
 
     with open_store() as store:
         record = get_job(store, name)
@@ -219,7 +219,7 @@ def restart(context: click.Context, name: str) -> None:
                 f"The job {name} is paused: {record.reason or 'by its user'}",
                 hint=f"Run `cdc resume {name}`, which reads the job file again.",
             )
-        job_file = Path(record.job_file)
+        job_file = job_file_of(store, record)
         # before the process ends, so that it continues if the file is not valid
         check_identity(record, load_config(job_file))
         if has_supervisor(store, record):

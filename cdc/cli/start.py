@@ -5,6 +5,7 @@ Each function imports the modules that take long to import, so that other comman
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -105,6 +106,8 @@ def run_driver(
         from cdc.mysql.values.kernels import refuse_untrusted_caches
 
         refuse_untrusted_caches()
+        gc.freeze()
+        gc.enable()  # see ``started_early``
         pid = int(supervisor) if supervisor else None
         return run_job(job_file, adopt=adopt, resume=resume, supervisor_pid=pid, sessions=sessions)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ A JVM needs seconds to start. Imports and checks of a driver need more than one,
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -46,6 +47,7 @@ def started_early(config: Config, record: JobRecord | None, *, resumes: bool) ->
         yield None  # the job reports it when it begins
         return
     sessions = sessions_of(config)
+    gc.disable()  # until all modules are imported: it would search them again and again
     sessions.warm_up()
     try:
         # before the session needs them: two threads must not import modules of one package that import each other
@@ -54,4 +56,5 @@ def started_early(config: Config, record: JobRecord | None, *, resumes: bool) ->
 
         yield sessions
     finally:
+        gc.enable()
         sessions.close()

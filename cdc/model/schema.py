@@ -113,6 +113,7 @@ class TableSchema:
     charset: str = ""  # the default of new text columns, MySQL's name; "" if it is not known
     copy: ShadowCopy | None = None  # of a shadow table, which no channel reads
     is_dropped: bool = False  # the table does not exist any more; these were its columns
+    is_renamed: bool = False  # a mapped table, under a name that no channel reads
 
     @property
     def name(self) -> str:

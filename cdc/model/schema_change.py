@@ -91,7 +91,8 @@ class SchemaChange:
     first: Position  # before the statement
     last: Position  # after it: reading can continue there
     tables: tuple[TableChange, ...]
-    forgets: tuple[str, ...] = ()  # shadow tables that have another name after it
+    forgets: tuple[str, ...] = ()  # recorded tables without a channel that have another name after it
+    renamed: tuple[TableSchema, ...] = ()  # mapped tables, under their new names, which no channel reads
 
 
 class ChangeAction(StrEnum):

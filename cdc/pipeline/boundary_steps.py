@@ -33,7 +33,9 @@ class BoundarySteps:
         self._snapshot = StepRunner(
             context, settings, coordinator, commits.submit, stopping, on_poll=cycles.poll_end, now=now
         )
-        self._verify = VerifySteps(context, session, commits.submit, stopping, on_poll=cycles.poll_end, now=now)
+        self._verify = VerifySteps(
+            context, session, settings.step_s, commits.submit, stopping, on_poll=cycles.poll_end, now=now
+        )
 
     def begin(self, whole: Collection[str]) -> None:
         """Restore the saved progress. ``whole``: tables that need a full snapshot. Raises: SourceUnavailable."""

@@ -82,7 +82,8 @@ def _applied(context: RunContext, stop: DdlStop) -> SchemaChange | None:
 def _schemas_after(schemas: tuple[TableSchema, ...], change: SchemaChange) -> tuple[TableSchema, ...]:
     found = {schema.name: schema for schema in schemas}
     found |= {table.after.name: table.after for table in change.tables if table.after.columns or table.after.is_dropped}
-    return tuple(schema for name, schema in found.items() if name not in change.forgets)
+    kept = tuple(schema for name, schema in found.items() if name not in change.forgets)
+    return (*kept, *change.renamed)
 
 
 def _existing(committed: Checkpoint, change: SchemaChange) -> dict[str, TableSnapshot]:

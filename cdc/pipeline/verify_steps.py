@@ -37,15 +37,17 @@ class VerifySteps:
         self,
         context: RunContext,
         session: VerifySession,
+        step_s: float,
         submit: Callable[[Callable[[], Any]], Future[Any]],
         stopping: threading.Event,
         *,
         on_poll: Callable[[], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """See ``StepRunner``. Between two steps, the stream is read for the duration of the first one."""
+        """See ``StepRunner``. Between two steps, the stream is read as long as a step took, at least ``step_s`` / 4."""
         self._context, self._session, self._submit = context, session, submit
         self._stopping, self._on_poll, self._now = stopping, on_poll, now
+        self._pause_s = step_s / 4
         self._backoff = Backoff(1.0, 60.0)
         self._failures = 0
         self._next_at = 0.0  # earliest time of the next step, unless the stream is at its end
@@ -103,7 +105,7 @@ class VerifySteps:
             if cycles.dispatcher.cycle.checkpoint is not None:
                 cycles.dispatcher.discard()
                 cycles.dispatcher.begin(first)
-        self._next_at = self._now() + (self._now() - began)
+        self._next_at = self._now() + max(self._now() - began, self._pause_s)
         if not cycles.is_committing:  # the checkpoint of a repair has its progress, and nothing is saved before it
             cycles.save_snapshots()
 

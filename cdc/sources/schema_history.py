@@ -93,6 +93,22 @@ class SchemaHistory:
         """Return the names of all shadow tables whose statements are known."""
         return tuple(name for name in self._versions if self.shadow(name) is not None)
 
+    def renamed(self, name: Name) -> TableSchema | None:
+        """Return a mapped table that has this name, which no channel reads, if no statement has changed it since."""
+        version = self._newest(name)
+        return version if version is not None and version.is_renamed else None
+
+    def end_renamed(self, sql: str, position: Position) -> None:
+        """End the record of each renamed table that a statement may change: its name is in the text.
+
+        A text that may change a database as a whole counts for all tables of that database.
+        """
+        text = sql.casefold()
+        is_whole = "database" in text or "schema" in text
+        for database, table in [name for name in self._versions if self.renamed(name) is not None]:
+            if table.casefold() in text or (is_whole and database.casefold() in text):
+                self.end((database, table), position)
+
     def add_shadow(self, name: Name, schema: TableSchema, since: Position) -> None:
         """Add a version of a shadow table, which did not exist before ``since``."""
         self._versions[name] = (*self._versions.get(name, ()), replace(schema, since=since))
@@ -181,8 +197,8 @@ class SchemaHistory:
 
 
 def _is_away(schema: TableSchema) -> bool:
-    """Return whether this is not a table that a channel reads now: it was dropped, or is a shadow table."""
-    return schema.is_dropped or schema.copy is not None
+    """Return whether this is not a table that a channel reads now: it was dropped or renamed, or is a shadow table."""
+    return schema.is_dropped or schema.is_renamed or schema.copy is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,6 @@ def assigned_elsewhere(job: str, host: str) -> LeaseLost:
     """Return the error of a start on another host than the one to which `cdc serve` has assigned the job."""
     return LeaseLost(
         f"The job {job} is assigned to host {host}.",
-        hint=f"`cdc move {job} HOST` moves it.",
+        hint=f"Start it on host {host}.",
         host=host,
     )

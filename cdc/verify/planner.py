@@ -104,6 +104,9 @@ class VerifyPlanner:
         columns = tuple(column.name for column in target.columns)
         if request.columns:
             requested = {name.casefold() for name in request.columns}
+            missing = requested - {name.casefold() for name in columns}
+            if missing:
+                raise CannotCompare(f"the target has no column {', '.join(sorted(missing))}")
             columns = tuple(name for name in columns if name.casefold() in requested or name in target.key)
         sources = {column.name: column.source_type.lower() for column in target.columns}
         read = table_read(context, channel, schema, order, None, sequence, 0)

@@ -277,3 +277,14 @@ def test_the_null_mode_reads_bodies_and_keeps_nothing() -> None:
         answer = load(doris, (piece for _ in range(64)))
         assert (answer["NumberLoadedRows"], answer["LoadBytes"]) == (128, 64 << 20)
         assert basic("a", "b") == "Basic YTpi"
+
+
+def test_publish_while_its_table_is_dropped_leaves_the_rows_out(doris: DorisEmulator) -> None:
+    """As the FE does. A transaction that the stand-in left open refused every later statement."""
+    table = doris.storage.tables["ods", "t"]
+    checked = doris.storage.check(table, pa.table({"id": ["1"], "name": ["one"]}), strict=True)
+    doris.execute("DROP TABLE ods.t")
+    doris.storage.apply(table, [checked.rows])
+    doris.execute(CREATE)
+    assert load(doris, "2,two,0,1\n", label="l2")["Status"] == "Success"
+    assert doris.rows("SELECT `id` FROM ods.t") == [(2,)]

@@ -271,9 +271,12 @@ class Storage:
         """Make rows visible as one version: the larger sequence wins, of equal ones the later row.
 
         Rows are of the table's columns when they were checked. The real servers know columns by number: a name may have
-        changed since, and a column that was added has its default.
+        changed since, and a column that was added has its default. Rows of a table that was dropped in the meantime are
+        left out of their transaction, as both servers do when they publish it.
         """
         with self._lock:
+            if all(other.stored != table.stored for other in self.tables.values()):
+                return
             table.version += 1
             for rows in loads:
                 self._apply(table, rows)
@@ -304,16 +307,20 @@ class Storage:
         keys = ", ".join(map(quoted, table.key))
         same = " AND ".join(f"old.{quoted(name)} IS NOT DISTINCT FROM new.{quoted(name)}" for name in table.key)
         self._duck.execute("BEGIN")
-        self._duck.execute(
-            f"CREATE TEMP TABLE new_rows AS SELECT * FROM rows "
-            f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {place('')} DESC, {ORDER} DESC) = 1"
-        )
-        self._duck.execute(
-            f"DELETE FROM new_rows AS new USING {table.base} AS old WHERE {same} AND {place('new.')} < {place('old.')}"
-        )
-        self._duck.execute(f"DELETE FROM {table.base} AS old USING new_rows AS new WHERE {same}")
-        self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM new_rows")
-        self._duck.execute("DROP TABLE new_rows; COMMIT")
+        try:
+            self._duck.execute(
+                f"CREATE TEMP TABLE new_rows AS SELECT * FROM rows "
+                f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {place('')} DESC, {ORDER} DESC) = 1"
+            )
+            self._duck.execute(
+                f"DELETE FROM new_rows AS new USING {table.base} AS old WHERE {same} AND {place('new.')} < {place('old.')}"
+            )
+            self._duck.execute(f"DELETE FROM {table.base} AS old USING new_rows AS new WHERE {same}")
+            self._duck.execute(f"INSERT INTO {table.base} BY NAME SELECT {columns} FROM new_rows")
+            self._duck.execute("DROP TABLE new_rows; COMMIT")
+        except duckdb.Error:
+            self._duck.execute("ROLLBACK")  # else every later statement is refused
+            raise
 
 
 def quoted(name: str) -> str:

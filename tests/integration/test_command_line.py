@@ -389,6 +389,7 @@ def test_logs_command_prints_the_end_and_follows(cli: Cli) -> None:
         ("stop", "nope"),
         ("logs", "nope"),
         ("snapshot", "nope", "a.b"),
+        ("verify", "nope"),
     ],
 )
 def test_commands_with_unknown_job_name_fail(cli: Cli, words: tuple[str, ...]) -> None:

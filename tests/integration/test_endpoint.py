@@ -28,9 +28,11 @@ from cdc.api.models import (
     StopJob,
 )
 from cdc.api.server import CONNECTIONS_MOST, StatusEndpoint
+from cdc.api.verify_models import StartVerify, VerifyOutcome, VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.errors import ConfigError, DdlStop, PrerequisiteError, error_to_json
 from cdc.logging_setup import LineFormatter
 from cdc.model.snapshot import SnapshotState
+from cdc.model.verify import VerifyState
 from cdc.state.base import CheckpointState, CloseReason, JobState
 
 TOKEN = "t0ken-of-the-job"
@@ -182,6 +184,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
             "rows": 1200000,
         },
         "schema_changes": {"applied": 0, "last": None, "current": None, "counts": []},
+        "verify": {"current": None, "last": None},
         "channels": [
             {
                 "source": "shop.orders",
@@ -231,6 +234,38 @@ def test_endpoint_snapshot_request_has_table_and_condition(url: str, controls: C
     assert ask(url, "POST", "/snapshot", b'{"table": "crm.people"}', **with_token())[0] == 409
     for bad in (b"{}", b'{"table": 1}', b'{"table": "shop.orders", "rows": 1}', b"[1]"):
         assert ask(url, "POST", "/snapshot", bad, **with_token())[0] == 400
+
+
+def test_endpoint_verify_request_has_tables_and_options(url: str, controls: Controls) -> None:
+    body = json.dumps({"tables": ["shop.orders"], "sample": 0.01, "repair": True, "token": "a"}).encode()
+    assert ask(url, "POST", "/verify", body)[0] == 401
+    assert ask(url, "POST", "/verify", body, **with_token())[0] == 202
+    assert ask(url, "POST", "/verify", **with_token())[0] == 202
+    assert controls.requests == [StartVerify(("shop.orders",), 0.01, (), True, "a"), StartVerify()]
+    for bad in (b'{"tables": "shop.orders"}', b'{"sample": "1%"}', b'{"rows": 1}', b"[1]"):
+        assert ask(url, "POST", "/verify", bad, **with_token())[0] == 400
+
+
+def test_endpoint_metrics_of_the_last_verification(url: str, controls: Controls) -> None:
+    text = str(ask(url, "GET", "/metrics")[1])
+    assert 'cdc_verify_running{job_name="shop"} 0.0' in text and "cdc_verify_equal" not in text
+    table = VerifyTableStatus("shop.orders", VerifyState.DONE, rows=90, missing=1, extra=2, different=3)
+    last = VerifyStatus(
+        7, VerifyOutcome.DIFFERENT, "", ended_at="2026-01-01T00:00:00Z", seconds=1.5, missing=1, tables=(table,)
+    )
+    controls.now = replace(STATUS, verify=VerifySummary(replace(last, state=VerifyOutcome.RUNNING), last))
+    lines = str(ask(url, "GET", "/metrics")[1]).splitlines()
+    for line in (
+        'cdc_verify_running{job_name="shop"} 1.0',
+        'cdc_verify_equal{job_name="shop"} 0.0',
+        'cdc_verify_failed{job_name="shop"} 0.0',
+        'cdc_verify_seconds{job_name="shop"} 1.5',
+        'cdc_verify_ended_seconds{job_name="shop"} 1.7672256e+09',
+        'cdc_verify_rows{job_name="shop",result="compared",source="shop.orders"} 90.0',
+        'cdc_verify_rows{job_name="shop",result="extra",source="shop.orders"} 2.0',
+    ):
+        assert line in lines, line
+    assert JobStatus.from_json(ask(url, "GET", "/status")[1]) == controls.now
 
 
 def test_endpoint_metrics_are_prometheus_text(url: str, controls: Controls) -> None:

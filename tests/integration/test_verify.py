@@ -16,7 +16,7 @@ from cdc.demo.process import JobProcess
 from tests.support.receiving import endpoint
 from tests.support.verifying import caught_up, command, counts, verified, writing
 
-ROWS = 8000
+ROWS = 4000
 JOB = """\
 name: shop
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
@@ -26,8 +26,8 @@ channels:
   - {{source: {database}.words, target: ods.words}}
   - {{source: {database}.moments, target: ods.moments}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
-commit: {{interval: 200ms}}
-snapshot: {{step: 2s}}
+commit: {{interval: 500ms}}
+snapshot: {{step: 1s}}
 verify: {{hide: [mail]}}
 status: {{port: {status}}}
 """
@@ -67,16 +67,16 @@ STATEMENTS = (
 def _inject(lake: Path) -> None:
     """Make one fault of each kind in the tables."""
     orders, words, moments, people = (DeltaTable(lake / name) for name in ("orders", "words", "moments", "people"))
-    orders.delete("id = 7000")
-    orders.update(updates={"note": "'changed'", "doc": "'{\"n\": 7}'"}, predicate="id = 7001")
-    row = orders.to_pyarrow_table(filters=[("id", "=", 7002)])
+    orders.delete("id = 3500")
+    orders.update(updates={"note": "'changed'", "doc": "'{\"n\": 7}'"}, predicate="id = 3501")
+    row = orders.to_pyarrow_table(filters=[("id", "=", 3502)])
     write_deltalake(lake / "orders", row.set_column(0, row.schema.field(0), pa.array([10**9])), mode="append")
-    words.delete("n = 7000")
-    words.update(updates={"n": "-5"}, predicate="n = 7001")
-    word = words.to_pyarrow_table(filters=[("n", "=", 7002)])
+    words.delete("n = 3500")
+    words.update(updates={"n": "-5"}, predicate="n = 3501")
+    word = words.to_pyarrow_table(filters=[("n", "=", 3502)])
     write_deltalake(lake / "words", word.set_column(0, word.schema.field(0), pa.array(["only here"])), mode="append")
-    moments.delete("at = '2024-01-01T01:56:40'")
-    people.update(updates={"mail": "'wrong'"}, predicate="id = 7001")
+    moments.delete("at = '2024-01-01T00:58:20'")
+    people.update(updates={"mail": "'wrong'"}, predicate="id = 3501")
 
 
 @pytest.fixture
@@ -111,26 +111,29 @@ def test_verify_finds_and_repairs_faults_under_writes(
     caught_up(mysql, job)
     _inject(lake)
     with writing(mysql, database, *STATEMENTS):
-        found = verified(home)
+        found = verified(home, "--repair")
         assert found["code"] == 1
         assert [counts(found, f"{database}.{name}") for name in ("orders", "words", "moments", "people")] == [
             (1, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 1),
         ], found  # fmt: skip
-        changed = next(one for one in found["differences"] if one["key"] == {"id": "7001"} and "orders" in one["table"])
+        changed = next(one for one in found["differences"] if one["key"] == {"id": "3501"} and "orders" in one["table"])
         assert {(one["column"], one["source"], one["target"]) for one in changed["values"]} == {
-            ("note", "order 7001", "changed"), ("doc", '{"n": 7001}', '{"n": 7}'),
+            ("note", "order 3501", "changed"), ("doc", '{"n": 3501}', '{"n": 7}'),
         }  # fmt: skip
         hidden = next(one for one in found["differences"] if "people" in one["table"])
         assert hidden["values"] == [{"column": "mail", "source": "***", "target": "***"}]
 
-        some = verified(home, f"{database}.orders", "--columns", "total")
-        assert counts(some, f"{database}.orders") == (1, 1, 0), "the other columns are not compared"
-
-        repaired = verified(home, "--repair")
-        assert sum(one["repaired"] for one in repaired["tables"].values()) == 8, repaired
+        assert sum(one["repaired"] for one in found["tables"].values()) == 8, found
         after = verified(home)
         assert after["code"] == 0, after
     caught_up(mysql, job)
+    DeltaTable(lake / "orders").update(updates={"note": "'changed'"}, predicate="id = 3501")
+    some = verified(home, f"{database}.orders", "--columns", "total")
+    assert some["equal"] and list(some["tables"]) == [f"{database}.orders"], "the other columns are not compared"
+    wrong = verified(home, f"{database}.orders", "--columns", "nothing")
+    assert not wrong["equal"] and "no column nothing" in wrong["tables"][f"{database}.orders"]["note"]
+    assert verified(home, f"{database}.orders", "--repair")["tables"][f"{database}.orders"]["repaired"] == 1
+    assert verified(home, f"{database}.orders", "--sample", "50%")["equal"]
     shown = command(home, "verify", "shop", "--history")
     assert shown.returncode == 0 and "rows differ" in shown.stdout and "are equal" in shown.stdout
     refused = command(home, "verify", "shop", "nothing.here")

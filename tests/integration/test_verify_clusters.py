@@ -15,14 +15,14 @@ from tests.integration.test_snapshot_clusters import cluster
 from tests.support.receiving import endpoint
 from tests.support.verifying import caught_up, counts, verified, writing
 
-ROWS = 3000
+ROWS = 1000
 JOB = """\
 name: shop
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
 sink: {{type: {kind}, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}"}}
 channels: [{{source: "{database}.*", target: ods.*}}]
-commit: {{interval: 200ms}}
-snapshot: {{step: 2s}}
+commit: {{interval: 500ms}}
+snapshot: {{step: 1s}}
 status: {{port: {status}}}
 """
 
@@ -61,12 +61,11 @@ def test_verify_cluster_finds_and_repairs_faults_under_writes(
         caught_up(mysql, job)
         _inject(target)
         with writing(mysql, database, statement):
-            found = verified(home)
+            found = verified(home, "--repair")
             assert counts(found, f"{database}.orders") == (1, 1, 1), found
             assert counts(found, f"{database}.words") == (1, 1, 1), found
             assert sum(sum(counts(found, table)) for table in found["tables"]) == 6
-            repaired = verified(home, "--repair")
-            assert sum(one["repaired"] for one in repaired["tables"].values()) == 6
+            assert sum(one["repaired"] for one in found["tables"].values()) == 6
             after = verified(home)
             assert after["code"] == 0, after
         caught_up(mysql, job)
@@ -91,10 +90,10 @@ def _inject(target: Any) -> None:
     for table, key in (("orders", "id"), ("words", "n")):
         stored = target.storage.find("ods", table)
         other = "id = 1000000" if table == "orders" else "word = 'only here'"
-        target.storage.query(f"CREATE TEMP TABLE copy AS SELECT * FROM {stored.base} WHERE {key} = 2001")
+        target.storage.query(f"CREATE TEMP TABLE copy AS SELECT * FROM {stored.base} WHERE {key} = 501")
         target.storage.query(f"UPDATE copy SET {other}")
         target.storage.query(f"INSERT INTO {stored.base} SELECT * FROM copy")
         target.storage.query("DROP TABLE copy")
-        target.storage.query(f"DELETE FROM {stored.base} WHERE {key} = 2002")
+        target.storage.query(f"DELETE FROM {stored.base} WHERE {key} = 502")
         column, value = ("note", "'changed'") if table == "orders" else ("n", "-7")
-        target.storage.query(f"UPDATE {stored.base} SET {column} = {value} WHERE {key} = 2003")
+        target.storage.query(f"UPDATE {stored.base} SET {column} = {value} WHERE {key} = 503")

@@ -368,7 +368,7 @@ def test_state_rolled_back_by_backup_under_live_job_ends_it(shop: Shop) -> None:
         copy.backup(live)
     shop.write()
     assert shop.job.wait(60) == 1
-    assert "The state file was replaced by an older copy while the job ran" in shop.job.log.read_text()
+    assert "The state store was replaced by an older copy while the job ran" in shop.job.log.read_text()
     shop.job.start()
     assert shop.job.wait(120) == 1
     assert "ahead of the state" in shop.job.log.read_text()

@@ -66,6 +66,21 @@ def test_workers_import_pyspark_from_folder_not_from_zip(
     assert [row.path for row in rows] == [pyspark.__file__, py4j.__file__, "True"]  # the zips follow
 
 
+def test_workers_are_forked_from_process_with_one_thread_and_without_pandas(sessions: SessionHolder) -> None:
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        for _ in batches:
+            threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
+            known = {name: [name in sys.modules] for name in ("pandas", "spark.shared_loads")}
+            yield pa.RecordBatch.from_pydict({"threads": [threads], **known})
+
+    types = "threads long, pandas boolean, `spark.shared_loads` boolean"
+    for _ in range(2):  # the second time PyArrow has created an array
+        (row,) = sessions.get().range(1).mapInArrow(seen, types).collect()
+        assert tuple(row) == (1, False, True)
+
+
 class ConnectSession:
     """A session of Spark Connect, which its server closes when it is idle."""
 

@@ -15,19 +15,19 @@ from typing import Any
 from cdc.demo.local_servers import LocalServer
 from cdc.demo.process import JobProcess, is_caught_up
 
-HOT_KEYS = 40
+HOT_KEYS = 10
 
 
 @contextmanager
 def writing(server: LocalServer, database: str, *statements: str) -> Iterator[None]:
-    """Run ``statements`` again and again, 200 transactions per second at most, with few values of ``key``."""
+    """Run ``statements`` again and again, 50 transactions per second at most, with few values of ``key``."""
     ended, failures = threading.Event(), list[Exception]()
 
     def write() -> None:
         try:
             with server.connect(database) as connection, connection.cursor() as cursor:
                 number = 0
-                while not ended.wait(0.005):
+                while not ended.wait(0.02):
                     number += 1
                     for statement in statements:
                         cursor.execute(statement.format(key=100 + number % HOT_KEYS, number=number))

@@ -7,7 +7,7 @@ they must be certain by themselves; then the rows confirm them, because the deco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
@@ -77,12 +77,13 @@ class ChangeReader:
             return (TableChange(created, created, rows=ChangeKind.CREATE_TABLE),)
 
     def _named(self, database: str, table: str) -> TableSchema | None:
-        """Return a mapped table that the job has loaded; None for others.
+        """Return a mapped table that the job has loaded, or one that was renamed to this name; None for others.
 
         It has no columns if only a snapshot has loaded it and the server no longer has it.
         """
         if not self._history.maps(database, table):
-            return None
+            found = self._history.renamed((database, table))
+            return None if found is None else replace(found, is_renamed=False)
         is_loaded = bool(self._history.known(database, table))
         return self._history.current((database, table)) or (TableSchema(database, table, (), ()) if is_loaded else None)
 
@@ -114,8 +115,23 @@ class ChangeReader:
             *changes_by_name(others, self._before, lambda *one: self._after(statement, *one)),
             *(one for one in found if one.rows not in TABLE_KINDS and self._is_mapped(one)),
         ]
-        names = tuple(sorted(table_text(*name) for name in forgets if self._history.shadow(name) is not None))
-        return SchemaChange(statement.sql, statement.before, statement.after, tuple(changes), names)
+        recorded = [name for name in forgets if self._history.shadow(name) or self._history.renamed(name)]
+        names = tuple(sorted(table_text(*name) for name in recorded))
+        renamed = tuple(self._renamed(contents))
+        return SchemaChange(statement.sql, statement.before, statement.after, tuple(changes), names, renamed)
+
+    def _renamed(self, contents: Mapping[Name, Content]) -> Iterator[TableSchema]:
+        """Yield the tables that have a name after the statement that no channel reads, if their columns are known.
+
+        With them a later RENAME TABLE back can be followed, also if the table was changed again after it.
+        """
+        for name, content in contents.items():
+            schema = content.schema
+            is_plain = not {*'`"\\'} & {*name[0], *name[1]}  # its text in a statement is the name itself
+            if schema is None or not schema.columns or content.origin is None or self._history.maps(*name):
+                continue
+            if is_plain:
+                yield replace(schema, database=name[0], table=name[1], since=None, copy=None, is_renamed=True)
 
     def _before(self, database: str, table: str) -> TableSchema | None:
         """Return the columns of a table, or those that it had when it was dropped: its target still has them."""

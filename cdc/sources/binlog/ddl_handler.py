@@ -65,6 +65,7 @@ class DdlHandler:
             handler(statement, effect)
         if effect.kind is not EffectKind.WRITES:
             self._shadows.note(statement)
+            self._history.end_renamed(statement.sql, statement.after)
 
     # --- changes of tables ---
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -178,7 +179,7 @@ class _Run:
         ended = _of(process)
         may_finish = self._cell.fault_point not in _WRITES_FOLLOW or is_same
         assert ended.error == "LeaseLost" or (may_finish and not ended.error), f"the live process ended with {ended}"
-        assert not ended.error or "state file was" in ended.text, ended
+        assert not ended.error or re.search("state (file|store) was", ended.text), ended
         again = self._ended(is_exact=False)
         if again.error:
             assert again.error == "SinkOwnershipError" and "--adopt" in again.text, f"it ended with {again}"

@@ -271,6 +271,8 @@ class BinlogDecoder:
         # A Position without the creation time of its file would be valid in any file of that name.
         if not self._stream.moved or self._stream.created is None or self._stream.state[fr.PHASE] != fr.IDLE:
             return None
+        if self._stream.state[fr.FILE_AT] < self._stream.state[fr.SKIP_UNTIL]:
+            return None  # the events before the start are dropped, and their position would be before the start
         self._stream.moved = False
         first = self._stream.safe_position()
         self._stream.position = self._stream.position_at(int(self._stream.state[fr.FILE_AT]))

@@ -270,6 +270,23 @@ def test_begin_file_after_an_incomplete_event_raises():
         outcome.decoder.begin_file("binlog.000002")
 
 
+@pytest.mark.parametrize("piece", [1, 7, 100, 1000])
+def test_begin_file_at_an_offset_never_reports_a_position_before_it(piece):
+    """The position of an event that is dropped was reported, and saved, if a read ended behind it."""
+    data, offset = file_of(TRANSACTION, TRANSACTION, TRANSACTION), len(file_of(TRANSACTION, TRANSACTION))
+    start = BinlogPosition("binlog.000001", offset)
+    outcome = run(b"", start=start)
+    outcome.decoder.begin_file("binlog.000001", offset)
+    for at in range(0, len(data), piece):
+        part = data[at : at + piece]
+        outcome.decoder.free_space()[: len(part)] = part
+        outcome.decoder.feed(len(part))
+        while (batch := outcome.decoder.next()) is not None:
+            outcome.batches.append(batch)
+    assert len(outcome.rows()) == 1 and outcome.decoder.position.offset == len(data)
+    assert [batch.last.offset for batch in outcome.batches if batch.last.offset < offset] == []
+
+
 def test_crc32_equals_zlib():
     data = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8)
     for size in [*range(200), 1000, 4097]:
