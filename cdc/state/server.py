@@ -141,7 +141,7 @@ class ServerDatabase:
         ((number,),) = self.all(_EXISTING[self._url.kind], name="cdc_meta")
         if not number:
             self._create()
-        rows = self.all("SELECT format FROM cdc_meta")
+        rows = self._format_rows()
         if not rows:
             raise CheckpointError(
                 "The state store is being created, or its creation was interrupted.",
@@ -164,12 +164,13 @@ class ServerDatabase:
             ((number,),) = self.all(_EXISTING[self._url.kind], name="cdc_meta")
             if not number:
                 raise  # otherwise another process creates them at this moment
-            self._await_creation()
 
-    def _await_creation(self) -> None:
+    def _format_rows(self) -> list[Row]:
+        """Return the row of ``cdc_meta``. Wait for it while another process creates the tables."""
         deadline = time.monotonic() + READ_S
-        while time.monotonic() < deadline and not self.all("SELECT format FROM cdc_meta"):
+        while not (rows := self.all("SELECT format FROM cdc_meta")) and time.monotonic() < deadline:
             time.sleep(0.1)
+        return rows
 
 
 class _ServerTransaction:
@@ -218,10 +219,14 @@ def _engine(url: StoreUrl, lease_s: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_session(connection: Any, _: object) -> None:
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-        connection.commit()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            connection.commit()
+        except BaseException:
+            connection.close()  # the pool does not know it yet
+            raise
 
     return engine
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from cdc.state.store_url import PASSWORD, STORE
 
 START_S = 120.0
 USER, WORD = "cdc_store", "store-secret"
+_LOGINS = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
 class PostgresServer:
@@ -38,6 +40,7 @@ class PostgresServer:
             shutil.chown(self._data.parent, "postgres")
         options = ["-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--no-locale"]
         subprocess.run(self._command("initdb", *options), check=True, capture_output=True)
+        (self._data / "pg_hba.conf").write_text(_LOGINS)
         self.launch()
         self.execute(f"CREATE USER {USER} PASSWORD '{WORD}'")
         return self
@@ -71,7 +74,7 @@ class PostgresServer:
         """Shut down. A repeated call does nothing."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # ends open connections; SIGTERM would wait for them
             process.wait(60)
 
     def execute(self, *statements: str) -> None:
