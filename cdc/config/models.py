@@ -46,6 +46,7 @@ MERGE_BYTES = 1 << 30  # a quarter of a 4 GiB machine; driver, JVM and workers n
 STEP_S = 5.0  # the stream lags by two or three times this while tables are loaded
 READERS = 4  # most servers can spare so many connections; the number of Spark cores is a second limit
 STATUS_PORT = 8470
+JOB_MEMORY_BYTES = 1 << 30  # measured at rest: 0.6 to 0.8 GiB with a Spark of its own, 1.1 GiB under load
 NAME_MOST = 40  # the shortest label limit of all sinks leaves so many characters for the job name
 
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
@@ -262,6 +263,15 @@ class StatusAddress(Model):
         return self
 
 
+class Resources(Model):
+    """What the job needs of the host that runs it."""
+
+    memory: Bytes = Field(
+        default=JOB_MEMORY_BYTES,
+        description="Memory of driver, JVM and workers. A host runs so many jobs as its memory allows.",
+    )
+
+
 class Config(Model):
     """One job file."""
 
@@ -294,13 +304,15 @@ class Config(Model):
     )
     spark: Spark = Field(default=Spark(), description="The Spark that runs the Tasks.")
     status: StatusAddress = Field(default=StatusAddress(), description="The status endpoint.")
+    resources: Resources = Field(default=Resources(), description="What the job needs of its host (`cdc serve`).")
+    host_selector: dict[str, Text] = Field(
+        default={}, description="Labels that the host of the job must have (`cdc serve`): `{zone: eu}`."
+    )
 
     @field_validator("name")
     @classmethod
     def _usable_name(cls, value: str) -> str:
-        if not _NAME.fullmatch(value):
-            raise ValueError(f"must consist of 1 to {NAME_MOST} characters a-z, 0-9, - and _, and not start with -")
-        return value
+        return job_name(value)
 
     @model_validator(mode="after")
     def _keys_of_channels(self) -> Config:
@@ -317,6 +329,13 @@ class Config(Model):
             named += self.source.properties.items()
         settings = (value for name, value in named if SECRET_SETTING.search(name))
         return tuple({*_secrets(self), *settings} - {"", *_usernames(self)}) + tuple(_basic_tokens(self.sink))
+
+
+def job_name(value: object) -> str:
+    """Return the name of a job. Raises: ValueError - it is not a valid one."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"must consist of 1 to {NAME_MOST} characters a-z, 0-9, - and _, and not start with -")
+    return value
 
 
 def load_config(path: Path) -> Config:
