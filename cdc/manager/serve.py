@@ -17,10 +17,10 @@ import psutil
 from cdc.config.fields import is_loopback
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
-from cdc.manager.application import build_application
 from cdc.manager.host_loop import HostLoop
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
+from cdc.manager.rest import Tokens, build_app
 from cdc.manager.server import ManagerServer
 from cdc.paths import state_folder
 from cdc.state.hosts import Host
@@ -88,9 +88,8 @@ def run_host(
                 store.host.name, secrets.token_hex(8), config.host.address, _memory(config), dict(config.host.labels)
             )
             ready: list[HostLoop] = []
-            server = ManagerServer(
-                build_application(store, config, lambda: bool(ready) and ready[0].is_ready), config.listen
-            )
+            app = build_app(store, _tokens(config), ready=lambda: bool(ready) and ready[0].is_ready)
+            server = ManagerServer(app, config.listen)
             url = server.start()
             host = Host(host.name, host.run_id, host.address or url, host.memory, host.labels)
             loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s)
@@ -108,6 +107,11 @@ def run_host(
             for part in (server, store):
                 if part is not None:
                     part.close()
+
+
+def _tokens(config: ServeConfig) -> Tokens:
+    admin, viewer = (one and one.get_secret_value() for one in (config.tokens.admin, config.tokens.viewer))
+    return Tokens(admin or None, viewer or None)
 
 
 def _memory(config: ServeConfig) -> int:

@@ -33,7 +33,7 @@ class ManagerServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                lifespan="off",
+                lifespan="on",
                 http=LimitedConnection,
                 ws="none",
                 loop="asyncio",

@@ -16,6 +16,7 @@ from cdc.config.fields import Bytes
 from cdc.config.loader import Location, Node, parse_job, shown
 from cdc.config.models import JOB_MEMORY_BYTES, job_name
 from cdc.errors import ConfigError
+from cdc.logging_setup import SECRET_SETTING
 
 _PATH_KEYS = frozenset({"path", "ca", "public_key", "socket", "file"})  # the keys of ``PathText`` in the job file
 
@@ -33,7 +34,7 @@ class JobSpec:
 def read_spec(text: str, origin: str = "the job file") -> JobSpec:
     """Return the specification in the text of a job file. Its other keys are checked on the host that runs the job.
 
-    ``origin``: for messages. Raises: ConfigError - no valid YAML, no valid name, or a relative path.
+    ``origin``: for messages. Raises: ConfigError - no valid YAML, no valid name, a relative path, or a secret.
     """
     root, issues = parse_job(text.encode(), Path("/job.yaml"))
     if root is None:
@@ -43,6 +44,11 @@ def read_spec(text: str, origin: str = "the job file") -> JobSpec:
         raise ConfigError(
             "\n".join([*problems, "A relative path means another folder on each host."]),
             hint="Write absolute paths, which all hosts have.",
+        )
+    if secrets := [f"{origin}: {shown(path)} is written out" for path in _secrets(root)]:
+        raise ConfigError(
+            "\n".join([*secrets, "The state store must not contain secrets."]),
+            hint="Write ${NAME} or ${file:/path}, which is read on the host that runs the job.",
         )
     named, resources = root.get("name"), root.get("resources")
     memory = resources.get("memory") if resources is not None else None
@@ -60,6 +66,19 @@ def read_spec(text: str, origin: str = "the job file") -> JobSpec:
             f"{origin} has no valid name, resources.memory or host_selector: {what}.",
             hint="Run `cdc check` on the file.",
         ) from None
+
+
+def _secrets(node: Node, path: Location = ()) -> Iterator[Location]:
+    if path == ("channels",):
+        return  # a column may have the name `token`
+    if isinstance(node.value, dict):
+        for key, below in node.value.items():
+            if SECRET_SETTING.search(key) and not below.substituted and isinstance(below.value, str) and below.value:
+                yield (*path, key)
+            yield from _secrets(below, (*path, key))
+    elif isinstance(node.value, list):
+        for index, below in enumerate(node.value):
+            yield from _secrets(below, (*path, index))
 
 
 def _relative_paths(node: Node, path: Location = ()) -> Iterator[tuple[Location, str]]:

@@ -105,7 +105,7 @@ class FakeJob:
 
 def main() -> int:
     file = Path(sys.argv[2])
-    name = sys.argv[sys.argv.index("--name") + 1]
+    name = sys.argv[sys.argv.index("--name") + 1] if "--name" in sys.argv else load_config(file).name
     set_up_logs(name)
     folder = JobDirectory(state_folder(), name)
     store = open_store()

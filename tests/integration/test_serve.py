@@ -12,7 +12,7 @@ from tests.support.store_servers import create_database
 
 JOB = """\
 name: {name}
-source: {{type: binlog, host: 127.0.0.1, username: cdc, password: secret-word, start: latest}}
+source: {{type: binlog, host: 127.0.0.1, username: cdc, password: '${{SHOP_PASSWORD}}', start: latest}}
 sink: {{type: delta, path: /tmp/cdc-no-such-folder}}
 channels: [{{source: shop.orders, target: ods.orders}}]
 status: {{port: 0}}

@@ -49,7 +49,7 @@ class HostProcess:
         self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{port: 0}}\nlease: 2s\n{keys}")
         self.environment = {
             **os.environ, **store, "CDC_HOME": str(self.home), "CDC_HOST": name, "CDC_LEASE": "2", "COLUMNS": "160",
-            "NO_COLOR": "1", "PYTHONPATH": str(ROOT),
+            "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "SHOP_PASSWORD": "secret-word",
         }  # fmt: skip
         self._command = [sys.executable, "-m", module]
         self._options = options

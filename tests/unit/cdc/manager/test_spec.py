@@ -21,6 +21,7 @@ def test_read_spec_returns_what_placement_needs_without_the_secrets():
         ("source: {type: binlog}\n", "no valid name"),
         ("name: ../x\n", "no valid name"),
         (JOB + "resources: {memory: lots}\n", "must be a size"),
+        (JOB.replace("'${NOT_SET}'", "word"), "source.password is written out"),
         (JOB.replace("/data", "./data"), "sink.path is the relative path './data'"),
         (JOB.replace("type: binlog", "type: binlog, tls: {ca: ca.pem}"), "source.tls.ca"),
     ],
