@@ -127,6 +127,11 @@ class JobRunner:
         consumer = self._consumer
         return (consumer.progress() if consumer else None) or self._last
 
+    def lag_s(self) -> float | None:
+        """Return the lag in seconds; None while the job does not run."""
+        progress = self.progress()
+        return progress.lag_s if progress is not None and self.is_running else None
+
     def position(self) -> Position | None:
         """Return the position up to which everything is committed; None before the first run."""
         progress = self.progress()
