@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cdc.api.models import Controls, JobStatus
@@ -28,6 +28,7 @@ class JobCollector(Collector):
         status = self._controls.status()
         yield from _job_metrics(status)
         yield from _channel_metrics(status)
+        yield from _store_metrics(status)
         yield from _verify_metrics(status)
 
 
@@ -41,6 +42,12 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         ("cdc_window_bytes", "Bytes of rows in memory that no Task has started to load.", status.window_bytes),
         ("cdc_window_limit_bytes", "Limit of cdc_window_bytes: memory.window.", status.window_limit_bytes),
     ]
+    if status.source_connected is not None:
+        text = "0 while the source does not answer and the job connects again."
+        gauges.append(("cdc_source_connected", text, float(status.source_connected)))
+    if status.last_committed_at is not None:
+        text = "Time at which the newest checkpoint was committed, since 1970."
+        gauges.append(("cdc_last_commit_timestamp_seconds", text, _unix(status.last_committed_at)))
     if (last := status.schema_changes.last) is not None:
         gauges.append(("cdc_schema_change_seconds", "Duration of the steps of the newest schema change.", last.seconds))
     checkpoint = status.checkpoint
@@ -89,6 +96,18 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         for part, value in checkpoint.seconds.items():
             seconds.add_metric((status.job, part), value)
         yield seconds
+
+
+def _store_metrics(status: JobStatus) -> Iterator[Metric]:
+    store = status.store
+    if store is None:
+        return
+    seconds = HistogramMetricFamily(
+        "cdc_store_seconds", "Duration of the writes to the state store.", labels=("job_name",)
+    )
+    buckets = [(limit, float(count)) for limit, count in store.within.items()]
+    seconds.add_metric((status.job,), [*buckets, ("+Inf", float(store.writes))], store.seconds)
+    yield seconds
 
 
 def _verify_metrics(status: JobStatus) -> Iterator[Metric]:

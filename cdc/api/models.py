@@ -19,6 +19,7 @@ from cdc.model.schema_change import ChangePlan
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.identity import SinkIdentity, SourceIdentity
+from cdc.state.write_times import WriteTimes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -247,13 +248,16 @@ class JobStatus:
     sink: SinkStatus
     position: Mapping[str, Any] | None = None  # of the newest COMMITTED checkpoint
     lag_seconds: float | None = None  # null: unknown, because no driver runs
+    source_connected: bool | None = None  # false: the source does not answer; null: the job does not run
     partitions: tuple[PartitionStatus, ...] = ()  # of the topics of a Kafka source, while a driver runs
     bad_messages: int | None = None  # of a Kafka source: kept as files, see source.bad_rows; null: the job does not run
     split_transactions: int = 0
     window_bytes: int = 0  # rows that are read ahead or delivered, and not yet in a started Task
     window_limit_bytes: int = 0  # memory.window; 0: no driver runs
     resumes: int = 0  # number of resumes that this driver has applied; PAUSED with a higher number is a new pause
+    last_committed_at: str | None = None  # when the newest COMMITTED checkpoint was committed; null: there is none
     checkpoint: CheckpointStatus | None = None
+    store: WriteTimes | None = None  # how long the writes to the state store take; null: no driver runs
     snapshot: SnapshotTotal = SnapshotTotal()  # the sums over ``channels``
     schema_changes: SchemaChangeStatus = SchemaChangeStatus()
     verify: VerifySummary = field(default_factory=VerifySummary)

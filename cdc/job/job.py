@@ -107,6 +107,7 @@ class Job:
             self._runner.left_out,
             resumes,
             self._runner.alter_progress,
+            self._store.write_times,
         )
         saved = self._saved
         return build_status(

@@ -27,6 +27,7 @@ from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.model.table_names import parsed_table, table_of
 from cdc.model.verify import Verification
 from cdc.state.base import Checkpoint, JobRecord, JobState
+from cdc.state.write_times import WriteTimes
 
 if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
     from cdc.errors import CdcError
@@ -44,6 +45,7 @@ class LiveStatus:
     left_out: Mapping[str, LeftOut] | None = None  # None: use the list of the checkpoint
     resumes: int = 0
     alter_progress: float | None = None  # of the step of a schema change
+    store: WriteTimes | None = None
 
 
 def build_status(
@@ -63,6 +65,7 @@ def build_status(
     if live.warning is not None:
         reason, hint = describe(live.warning, record.name)
         record = replace(record, reason=reason, hint=hint)
+    committed_at = checkpoint.committed_at if checkpoint else None
     position: Position | None
     if progress is not None:
         checkpoint, position = progress.checkpoint, progress.position
@@ -83,12 +86,15 @@ def build_status(
         position=shown_position(position) if position else None,
         lag_seconds=progress.lag_s if progress and live.is_running else None,
         partitions=_partitions(progress) if progress and live.is_running else (),
+        source_connected=progress.is_connected if progress and live.is_running else None,
         bad_messages=progress.bad_messages if progress and live.is_running else None,
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,
         resumes=live.resumes,
+        last_committed_at=committed_at,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
+        store=live.store,
         schema_changes=SchemaChangeStatus.of(changes, live.alter_progress),
         verify=VerifySummary.of(verifications, checkpoint.verify if checkpoint else None),
         channels=with_requests(_with_differences(channels, checkpoint), requests),

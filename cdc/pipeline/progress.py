@@ -39,6 +39,7 @@ class Progress:
     channels: tuple[ChannelProgress, ...]
     warning: CdcError | None = None  # a problem of the source; rows may still arrive
     partitions: tuple[PartitionLag, ...] = ()
+    is_connected: bool = True  # the source answers
     bad_messages: int = 0  # of a Kafka source: kept as files
     window_bytes: int = 0  # of rows in memory that no Task has started to load
 
@@ -77,6 +78,7 @@ def progress_of(
         ),
         warning=status.warning,
         partitions=status.partitions,
+        is_connected=status.is_connected,
         bad_messages=status.bad_messages,
         window_bytes=status.window_bytes,
     )

@@ -45,6 +45,7 @@ class ReceiverStatus:
     warning: CdcError | None = None  # a problem of the source for the user to see; the receiver handles it
     invalid_dates: Mapping[str, int] = field(default_factory=dict)  # by table: dates that became NULL since creation
     partitions: tuple[PartitionLag, ...] = ()  # of a source with partitions
+    is_connected: bool = True  # false: the source does not answer, and the receiver connects again
     bad_messages: int = 0  # messages that could not be decoded and are kept as files
 
 

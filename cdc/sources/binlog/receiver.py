@@ -197,6 +197,7 @@ class BinlogReceiver:
             is_window_full=reader.window.is_full(),
             window_bytes=reader.window.bytes_held(),
             warning=self._warning(),
+            is_connected=reader.away is None,
             invalid_dates=self._dates + reader.invalid_dates(),
         )
 
