@@ -32,7 +32,7 @@ class Alerts(Model):
     """Alerts that the job sends itself, for users without Prometheus."""
 
     webhook: Annotated[SecretStr, AfterValidator(_webhook)] = Field(
-        description="URL that gets each alert as JSON by POST. It is `http` or `https`, and secret: logs do not show it."
+        description="URL that gets each alert as JSON by POST, `http` or `https`. It is secret: no log shows it."
     )
     events: Annotated[tuple[AlertKind, ...], BeforeValidator(filled)] = Field(
         default=tuple(AlertKind), description="Which alerts are sent: `paused`, `lag`, `moved`. Default: all."

@@ -161,6 +161,7 @@ class JobRecord:
     reason: str | None = None
     hint: str | None = None
     resume: ResumeKind | None = None  # None: not PAUSED
+    is_paused_by_user: bool = False  # the newest pause was requested, not caused by an error
     started_at: str | None = None
     driver_pid: int | None = None
     supervisor_pid: int | None = None

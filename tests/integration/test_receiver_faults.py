@@ -107,6 +107,7 @@ def test_receiver_counts_invalid_dates_across_connections(mysql, database):
             if number == 1:
                 proxy.cut_all()
         assert receiver.status().invalid_dates == {f"{database}.days": 3}
+        assert receiver.status().disconnects == 1
         receiver.close()
     assert [row["d"] is None for row in collector.rows] == [True, False] * 3
 

@@ -183,7 +183,7 @@ def test_job_runs_pauses_resumes_and_is_cancelled(setup):
     job.until_caught_up(setup.source)
     job.job.request(PauseJob())
     paused = job.until("PAUSED", resume="manual")
-    assert paused.hint == "cdc resume shop"
+    assert paused.hint == "cdc resume shop" and paused.desired_state == "PAUSED"
     setup.source.write(("shop.orders", 99))
     time.sleep(0.05)
     assert setup.rows() != setup.expected()
@@ -284,7 +284,7 @@ def test_reader_conflict_is_retried_and_then_pauses(setup, monkeypatch):
     job.until("RUNNING")
     allowed[0] = 1000
     paused = job.until("PAUSED", resume="manual")
-    assert "taken the stream" in paused.reason
+    assert "taken the stream" in paused.reason and paused.desired_state == "RUNNING"
     assert len(conflicts) == 6  # retried five times
     job.stop()
 

@@ -176,6 +176,7 @@ class Sample:
             schema_changes=changes,
             verify=VerifySummary(last=verified),
             store=WriteTimes(),
+            source_log=status_models.SourceLogStatus(0, 0, 0.0),
         )
 
 

@@ -191,6 +191,7 @@ class CanalReceiver:
             window_bytes=fetcher.bytes_held,
             warning=warning,
             is_connected=fetcher.away is None,
+            disconnects=fetcher.disconnects,
             invalid_dates=dates,
         )
 
