@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from cdc.config.fields import Model, Seconds, filled
-from cdc.errors import ConfigError
-from cdc.logging_setup import hide
 from cdc.model.alert import AlertKind
 
-DEFAULT = "CDC_ALERTS"  # environment variable: JSON of ``Alerts``; `cdc serve` sets it for its drivers
 LAG_S = 60.0
 
 _NOT_IN_A_URL = re.compile(r"[\s\x00-\x1f\x7f\\]")
@@ -42,19 +38,3 @@ class Alerts(Model):
         default=tuple(AlertKind), description="Which alerts are sent: `paused`, `lag`, `moved`. Default: all."
     )
     lag_threshold: Seconds = Field(default=LAG_S, description="Send `lag` when the lag is above this.")
-
-
-def default_alerts(environment: Mapping[str, str]) -> Alerts | None:
-    """Return the alerts of jobs without their own, from ``$CDC_ALERTS``. Raises: ConfigError - they are not valid."""
-    text = environment.get(DEFAULT, "").strip()
-    if not text:
-        return None
-    try:
-        found = Alerts.model_validate_json(text)
-    except ValidationError as error:
-        issues = "; ".join(f"{'.'.join(map(str, one['loc']))} {one['msg']}".strip() for one in error.errors())
-        raise ConfigError(
-            f"{DEFAULT} is not valid: {issues}.", hint=f'Its form is {{"webhook": "https://..."}}. Or remove {DEFAULT}.'
-        ) from None
-    hide([found.webhook.get_secret_value()])
-    return found

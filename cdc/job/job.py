@@ -23,7 +23,6 @@ from pathlib import Path
 from cdc.api.models import JobStatus, LoadTable, PauseJob, RequestBody, Resume, StopJob
 from cdc.api.server import StatusEndpoint
 from cdc.api.verify_models import StartVerify
-from cdc.config.alert_models import default_alerts
 from cdc.config.models import Config, load_config
 from cdc.errors import ConfigError, LeaseLost
 from cdc.job.alarms import AlarmWatch
@@ -87,7 +86,6 @@ class Job:
         self._lease = LeaseKeeper(
             store, summary=RunSummary(self._runner, self._saved), lost=self._lose, cut_off=self._cut_off
         )
-        self._default_alerts = default_alerts(os.environ)
         self._alarms = AlarmWatch(lambda: self._saved.now, self._runner.lag_s)
 
     @property
@@ -192,7 +190,7 @@ class Job:
         self._saved.now = self._store.acquire(self._config.name, str(self._file))
         self._end.take_signals(self.end)
         self._lease.start(asked_at)
-        self._alarms.use(self._config.alerts or self._default_alerts)
+        self._alarms.use(self._config.alerts)
         self._alarms.note_host(before, self._saved.now)
         try:
             self._begin(listen(), supervisor_pid)
@@ -281,7 +279,7 @@ class Job:
             return
         self._config = config
         self._runner.use(config)
-        self._alarms.use(config.alerts or self._default_alerts)
+        self._alarms.use(config.alerts)
         acknowledged = self._policy.acknowledged(self._saved.now, position)
         self._saved.save(
             state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None, pending_change=None,

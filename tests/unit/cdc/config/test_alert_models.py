@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.alert_models import default_alerts
 from cdc.config.models import load_config
-from cdc.errors import ConfigError
 from tests.support.job_files import JOB, issues_of, write_job
 
 URL = "https://hooks.example.com/T0/secret-part"
@@ -39,19 +37,3 @@ def test_alerts_url_that_is_not_http_is_refused_and_not_shown(tmp_path: Path, ur
 def test_alerts_unknown_or_no_event_is_refused(tmp_path: Path) -> None:
     for events in ("[]", "[paused, moon]"):
         assert issues_of(tmp_path, f"{JOB}alerts: {{webhook: '{URL}', events: {events}}}\n")
-
-
-def test_default_alerts_are_read_from_the_environment() -> None:
-    assert default_alerts({}) is default_alerts({"CDC_ALERTS": " "}) is None
-    found = default_alerts({"CDC_ALERTS": f'{{"webhook": "{URL}", "events": ["lag"], "lag_threshold": "5s"}}'})
-    assert found is not None and found.webhook.get_secret_value() == URL
-    assert (found.events, found.lag_threshold) == (("lag",), 5.0)
-
-
-@pytest.mark.parametrize(
-    "text", ["{", '{"webhook": "ftp://h/secret-part"}', '{"webhook": "http://h", "secret": "secret-part"}']
-)
-def test_default_alerts_that_are_not_valid_are_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(ConfigError, match="CDC_ALERTS is not valid") as caught:
-        default_alerts({"CDC_ALERTS": text})
-    assert "secret-part" not in str(caught.value)
