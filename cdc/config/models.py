@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
@@ -295,7 +294,6 @@ class Config(Model):
     )
     spark: Spark = Field(default=Spark(), description="The Spark that runs the Tasks.")
     status: StatusAddress = Field(default=StatusAddress(), description="The status endpoint.")
-    alerts: Alerts | None = Field(default=None, description="A webhook that the job calls. Default: none.")
 
     @field_validator("name")
     @classmethod

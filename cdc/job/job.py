@@ -25,7 +25,6 @@ from cdc.api.server import StatusEndpoint
 from cdc.api.verify_models import StartVerify
 from cdc.config.models import Config, load_config
 from cdc.errors import ConfigError, LeaseLost
-from cdc.job.alarms import AlarmWatch
 from cdc.job.compatibility import build_identity, check_destination, check_file, check_identity
 from cdc.job.lease import LeaseKeeper, RunSummary
 from cdc.job.process_end import ProcessEnd, restored_signals
@@ -86,7 +85,6 @@ class Job:
         self._lease = LeaseKeeper(
             store, summary=RunSummary(self._runner, self._saved), lost=self._lose, cut_off=self._cut_off
         )
-        self._alarms = AlarmWatch(lambda: self._saved.now, self._runner.lag_s)
 
     @property
     def config(self) -> Config:
@@ -186,12 +184,10 @@ class Job:
         Raises: LeaseLost - another process runs the job; ConfigError - the file does not match the job, or the job was
         cancelled; SinkOwnershipError - the sink has commits that the state does not have.
         """
-        asked_at, before = time.monotonic(), self._saved.now.host
+        asked_at = time.monotonic()
         self._saved.now = self._store.acquire(self._config.name, str(self._file))
         self._end.take_signals(self.end)
         self._lease.start(asked_at)
-        self._alarms.use(self._config.alerts)
-        self._alarms.note_host(before, self._saved.now)
         try:
             self._begin(listen(), supervisor_pid)
             code = self._loop()
@@ -201,7 +197,6 @@ class Job:
             self._runner.close()
             with suppress(LeaseLost):
                 self._saved.save(driver_pid=None, status_url=None)
-            self._alarms.close()
             self._lease.close()
             self._store.release()
             self._end.is_over = True
@@ -279,7 +274,6 @@ class Job:
             return
         self._config = config
         self._runner.use(config)
-        self._alarms.use(config.alerts)
         acknowledged = self._policy.acknowledged(self._saved.now, position)
         self._saved.save(
             state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None, pending_change=None,

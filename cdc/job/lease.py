@@ -33,12 +33,12 @@ class RunSummary:
 
     def __call__(self) -> Mapping[str, Any]:
         """Return state, lag_s, rows (committed since the first start), rows_per_s, last_committed_at."""
-        progress = self._runner.progress()
+        progress, is_running = self._runner.progress(), self._runner.is_running
         counts = [channel.counts for channel in progress.channels] if progress is not None else []
         rows = sum(one.upserts + one.deletes for one in counts)
         return {
             "state": self._saved.now.state,
-            "lag_s": self._runner.lag_s(),
+            "lag_s": progress.lag_s if progress is not None and is_running else None,
             "rows": rows,
             "rows_per_s": self._rate(rows),
             "last_committed_at": max((one.last_committed_at or "" for one in counts), default="") or None,

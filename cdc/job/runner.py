@@ -133,11 +133,6 @@ class JobRunner:
             return found or self._last
         return replace(found, disconnects=before + (found.disconnects if consumer is not ended else 0))
 
-    def lag_s(self) -> float | None:
-        """Return the lag in seconds; None while the job does not run."""
-        progress = self.progress()
-        return progress.lag_s if progress is not None and self.is_running else None
-
     def position(self) -> Position | None:
         """Return the position up to which everything is committed; None before the first run."""
         progress = self.progress()

@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import cdc.job.alarms
 import cdc.job.job
 import cdc.job.process_end
 import cdc.job.requests
@@ -195,39 +193,6 @@ def test_job_runs_pauses_resumes_and_is_cancelled(setup):
     assert setup.rows() == setup.expected()
     with pytest.raises(ConfigError, match="--forget"):
         setup.job().ended()
-
-
-class Told:
-    """A webhook that keeps what it is sent."""
-
-    def __init__(self):
-        self.got = queue.Queue()
-
-    def send(self, url, alert):
-        self.got.put((url, alert.event, alert.message))
-
-    def close(self):
-        pass
-
-
-def test_job_with_alerts_reports_pause_and_take_over(setup, monkeypatch):
-    told = Told()
-    monkeypatch.setattr(cdc.job.alarms, "Webhook", lambda: told)
-    monkeypatch.setenv("CDC_HOST", "one")
-    setup.write(more="alerts: {webhook: 'http://127.0.0.1/a', events: [paused, moved]}")
-    job = setup.job()
-    job.until("RUNNING")
-    job.job.request(PauseJob())
-    assert told.got.get(timeout=240) == ("http://127.0.0.1/a", "paused", "paused by its user")
-    setup.write(more="alerts: {webhook: 'http://127.0.0.1/b'}")
-    job.job.request(Resume())  # reads the file again
-    job.until("RUNNING")
-    end_by_signal(job)
-    monkeypatch.setenv("CDC_HOST", "two")
-    job = setup.job()
-    assert told.got.get(timeout=240) == ("http://127.0.0.1/b", "moved", "Host two took over from host one.")
-    assert job.stop() == 0
-    assert told.got.empty()
 
 
 def test_job_of_a_finite_source_is_done(setup):
