@@ -1,40 +1,50 @@
-"""The key ``alerts`` of a job file."""
+"""Keys of a job file: messages about the job to another program."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated
+from enum import StrEnum
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
-from cdc.config.fields import Model, Seconds, filled
-from cdc.model.alert import AlertKind
-
-LAG_S = 60.0
-
-_NOT_IN_A_URL = re.compile(r"[\s\x00-\x1f\x7f\\]")
+from cdc.config.fields import Model, Seconds
 
 
-def _webhook(value: SecretStr) -> SecretStr:
-    url = value.get_secret_value()
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or _NOT_IN_A_URL.search(url):
-        raise ValueError("must be a URL with http:// or https:// and a host")
-    return value
+class AlertEvent(StrEnum):
+    """What a message is about."""
+
+    PAUSED = "paused"  # the job is PAUSED
+    LAG = "lag"  # the lag is above ``lag_threshold``
 
 
 class Alerts(Model):
-    """Alerts that the job sends itself, for users without Prometheus."""
+    """Messages about the job to another program."""
 
-    webhook: Annotated[SecretStr, AfterValidator(_webhook)] = Field(
-        description="URL that gets each alert as JSON by POST, `http` or `https`. It is secret: no log shows it."
+    webhook: SecretStr | None = Field(
+        default=None,
+        description=(
+            "URL (`http://` or `https://`) to which each event is posted as JSON. It is a secret: many services put "
+            "a token into it. Default: none."
+        ),
     )
-    events: Annotated[tuple[AlertKind, ...], BeforeValidator(filled)] = Field(
-        default=tuple(AlertKind), description="Which alerts are sent: `paused`, `lag`, `moved`. Default: all."
+    events: tuple[AlertEvent, ...] = Field(
+        default=tuple(AlertEvent), description="Events to post: `paused`, `lag`. Each is posted again when it is over."
     )
-    lag_threshold: Seconds = Field(default=LAG_S, description="Send `lag` when the lag is above this.")
+    lag_threshold: Seconds = Field(
+        default=60.0, description="The event `lag` begins above this lag, and is over below half of it."
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _usable_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        text = value.get_secret_value()
+        try:
+            url = urlsplit(text)
+            is_usable = url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.username is None
+        except ValueError:
+            is_usable = False
+        if not is_usable or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("must be a URL such as https://host/path, without a user name") from None
+        return value
