@@ -114,7 +114,7 @@ class Job:
         )
 
     def watched(self) -> tuple[JobRecord, float | None]:
-        """See ``cdc.job.webhook.Watched``."""
+        """See ``cdc.job.webhook.WatchedJob``."""
         progress = self._runner.progress() if self._runner.is_running else None
         return self._saved.now, progress.lag_s if progress else None
 

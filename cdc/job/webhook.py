@@ -32,7 +32,7 @@ CLOSE_S = 2.0  # how long the end of the job waits for a message
 _log = logging.getLogger(__name__)
 
 
-class Watched(Protocol):
+class WatchedJob(Protocol):
     """The job, as the webhook sees it. Calls: the thread of the webhook."""
 
     @property
@@ -46,7 +46,7 @@ class Watched(Protocol):
 class Webhook:
     """Posts the events of ``job``. Calls: ``start`` and ``close`` on one thread. Raises: nothing."""
 
-    def __init__(self, job: Watched) -> None:
+    def __init__(self, job: WatchedJob) -> None:
         self._job = job
         # a pause that another process has posted is over when this one runs
         self._paused = _pause_of(job.watched()[0])
