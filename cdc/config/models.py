@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
@@ -294,6 +295,7 @@ class Config(Model):
     )
     spark: Spark = Field(default=Spark(), description="The Spark that runs the Tasks.")
     status: StatusAddress = Field(default=StatusAddress(), description="The status endpoint.")
+    alerts: Alerts = Field(default=Alerts(), description="Messages about the job to another program.")
 
     @field_validator("name")
     @classmethod
