@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +392,13 @@ def test_vector_files_are_altered_without_deleted_rows(tmp_path: Path) -> None:
     sink.alter(TABLE, [added], mark(3))
     check(tmp_path, {key: 1 for key in range(10) if key != 1} | {2: 2})
     assert not vectors(tmp_path)
+    table = replace(TABLE, columns=(*TABLE.columns, wide))
+    commit(sink, 4, {3: 4})
+    sink.alter(table, [AlterStep(AlterAction.ADD, None, TargetColumn("o", pa.int64(), True))], mark(5))
+    commit(sink, 6, {4: 6})
+    assert sum(vectors(tmp_path).values()) == 2, "a column without a value changes no file"
+    check(tmp_path, {key: 1 for key in range(10) if key != 1} | {2: 2, 3: 4, 4: 6})
+    assert not any(finding.fatal for finding in sink.check([TABLE]))
     sink.close()
 
 

@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from channels.sinks.delta.files import now_ms
+from channels.sinks.delta.files import now_ms, unavailable
 from channels.sinks.delta.vectors import Vector
 
 FEATURE = "deletionVectors"
@@ -71,9 +71,12 @@ def file_vectors(found: DeltaTable) -> Mapping[str, Vector]:
     """Return the deletion vector of each file that has one, by path, in the version of ``found``.
 
     The result of the newest call is kept for each table, so that the next call reads only later entries.
-    Raises: OSError - an entry of the log is missing.
+    Raises: SinkUnavailable - an entry of the log is missing.
     """
-    return _LOGS.read(found) if has_vectors(found) else {}
+    try:
+        return _LOGS.read(found) if has_vectors(found) else {}
+    except OSError as error:
+        raise unavailable(error, folder_of(found) / _LOG) from error
 
 
 @dataclass(frozen=True, slots=True)

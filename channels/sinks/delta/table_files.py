@@ -59,7 +59,7 @@ class TableFile:
 def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
     """Return the files of the table's version, with their key ranges if the log has them.
 
-    Raises: TargetMismatch - a file is there twice; OSError - an entry with deletion vectors is missing.
+    Raises: TargetMismatch - a file is there twice; SinkUnavailable - an entry of the log is missing.
     """
     actions, vectors = pa.table(table.get_add_actions(flatten=True)), file_vectors(table)
     paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
