@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdc.errors import TargetMismatch
 from channels.sinks.delta.files import unpacked_bytes
 from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, write_files
 from channels.sinks.delta.table_files import Action, TableFile, live_tables
@@ -108,9 +109,10 @@ def _paths(folder: Path, removed: dict[str, Any]) -> Iterator[str]:
     """Yield the paths of a removed file and of its deletion vector."""
     yield unquote(removed["path"])
     vector = removed.get("deletionVector")
-    path = Vector.from_json(vector).file(folder) if vector and vector.get("storageType") else None
-    if path is not None:
-        yield str(path.relative_to(folder))
+    if vector and vector.get("storageType"):
+        with suppress(TargetMismatch):  # of another writer, outside the table
+            if (path := Vector.from_json(vector).file(folder)) is not None:
+                yield str(path.relative_to(folder))
 
 
 def _sort_key(file: TableFile) -> tuple[bool, object]:

@@ -92,11 +92,7 @@ def _group_bounds(footer: pq.FileMetaData, group: int, key: list[str]) -> TableF
     lows, highs = [], []
     for name in key:
         found = footer.row_group(group).column(numbers[name]).statistics if name in numbers else None
-        is_plain = name in numbers and footer.schema.column(numbers[name]).logical_type.type in (
-            "INT",
-            "STRING",
-            "NONE",
-        )
+        is_plain = name in numbers and footer.schema.column(numbers[name]).logical_type.type in _PLAIN
         if is_plain and found is not None and found.has_min_max and isinstance(found.min, int | str | bytes):
             lows.append(pa.scalar(found.min))
             highs.append(pa.scalar(found.max))
