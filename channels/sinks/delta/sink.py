@@ -109,7 +109,7 @@ class DeltaSink:
                 raise self._tables.missing_error(table.name)
             self._create(table, folder)
             found = self._tables.open(table.name)
-        if self._merge_mode == "deletion_vectors" and found is not None and delta_tables.is_new(found):
+        if self._merge_mode == "deletion_vectors" and found is not None and delta_tables.awaits_vectors(found):
             self._enable_vectors(found, folder)
             found = self._tables.open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
@@ -117,6 +117,7 @@ class DeltaSink:
         self._note_met(table, found)
 
     def _create(self, table: TargetTable, folder: Path) -> None:
+        requested = delta_tables.VECTORS_REQUESTED if self._merge_mode == "deletion_vectors" else {}
         try:
             make_folder(folder, self._root)
             DeltaTable.create(
@@ -124,7 +125,7 @@ class DeltaSink:
                 delta_tables.delta_schema(table),
                 name=table.name,
                 description=table.comment or None,
-                configuration=delta_tables.properties(table, self._retention_s),
+                configuration={**delta_tables.properties(table, self._retention_s), **requested},
                 raise_if_key_not_exists=False,
             )
             self._logs.sync(folder, 0)

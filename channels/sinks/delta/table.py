@@ -25,6 +25,7 @@ _LOAD_AGAIN = (
     "load the table again: move its folder away, then run `cdc resume NAME --reload-missing` (`cdc start` for a new "
     "job), which creates the table with its new columns."
 )
+VECTORS_REQUESTED = {"cdc.merge": "deletion_vectors"}  # property of a table that a sink creates for them
 _READ_FEATURES = {"timestampNtz", "deletionVectors"}
 _WRITE_FEATURES = {*_READ_FEATURES, "appendOnly", "invariants"}
 
@@ -141,14 +142,15 @@ def unwritable(found: DeltaTable) -> Iterator[Finding]:
         )
 
 
-def is_new(table: DeltaTable) -> bool:
-    """Return whether nothing was written to the table since its creation, and it does not allow deletion vectors."""
-    return table.version() == 0 and not table.file_uris() and not has_vectors(table)
+def awaits_vectors(table: DeltaTable) -> bool:
+    """Return whether a sink created the table for deletion vectors, and has not yet allowed them."""
+    requested = VECTORS_REQUESTED.items() <= table.metadata().configuration.items()
+    return requested and table.version() == 0 and not has_vectors(table)
 
 
 def merge_findings(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
     """Yield a finding if the table does not allow deletion vectors, which the job file requests."""
-    if not writes_vectors(found) and not is_new(found):
+    if not writes_vectors(found) and not awaits_vectors(found):
         yield Finding(
             f"The table {table.name} does not allow deletion vectors: commits rewrite its files.",
             f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{ENABLED}' = 'true') in Spark, if all readers of the table "
