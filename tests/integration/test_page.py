@@ -21,7 +21,7 @@ from cdc.manager.rest import Tokens
 from cdc.manager.rest.history import JobHistory
 from cdc.model.position import BinlogPosition
 from cdc.model.snapshot import SnapshotState
-from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
+from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobRecord, JobState, ResumeKind
 from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
@@ -219,10 +219,11 @@ def test_plots_and_snapshot_bars_show_the_status(
     )  # fmt: skip
 
     class RunningDriver:
-        def __init__(self, _: object) -> None: ...
+        def __init__(self, record: JobRecord) -> None:
+            self.job = record.name
 
         def status(self) -> JobStatus:
-            return status
+            return replace(status, job=self.job)
 
     history, random = JobHistory(), Random(4)
     for number in range(300):
@@ -237,9 +238,12 @@ def test_plots_and_snapshot_bars_show_the_status(
     monkeypatch.setattr("cdc.manager.rest.history.Driver", RunningDriver)
     monkeypatch.setattr("cdc.job.registry.Driver", RunningDriver)
     monkeypatch.setattr("cdc.manager.rest.history.Sampler.history", lambda *_: history)
-    record = store.acquire("shop", "/jobs/shop.yaml")
-    store.save_job(replace(record, driver_pid=1))
-    store.release()
+    for name in ("shop", "billing", "warehouse_eu"):
+        record = store.acquire(name, f"/jobs/{name}.yaml")
+        store.save_job(replace(record, driver_pid=1))
+        store.release()
+    for name in ("a1", "a2"):
+        store.hosts.heartbeat(Host(name, f"run-{name}", f"https://{name}:8480", 20 << 30, {"zone": "eu"}))
     paused(store)
     for dark in (False, True):
         with served(store, Tokens()) as url, opened(browser, url, dark=dark) as page:

@@ -146,6 +146,19 @@ def test_specification_is_saved_with_its_generation(url: str, store: SqlStore) -
     assert ask(url, "DELETE", "/v1/jobs/crm?forget=true").json()["is_forgotten"]  # it has never run
 
 
+def test_managed_job_without_driver_is_paused_by_its_desired_state(url: str, store: SqlStore) -> None:
+    ask(url, "PUT", "/v1/jobs/crm", data=SPEC)
+    for verb, desired in (("pause", DesiredState.PAUSED), ("resume", DesiredState.RUNNING)):
+        number = ask(url, "POST", f"/v1/jobs/crm/{verb}").json()["event"]
+        wait_for(lambda number=number: store.events.get(number).result, "the event has a result")  # type: ignore[misc,union-attr]
+        assert store.events.get(number).result == {"ok": True}  # type: ignore[union-attr]
+        assert store.deployments.get("crm").desired is desired  # type: ignore[union-attr]
+    number = ask(url, "POST", "/v1/jobs/crm/snapshot", json={"table": "crm.people"}).json()["event"]
+    wait_for(lambda: store.events.get(number).result, "the event has a result")  # type: ignore[union-attr]
+    result = store.events.get(number).result  # type: ignore[union-attr]
+    assert result is not None and result["error"]["error"] == "No driver of the job crm runs."
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
