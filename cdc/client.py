@@ -123,8 +123,8 @@ class Jobs:
             answer = self._session.request(method, self._url + path, timeout=ANSWER_S, allow_redirects=False, **options)
             body = answer.json()
         except (requests.RequestException, ValueError) as error:
-            hint = "Check the address, and that `cdc serve` runs."
-            raise PrerequisiteError("No `cdc serve` answers.", hint=hint, url=self._url) from error
+            hint = "Check the address, and that the host runs."
+            raise PrerequisiteError("The REST API does not answer.", hint=hint, url=self._url) from error
         if not answer.ok:
             where = {"where": body["where"]} if body.get("where") else {}
             raise error_from_json({"error": f"HTTP {answer.status_code}", **body, "context": where})

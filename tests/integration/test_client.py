@@ -99,7 +99,7 @@ def test_client_without_permission_or_server_fails(url: str, store: SqlStore) ->
         jobs.list()
     with Jobs(url, ADMIN) as jobs, pytest.raises(CdcError, match="There is no job nosuch"):
         jobs.status("nosuch")
-    with Jobs("http://127.0.0.1:1", ADMIN) as jobs, pytest.raises(PrerequisiteError, match="No `cdc serve` answers"):
+    with Jobs("http://127.0.0.1:1", ADMIN) as jobs, pytest.raises(PrerequisiteError, match="REST API does not answer"):
         jobs.list()
 
 

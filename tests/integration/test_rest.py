@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,9 @@ import pytest
 import requests
 from openapi_spec_validator import validate
 
+from cdc.api.models import JobStatus, PauseJob, RequestBody, SinkStatus, SourceStatus
+from cdc.demo.local_servers import LocalServer
+from cdc.job.remote_calls import RemoteCalls
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.documents import shown_spec
 from cdc.manager.rest.guard import BODY_BYTES_MOST, COOKIE
@@ -20,9 +24,12 @@ from cdc.model.position import BinlogPosition
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
+from cdc.state.job_directory import JobDirectory
+from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
-from tests.support.manager import add_job, fake_driver, served, wait_for
+from tests.support.manager import IDENTITY, add_job, fake_driver, served, wait_for
+from tests.support.store_servers import create_database
 
 ADMIN, VIEWER = "admin-token-4711", "viewer-token-0815"
 SPEC = """\
@@ -106,6 +113,61 @@ def test_pause_and_resume_reach_the_driver(url: str, store: SqlStore, tmp_path: 
         wait_for(lambda: any(ask(url, "GET", "/v1/jobs/shop/history").json()["times"]), "a sample is taken")
         wait_for(lambda: 'cdc_lag_seconds{job_name="shop"} 0.4' in ask(url, "GET", "/metrics").text, "metrics")
         assert ask(url, "GET", "/v1/jobs/shop/history?minutes=1").json()["series"]["lag_seconds"][-1] == 0.4
+
+
+def test_any_host_answers_for_a_job_of_another_host(
+    mysql: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "a"))
+    environment = {**create_database(mysql, "rest_store"), "CDC_LEASE": "600"}  # no thread renews it
+    stores: list[SqlStore] = []
+    for name in "ab":
+        monkeypatch.setenv("CDC_HOST", name)
+        stores.append(open_store(environment=environment, folder=tmp_path / name))
+    here, there = stores
+    folder = JobDirectory(tmp_path / "b", "shop")
+    with folder.open_log() as log:
+        log.write(b"a line of host b\n")
+    running = replace(there.acquire("shop", "/jobs/shop.yaml"), state=JobState.RUNNING, identity=IDENTITY, driver_pid=1)
+    there.save_job(running)
+    there.renew({"state": "RUNNING", "lag_s": 1.5, "rows_per_s": 40.0, "last_committed_at": "2026-01-01T00:00:05Z"})
+    controls = RemoteControls()
+    calls = RemoteCalls(there, "shop", controls, folder)
+    calls.start()
+    try:
+        with served(here, Tokens(ADMIN, VIEWER)) as url:
+            (listed,) = ask(url, "GET", "/v1/jobs").json()
+            assert (listed["host"], listed["lag_seconds"], listed["rows_per_second"]) == ("b", 1.5, 40.0)
+            assert listed["state"] == "RUNNING" and listed["last_committed_at"] == "2026-01-01T00:00:05Z"
+            assert ask(url, "GET", "/v1/jobs/shop").json()["status"]["lag_seconds"] == 0.3
+            assert ask(url, "GET", "/v1/jobs/shop/logs").json()["lines"] == ["a line of host b"]
+            number = ask(url, "POST", "/v1/jobs/shop/pause").json()["event"]
+            wait_for(lambda: here.events.get(number).result == {"ok": True}, "it is carried out")  # type: ignore[union-attr]
+            assert controls.requests == [PauseJob()]
+            verbs = [
+                event["message"]
+                for event in ask(url, "GET", "/v1/jobs/shop/events").json()
+                if event["kind"] == "request"
+            ]
+            assert verbs == ["pause"]  # the questions for status and log are no events of the job
+            wait_for(lambda: ask(url, "GET", "/v1/jobs/shop/history").json()["times"], "a sample is taken")
+            assert ask(url, "GET", "/v1/jobs/shop/history").json()["series"]["lag_seconds"][0] == 1.5
+    finally:
+        calls.close()
+        for store in stores:
+            store.close()
+
+
+class RemoteControls:
+    def __init__(self) -> None:
+        self.requests: list[object] = []
+
+    def status(self) -> JobStatus:
+        source, sink = SourceStatus("binlog", "127.0.0.1:3306"), SinkStatus("delta", "/warehouse")
+        return JobStatus(job="shop", state=JobState.RUNNING, source=source, sink=sink, lag_seconds=0.3)
+
+    def request(self, request: RequestBody) -> None:
+        self.requests.append(request)
 
 
 def test_refusal_of_the_driver_is_the_result_of_the_event(url: str, store: SqlStore, tmp_path: Path) -> None:

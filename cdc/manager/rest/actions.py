@@ -114,9 +114,10 @@ class JobActions:
             else:
                 command = "resume" if record.resume is ResumeKind.MANUAL else "start"
                 what = record.name if command == "resume" or not record.job_file else record.job_file
+                host = record.host or self._store.host.name
                 raise ConfigError(
                     f"No driver of the job {record.name} runs.",
-                    hint=f"Run `cdc {command} {what}` on host {record.host or self._store.host.name}; repeat this then.",
+                    hint=f"Run `cdc {command} {what}` on host {host}, and repeat this.",
                 )
 
     def forget(self, deployment: Deployment) -> None:

@@ -27,7 +27,7 @@ function niceTop(value, isSize) {
   if (!(value > 0)) return 1;
   const unit = isSize ? 1024 ** Math.floor(Math.log(Math.max(value, 1)) / Math.log(1024)) : 1;
   const power = 10 ** Math.floor(Math.log10(value / unit));
-  return [1, 2, 4, 6, 10].find((step) => step * power * unit >= value) * power * unit;
+  return [1, 2, 3, 4, 6, 8, 10].find((step) => step * power * unit >= value) * power * unit;
 }
 
 function stack(series) {
