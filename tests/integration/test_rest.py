@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from random import Random
+from urllib.parse import quote, urlsplit
 
 import pytest
 import requests
@@ -379,6 +381,55 @@ def test_hostile_body_is_refused_as_json(url: str, store: SqlStore, body: bytes)
     answer = ask(url, "POST", "/v1/jobs/shop/resume", data=body)
     assert answer.status_code == 400 and answer.json()["hint"]
     assert all(event.kind != "request" for event in store.events.newest("shop"))
+
+
+def test_random_requests_to_every_route_never_fail_the_server(url: str, store: SqlStore) -> None:
+    add_job(store, "shop")
+    random = Random(4711)
+    texts = [
+        "",
+        "shop",
+        "x",
+        "1",
+        "-1",
+        "9" * 30,
+        "\x00",
+        "\ud800",
+        "é" * 50,
+        "../..",
+        "%",
+        "null",
+        "true",
+        "'; DROP TABLE cdc_jobs; --",
+    ]
+
+    def value(depth: int = 0) -> object:
+        kinds = [lambda: random.choice(texts), lambda: random.randint(-(1 << 70), 1 << 70), lambda: None, lambda: True]
+        if depth < 3:
+            kinds += [
+                lambda: [value(depth + 1) for _ in range(3)],
+                lambda: {
+                    random.choice(
+                        ["table", "where", "tables", "sample", "token", "repair", "past_ddl", "name", "x"]
+                    ): value(depth + 1)
+                    for _ in range(3)
+                },
+            ]
+        return random.choice(kinds)()
+
+    for path, operations in ask(url, "GET", "/openapi.json").json()["paths"].items():
+        for method in operations:
+            for _ in range(6):
+                filled = re.sub(r"{\w+}", lambda _: quote(random.choice(texts), safe="", errors="ignore") or "a", path)
+                body = json.dumps(value()).encode() if random.random() < 0.8 else random.randbytes(40)
+                query = {
+                    name: random.choice(texts).encode("utf-8", "replace")
+                    for name in ("before", "minutes", "lines", "forget")
+                }
+                query = {name: text for name, text in query.items() if random.random() < 0.3}
+                answer = ask(url, method.upper(), filled, data=body, params=query, allow_redirects=False)
+                assert answer.status_code < 500, (method, filled, body, query, answer.text)
+    assert ask(url, "GET", "/v1/jobs").status_code == 200
 
 
 def test_body_above_the_limit_is_refused(url: str) -> None:
