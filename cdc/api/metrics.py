@@ -26,11 +26,15 @@ class JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See ``prometheus_client``."""
-        status = self._controls.status()
-        yield from _job_metrics(status)
-        yield from _channel_metrics(status)
-        yield from _store_metrics(status)
-        yield from _verify_metrics(status)
+        yield from job_metrics(self._controls.status())
+
+
+def job_metrics(status: JobStatus) -> Iterator[Metric]:
+    """Yield the metrics of one job."""
+    yield from _job_metrics(status)
+    yield from _channel_metrics(status)
+    yield from _store_metrics(status)
+    yield from _verify_metrics(status)
 
 
 def _job_metrics(status: JobStatus) -> Iterator[Metric]:

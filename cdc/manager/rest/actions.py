@@ -1,0 +1,209 @@
+"""What the API changes: specifications, desired states, and requests to drivers."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from cdc.api.client import Driver
+from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
+from cdc.config.fields import Model
+from cdc.config.loader import FILE_BYTES_MOST
+from cdc.config.models import Config, load_config
+from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
+from cdc.job.registry import has_driver, has_supervisor, is_here, set_offline_state
+from cdc.job.resume_policy import check_resume
+from cdc.logging_setup import HIDDEN, masked
+from cdc.paths import state_folder
+from cdc.state.base import JobRecord, JobState, ResumeKind, forgetting
+from cdc.state.deployments import Deployment, DesiredState
+from cdc.state.job_directory import JobDirectory
+from cdc.state.sql import SqlStore
+
+_DESIRED: dict[type[Any], DesiredState] = {
+    PauseJob: DesiredState.PAUSED, Resume: DesiredState.RUNNING, StopJob: DesiredState.CANCELLED,
+}  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+class JobActions:
+    """Changes jobs in the store. Calls: any thread. Raises: CdcError from every call."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._offline = threading.Lock()  # a store object holds one job at a time
+
+    def declare(self, name: str, spec: str, generation: int | None, actor: str) -> int:
+        """Save a specification with the desired state RUNNING, and return the new generation.
+
+        ``spec``: as ``check_spec`` accepts it. Raises: ConfigError - the job has ended, or has another generation.
+        """
+        found = self._store.job(name)
+        if found is not None and found.state in (JobState.CANCELLED, JobState.DONE):
+            raise ConfigError(f"The job {name} is {found.state}.", hint=forgetting(name), job=name)
+        new = JobRecord(name, secrets.token_hex(4), 0, JobState.PENDING, "") if found is None else None
+        desired = DesiredState.RUNNING
+        return self._store.deployments.declare(
+            name, spec=spec, desired=desired, generation=generation, actor=actor, new=new
+        )
+
+    def request(self, deployment: Deployment, verb: str, body: RequestBody, actor: str) -> int:
+        """Save a request and the desired state that follows from it, and return the id of the event.
+
+        Raises: ConfigError - the job is CANCELLED or DONE, or the resume needs an option.
+        """
+        record = deployment.record
+        if record.state in (JobState.CANCELLED, JobState.DONE):
+            raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
+        if isinstance(body, Resume):
+            check_resume(record, body)
+        if (desired := _DESIRED.get(type(body))) is not None:
+            self._store.deployments.declare(record.name, desired=desired, actor=actor)
+        return self._store.events.request(record.name, verb, asdict(body), actor=actor)
+
+    def deliver(self, deployment: Deployment, number: int, body: RequestBody) -> None:
+        """Carry out a request here, if this process must: the driver of a store in a file does not read its events.
+
+        Never raises; the event gets the result.
+        """
+        record = deployment.record
+        with suppress(CheckpointError):
+            is_offline, is_managed = not has_driver(self._store, record), deployment.spec is not None
+            # the desired state is saved already, and the hosts follow it
+            is_done = is_offline and is_managed and (isinstance(body, PauseJob | StopJob) or body == Resume())
+            if (
+                not is_done
+                and self._store.is_shared
+                and (is_managed or not (is_offline and is_here(self._store, record)))
+            ):
+                return  # the driver reads the events of a shared store, also one that starts within a minute
+            if self._store.events.take(number, f"{self._store.host.name}:api"):
+                self._store.events.answer(number, {"ok": True} if is_done else self._carry_out(record, body))
+
+    def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
+        try:
+            if has_driver(self._store, record) or has_supervisor(self._store, record):
+                Driver(record).request(body)
+            else:
+                self._change_offline(record, body)
+        except CdcError as error:
+            error.hint = with_job(error.hint, record.name)
+            return {"ok": False, "error": error_to_json(error, masked)}
+        except Exception as error:  # noqa: BLE001 - logged, and returned to the user
+            _log.exception("a request failed")
+            return {"ok": False, "error": error_to_json(error, masked)}
+        return {"ok": True}
+
+    def _change_offline(self, record: JobRecord, body: RequestBody) -> None:
+        with self._offline:
+            if isinstance(body, PauseJob):
+                hint = f"Run `cdc resume {record.name}`."
+                set_offline_state(self._store, record, JobState.PAUSED, "paused by its user", hint)
+            elif isinstance(body, StopJob):
+                hint = f"`cdc stop {record.name} --forget` deletes its state."
+                set_offline_state(self._store, record, JobState.CANCELLED, "stopped by its user", hint)
+            else:
+                command = "resume" if record.resume is ResumeKind.MANUAL else "start"
+                what = record.name if command == "resume" or not record.job_file else record.job_file
+                host = record.host or self._store.host.name
+                raise ConfigError(
+                    f"No driver of the job {record.name} runs.",
+                    hint=f"Run `cdc {command} {what}` on host {host}, and repeat this.",
+                )
+
+    def forget(self, deployment: Deployment) -> None:
+        """Delete the state of a job that has ended. Raises: ConfigError - it has not; LeaseLost - a driver runs."""
+        record = deployment.record
+        is_over = record.state in (JobState.CANCELLED, JobState.DONE) or record.started_at is None
+        if not is_over or deployment.is_held or has_driver(self._store, record):
+            raise ConfigError(
+                f"The job {record.name} is {record.state}.", hint="Stop it first, and repeat this when it is CANCELLED."
+            )
+        self._store.forget(record.name)
+        JobDirectory(state_folder(), record.name).remove()
+
+
+def check_spec(name: str, spec: str) -> None:
+    """Raise ConfigError if a specification is not valid, has another name, or contains a secret."""
+    config = read_spec(spec)
+    if config.name != name:
+        raise ConfigError(f"The specification has the name {config.name}.", hint="Use one name.", address=name)
+    _refuse_secrets(config, spec)
+
+
+def read_spec(spec: str) -> Config:
+    """Return the job file in ``spec``. Raises: ConfigError - it is not valid, or has a path that is relative."""
+    if len(spec.encode()) > FILE_BYTES_MOST:
+        raise ConfigError("The specification is larger than 1 MiB.", hint="Divide the job.")
+    with tempfile.TemporaryDirectory(prefix="cdc-spec-") as folder:
+        file = Path(folder) / "job.yaml"
+        file.write_text(spec, encoding="utf-8")
+        try:
+            config = load_config(file)
+        except ConfigError as error:
+            text = "\n".join(line.strip() for line in error.message.replace(f"{folder}/", "").strip().splitlines())
+            raise ConfigError(text, hint="Nothing was changed. Correct the specification.") from None
+        if any(path.startswith(f"{folder}/") for path in _paths(config)):
+            raise ConfigError(
+                "The specification has a relative path.",
+                hint="Write absolute paths: the job may run on any host, in another folder.",
+            )
+        return config
+
+
+def _paths(model: Model) -> Iterator[str]:
+    """Yield the absolute paths of a job file: the text properties of its mappings."""
+    for kind in type(model).__mro__:
+        found = (
+            getattr(model, name) for name, one in vars(kind).items() if isinstance(one, property) and name[0] != "_"
+        )
+        yield from (value for value in found if isinstance(value, str))
+    for value in vars(model).values():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Model):
+                yield from _paths(one)
+
+
+def findings_of(store: SqlStore, spec: str) -> dict[str, Any]:
+    """Return what ``cdc check`` finds for a specification. Raises: ConfigError - it is not valid."""
+    from cdc.checks.job import check_job
+
+    config = read_spec(spec)
+    record = store.job(config.name)
+    findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
+    hidden = config.secrets()
+    shown = [
+        replace(one, problem=_without(one.problem, hidden), hint=_without(with_job(one.hint, config.name), hidden))
+        for one in findings
+    ]
+    return {
+        "job": config.name,
+        "can_start": not any(one.fatal for one in findings),
+        "findings": [asdict(one) for one in shown],
+    }
+
+
+def _without(text: str, hidden: tuple[str, ...]) -> str:
+    for secret in sorted(hidden, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return masked(text)
+
+
+def _refuse_secrets(config: Config, spec: str) -> None:
+    """Raise ConfigError if the text has the value of a secret: the store and its readers must not get it."""
+    for secret in config.secrets():
+        if re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", spec):
+            raise ConfigError(
+                "The specification contains a password or another secret.",
+                hint="Write ${NAME} or ${file:/path} instead, and set it on the hosts that run the job.",
+                job=config.name,
+            )

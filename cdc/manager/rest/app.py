@@ -1,0 +1,160 @@
+"""The ASGI application of ``cdc serve``: REST API under ``/v1``, web page, metrics, and checks of the process itself.
+
+Source: RFC 9110 (status codes); OpenAPI 3.1 as FastAPI creates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cdc.api.metrics import job_metrics
+from cdc.errors import CdcError, CheckpointError, PrerequisiteError
+from cdc.manager.rest.documents import error_document
+from cdc.manager.rest.guard import RequestGuard, Tokens, refused
+from cdc.manager.rest.history import Sampler
+from cdc.manager.rest.jobs import job_routes
+from cdc.manager.rest.sessions import host_routes, session_routes
+from cdc.state.sql import SqlStore
+
+WEB = Path(__file__).parent.parent / "web"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def build_app(store: SqlStore, tokens: Tokens, *, ready: Callable[[], bool]) -> FastAPI:
+    """Return the application. Run it with ``lifespan="on"``, which starts and ends the history of the jobs.
+
+    ``ready``: whether this host may accept work, for ``/ready``. Without tokens, every request is of an admin, and only
+    requests to a loopback address are answered: the caller must listen on one. The caller closes ``store``.
+    """
+    sampler = Sampler(store)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        sampler.start()
+        try:
+            yield
+        finally:
+            sampler.close()
+
+    app = FastAPI(
+        title="spark-binlog-load",
+        version="1",
+        description="Jobs and hosts of `cdc serve`.",
+        docs_url=None,  # these pages load scripts of another site
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.add_middleware(RequestGuard, tokens=tokens)
+    handlers: dict[Any, Any] = {
+        HTTPException: _refused, RequestValidationError: _invalid, CdcError: _declined, Exception: _failed
+    }  # fmt: skip
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+    app.include_router(job_routes(store, sampler), prefix="/v1")
+    app.include_router(host_routes(store), prefix="/v1")
+    app.include_router(session_routes(store, tokens), prefix="/v1")
+    _add_checks(app, sampler, ready)
+    _add_page(app)
+    return app
+
+
+def _add_checks(app: FastAPI, sampler: Sampler, ready: Callable[[], bool]) -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_HostCollector(sampler))
+    ProcessCollector(namespace="cdc", registry=registry)
+
+    @app.get("/live", tags=["process"])
+    def live() -> dict[str, bool]:
+        """Return true while the process answers."""
+        return {"live": True}
+
+    @app.get("/ready", tags=["process"], responses={503: {"description": "The host cannot accept work."}})
+    def is_ready() -> Response:
+        """Return whether the host can accept work."""
+        found = ready()
+        return JSONResponse({"ready": found}, status_code=200 if found else 503)
+
+    @app.get("/metrics", tags=["process"])
+    def metrics() -> Response:
+        """Return the metrics of all drivers of this host, in the text format of Prometheus."""
+        sampler.start()
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _add_page(app: FastAPI) -> None:
+    # read once: a path of a request never reaches the file system
+    files = {file.name: (file.read_bytes(), _TYPES[file.suffix]) for file in WEB.iterdir() if file.suffix in _TYPES}
+
+    def answer(name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        content, kind = files[name]
+        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return answer("index.html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    def static(name: str) -> Response:
+        return answer(name)
+
+
+class _HostCollector(Collector):
+    """Metrics of all drivers of this host, each name once."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def describe(self) -> Iterable[Metric]:
+        """Return (), because the registration must not read the jobs."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``prometheus_client``."""
+        found: dict[str, Metric] = {}
+        for status in self._sampler.statuses():
+            for metric in job_metrics(status):
+                if (first := found.setdefault(metric.name, metric)) is not metric:
+                    first.samples.extend(metric.samples)
+        yield from found.values()
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hints = {404: "GET /openapi.json lists the addresses.", 405: "GET /openapi.json lists the methods."}
+    hint = hints.get(error.status_code, "Correct the request.")
+    return refused(error.status_code, str(error.detail), hint, error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return JSONResponse(
+        {"error": f"{where}: {first['msg']}", "where": where, "hint": "Correct the request.", "exit_code": 2},
+        status_code=400,
+    )
+
+
+async def _declined(_: Request, error: Exception) -> Response:
+    assert isinstance(error, CdcError)
+    code = 503 if isinstance(error, CheckpointError | PrerequisiteError) else 409
+    return JSONResponse(error_document(error), status_code=code)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return refused(500, "The request failed.", "The log of `cdc serve` has the cause.")

@@ -1,0 +1,138 @@
+"""The JSON forms of jobs, checkpoints, events and hosts. No answer contains a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from cdc.api.models import CheckpointStatus, JobStatus
+from cdc.errors import CdcError, error_to_json
+from cdc.logging_setup import HIDDEN, SECRET_SETTING, masked
+from cdc.manager.rest.history import Sampler
+from cdc.state.base import Checkpoint
+from cdc.state.deployments import Deployment
+from cdc.state.events import JobEvent
+from cdc.state.hosts import Host
+
+LIST_SAMPLES = 60  # of the small plot in the list: two minutes
+_REFERENCE = re.compile(r"\$\{([^{}\n\"']*)\}")
+_ONLY_REFERENCE = re.compile("\ue000\ue001[^\ue002]*\ue002")
+_PARAMETER = re.compile(r"(?i)\b(token|password|secret)=[^;&\s\"']+")  # of an address, such as sc://host;token=...
+
+
+def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) -> dict[str, Any]:
+    """Return one line of the list of jobs."""
+    history, summary = sampler.history(deployment.job), deployment.summary
+    is_live = sampler.status(deployment.job) is not None
+    lag, rate = status.lag_seconds, history.newest("rows_per_second") if is_live else None
+    committed = status.checkpoint.committed_at if status.checkpoint is not None else None
+    if not is_live and deployment.is_held:  # the values of another host
+        lag, rate = summary.get("lag_s", lag), summary.get("rows_per_s")
+        committed = summary.get("last_committed_at") or committed
+    return {
+        "job": deployment.job,
+        "state": status.state,
+        "reason": status.reason,
+        "hint": status.hint,
+        "resume": status.resume,
+        "desired_state": deployment.desired,
+        "generation": deployment.generation,
+        "is_managed": deployment.spec is not None,
+        "host": deployment.host or deployment.holder or deployment.record.host,
+        "source": asdict(status.source),
+        "sink": asdict(status.sink),
+        "lag_seconds": lag,
+        "rows_per_second": rate,
+        "rates": history.recent("rows_per_second", LIST_SAMPLES) if is_live or deployment.is_held else [],
+        "last_committed_at": committed,
+        "tables": len(status.channels),
+        "snapshot": asdict(status.snapshot),
+        "summary_age_seconds": deployment.summary_age_s,
+    }
+
+
+def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return one checkpoint."""
+    return {**asdict(CheckpointStatus.of(checkpoint)), "fence": checkpoint.fence}
+
+
+def event_document(event: JobEvent) -> dict[str, Any]:
+    """Return one event."""
+    return {
+        "id": event.id,
+        "job": event.job,
+        "created_at": datetime.fromtimestamp(event.created_at, UTC).isoformat(timespec="milliseconds"),
+        "kind": event.kind,
+        "message": masked(event.message),
+        "actor": event.actor,
+        "detail": event.detail,
+        "taken_by": event.taken_by,
+        "result": event.result,
+    }
+
+
+def host_document(host: Host, deployments: tuple[Deployment, ...], this: str) -> dict[str, Any]:
+    """Return one host with its jobs. ``this``: name of the host that answers."""
+    return {
+        "name": host.name,
+        "address": host.address,
+        "memory_bytes": host.memory,
+        "labels": dict(host.labels),
+        "is_alive": host.is_alive,
+        "is_drained": host.drained,
+        "is_schedulable": host.schedulable,
+        "seen_seconds_ago": round(host.seen_ago_s, 1),
+        "is_this": host.name == this,
+        "jobs": [one.job for one in deployments if (one.host or one.holder) == host.name],
+    }
+
+
+def error_document(error: CdcError) -> dict[str, Any]:
+    """Return an error: what failed, where, a hint, and the exit code of a command that fails so."""
+    found = error_to_json(error, masked)
+    return {
+        "error": found["error"], "where": masked(error.location), "hint": found["hint"],
+        "exit_code": found["exit_code"], "class": found["class"],
+    }  # fmt: skip
+
+
+def shown_spec(spec: str | None) -> str | None:
+    """Return a specification without the values of secret settings. ``${NAME}`` stays."""
+    if spec is None:
+        return None
+    # YAML would read the braces of ${NAME} as its own; characters of the same number keep the offsets
+    marked = _REFERENCE.sub(lambda found: f"\ue000\ue001{found[1]}\ue002", spec)
+    try:
+        tree = yaml.compose(marked, yaml.SafeLoader)
+        hidden = sorted(_secret_parts(tree), reverse=True) if tree is not None else []
+    except (yaml.YAMLError, RecursionError):
+        return HIDDEN
+    for start, end in hidden:
+        spec = f"{spec[:start]}{HIDDEN}{spec[end:]}"
+    return masked(_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec))
+
+
+def _secret_parts(tree: yaml.Node) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the values of secret settings that are written as such."""
+    if isinstance(tree, yaml.MappingNode):
+        for key, value in tree.value:
+            if SECRET_SETTING.search(str(key.value)):
+                if not (isinstance(value, yaml.ScalarNode) and _ONLY_REFERENCE.fullmatch(value.value)):
+                    yield value.start_mark.index, value.end_mark.index
+            else:
+                yield from _secret_parts(value)
+    elif isinstance(tree, yaml.SequenceNode):
+        for one in tree.value:
+            yield from _secret_parts(one)
+
+
+def schema_of(kind: Any) -> Mapping[str, Any]:
+    """Return the JSON schema of a dataclass, for the description of a request body."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).json_schema()

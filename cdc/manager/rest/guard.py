@@ -1,0 +1,170 @@
+"""Who may send a request: tokens, the cookie of a browser, Host and Origin headers, the size of a body.
+
+Source: RFC 6750 (bearer tokens), RFC 6265bis (SameSite cookies), OWASP (Origin check against forged requests).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cdc.config.fields import is_loopback
+
+COOKIE = "cdc_session"
+BODY_BYTES_MOST = 1 << 20  # as for a job file; a thousand channels make a tenth of this
+_READING = frozenset({"GET", "HEAD"})
+_PUBLIC = frozenset({"/", "/live", "/ready", "/v1/login"})  # the page itself has no data
+_SECURITY_HEADERS = (
+    (b"content-security-policy", (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)  # fmt: skip
+
+
+class Role(StrEnum):
+    """What the sender of a request may do."""
+
+    VIEWER = "viewer"  # read
+    ADMIN = "admin"  # read and change
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens that the API accepts. None of both: every request is of an admin, so listen on loopback only."""
+
+    admin: str | None = field(default=None, repr=False)
+    viewer: str | None = field(default=None, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no token is required."""
+        return not (self.admin or self.viewer)
+
+    def role_of(self, token: str) -> Role | None:
+        """Return the role of a token; None if it is not valid."""
+        return self._role(token, lambda own: own)
+
+    def role_of_cookie(self, value: str) -> Role | None:
+        """Return the role of the value of the cookie; None if it is not valid."""
+        return self._role(value, cookie_value)
+
+    def _role(self, given: str, form: Any) -> Role | None:
+        found = None
+        for role, own in ((Role.VIEWER, self.viewer), (Role.ADMIN, self.admin)):
+            # compare all of them in constant time, so that the time of an answer says nothing
+            if own and hmac.compare_digest(given.encode(), form(own).encode()):
+                found = role
+        return found
+
+
+def cookie_value(token: str) -> str:
+    """Return the value of the cookie for a token. It does not contain the token, and is the same on every host."""
+    return hmac.new(token.encode(), b"cdc serve session", hashlib.sha256).hexdigest()
+
+
+class RequestGuard:
+    """Refuses requests by their headers, limits their bodies, and adds security headers to all answers."""
+
+    def __init__(self, inner: ASGIApp, tokens: Tokens) -> None:
+        self._inner = inner
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+
+        async def send_protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+            await send(message)
+
+        request = Request(scope)
+        role, by_cookie = self._role(request)
+        scope.setdefault("state", {})["role"] = role
+        refusal = self._refusal(request, role, by_cookie=by_cookie)
+        await (refusal or self._inner)(scope, _limited(receive), send_protected)
+
+    def _role(self, request: Request) -> tuple[Role | None, bool]:
+        """Return the role of a request, and whether its cookie gives it."""
+        if self._tokens.is_open:
+            return Role.ADMIN, False
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme:
+            return (self._tokens.role_of(token.strip()) if scheme.lower() == "bearer" else None), False
+        return self._tokens.role_of_cookie(request.cookies.get(COOKIE, "")), True
+
+    def _refusal(self, request: Request, role: Role | None, *, by_cookie: bool) -> Response | None:
+        headers, path = request.headers, request.url.path
+        if self._tokens.is_open and not is_loopback(_host_of(f"//{headers.get('host', '')}")):
+            hint = "Use http://127.0.0.1 and the port, or configure tokens."
+            return refused(403, "The Host header names another machine.", hint)
+        is_read, origin = request.method in _READING, headers.get("origin")
+        is_from_page = origin is not None and _netloc_of(origin) == headers.get("host")
+        if not is_read and not is_from_page and (origin is not None or (by_cookie and role is not None)):
+            # with a cookie the browser must name the page, because it adds cookies to requests of other pages too
+            return refused(403, "Requests of other web pages are refused.", "Send a bearer token.")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length[:20]) > BODY_BYTES_MOST:
+            return too_large()
+        if path in _PUBLIC or path.startswith("/static/"):
+            return None
+        if role is None:
+            hint = "Send `Authorization: Bearer TOKEN`, or sign in on the page."
+            return refused(401, "A token is required.", hint, {"WWW-Authenticate": "Bearer"})
+        if not is_read and role is not Role.ADMIN and path != "/v1/logout":
+            return refused(403, "The token of a viewer cannot change anything.", "Use the token of an admin.")
+        return None
+
+
+def refused(code: int, error: str, hint: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a request that is refused."""
+    body = {"error": error, "where": "", "hint": hint, "exit_code": 2}
+    return JSONResponse(body, status_code=code, headers=headers)
+
+
+def too_large() -> Response:
+    """Return the answer to a request with a body that is too large."""
+    error = f"The body is larger than {BODY_BYTES_MOST} bytes."
+    return refused(413, error, "Send a smaller one.", {"Connection": "close"})
+
+
+def _limited(receive: Receive) -> Receive:
+    received = 0
+
+    async def receive_limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > BODY_BYTES_MOST:  # a chunked body has no length in its headers
+            raise HTTPException(413, f"The body is larger than {BODY_BYTES_MOST} bytes.", {"Connection": "close"})
+        return message
+
+    return receive_limited
+
+
+def _netloc_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""

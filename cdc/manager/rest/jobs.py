@@ -1,0 +1,208 @@
+"""Routes of jobs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cdc.api.models import REQUESTS, JobStatus, StopJob, request_from_json
+from cdc.errors import ConfigError
+from cdc.job.registry import is_here, offline_status, status_of
+from cdc.job.remote_calls import RemoteDriver, read_log
+from cdc.manager.rest.actions import JobActions, check_spec, findings_of
+from cdc.manager.rest.documents import (
+    checkpoint_document,
+    error_document,
+    event_document,
+    job_document,
+    schema_of,
+    shown_spec,
+)
+from cdc.manager.rest.history import EVERY_S, Sampler
+from cdc.paths import state_folder
+from cdc.state.deployments import Deployment
+from cdc.state.job_directory import JobDirectory
+from cdc.state.sql import SqlStore
+
+PAGE = 100
+_QUESTIONS = ("status", "logs")  # of hosts to drivers, deleted after their answer
+
+_JobName = Annotated[str, Path(pattern=r"^[a-z0-9_][a-z0-9_\-]{0,39}$")]
+_Before = Annotated[int | None, Query(ge=0, le=1 << 62)]
+_SPEC_BODY = {"requestBody": {"required": True, "content": {"application/yaml": {"schema": {"type": "string"}}}}}
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()  # the guard limits its size
+
+
+_Body = Annotated[bytes, Depends(_body)]
+
+
+def job_routes(store: SqlStore, sampler: Sampler) -> APIRouter:
+    """Return the routes of jobs."""
+    router = APIRouter(tags=["jobs"])
+    _add_reading(router, store, sampler)
+    _add_changing(router, store)
+    return router
+
+
+def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
+    @router.get("/jobs")
+    def list_jobs() -> list[dict[str, Any]]:
+        """List all jobs: state, reason and hint, lag, rows per second, host."""
+        sampler.start()
+        return [job_document(one, _summary_of(store, one, sampler), sampler) for one in store.deployments.all()]
+
+    @router.get("/jobs/{name}")
+    def get_job(name: _JobName) -> dict[str, Any]:
+        """Return a job: its specification, desired state, host, and the status of its driver."""
+        sampler.start()
+        found = _deployment(store, name)
+        status = status_of(store, found.record)
+        return {
+            **job_document(found, status, sampler),
+            "spec": shown_spec(found.spec),
+            "fence": found.fence,
+            "status": status.to_json(),
+        }
+
+    @router.get("/jobs/{name}/checkpoints")
+    def list_checkpoints(name: _JobName, before: _Before = None) -> list[dict[str, Any]]:
+        """List COMMITTED checkpoints, newest first, 100 at a time."""
+        _deployment(store, name)
+        found = store.committed(name, before=before if before is not None else 1 << 62, limit=PAGE)
+        return [checkpoint_document(one) for one in found]
+
+    @router.get("/jobs/{name}/events")
+    def list_events(name: _JobName, before: _Before = None) -> list[dict[str, Any]]:
+        """List state changes, schema changes, take-overs and requests, newest first, 100 at a time."""
+        _deployment(store, name)
+        found = store.events.newest(name, before=before, limit=PAGE)
+        return [event_document(one) for one in found if one.detail.get("verb") not in _QUESTIONS]
+
+    @router.get("/jobs/{name}/events/{number}")
+    def get_event(name: _JobName, number: Annotated[int, Path(ge=0, le=1 << 62)]) -> dict[str, Any]:
+        """Return one event: the result of a request, once there is one."""
+        event = store.events.get(number)
+        if event is None or event.job != name:
+            raise HTTPException(404, f"The job {name} has no event {number}.")
+        return event_document(event)
+
+    @router.get("/jobs/{name}/history")
+    def get_history(name: _JobName, minutes: Annotated[float, Query(gt=0, le=60)] = 60) -> dict[str, Any]:
+        """Return samples of the last minutes; null: no driver answered. Kept in memory for an hour."""
+        sampler.start()
+        _deployment(store, name)
+        times, series = sampler.history(name).since(time.time() - 60 * minutes)
+        return {"job": name, "interval_seconds": EVERY_S, "times": times, "series": series}
+
+    @router.get("/jobs/{name}/logs")
+    def get_log(name: _JobName, lines: Annotated[int, Query(ge=1, le=5000)] = 200) -> dict[str, Any]:
+        """Return the last lines of the log of a job."""
+        record = _deployment(store, name).record
+        if is_here(store, record):
+            return {"job": name, "lines": read_log(JobDirectory(state_folder(), name), {"lines": lines})["lines"]}
+        return {"job": name, "lines": RemoteDriver(store, record).log(lines=lines)[0]}
+
+
+def _add_changing(router: APIRouter, store: SqlStore) -> None:
+    actions = JobActions(store)
+
+    @router.put("/jobs/{name}", openapi_extra=_SPEC_BODY, responses={409: {"description": "Another generation."}})
+    def put_job(name: _JobName, body: _Body, request: Request, if_match: Annotated[str, Header()] = "") -> Response:
+        """Save the specification of a job (a job file, YAML or JSON) and run it. `If-Match`: the generation."""
+        spec, expected = _text(body), _generation(if_match)
+        try:
+            check_spec(name, spec)
+        except ConfigError as error:
+            return JSONResponse(error_document(error), status_code=400)
+        generation = actions.declare(name, spec, expected, _actor(request))
+        return JSONResponse({"job": name, "generation": generation}, headers={"ETag": f'"{generation}"'})
+
+    @router.delete("/jobs/{name}", status_code=202)
+    def delete_job(name: _JobName, request: Request, tasks: BackgroundTasks, forget: bool = False) -> dict[str, Any]:
+        """Stop a job for ever. `forget=true`: delete the state of a job that has ended; its rows stay."""
+        found = _deployment(store, name)
+        if forget:
+            actions.forget(found)
+            return {"job": name, "is_forgotten": True}
+        return _send(found, "stop", StopJob(), request, tasks)
+
+    @router.post("/check", openapi_extra=_SPEC_BODY)
+    def check(body: _Body) -> Response:
+        """Check a specification, its source, sink and tables from this host. Nothing changes."""
+        try:
+            return JSONResponse(findings_of(store, _text(body)))
+        except ConfigError as error:
+            return JSONResponse(error_document(error), status_code=400)
+
+    def _send(found: Deployment, verb: str, body: Any, request: Request, tasks: BackgroundTasks) -> dict[str, Any]:
+        number = actions.request(found, verb, body, _actor(request))
+        tasks.add_task(actions.deliver, found, number, body)  # after the answer
+        return {"job": found.job, "event": number}
+
+    def add_action(verb: str) -> None:
+        kind = REQUESTS[verb]
+        schema = {"requestBody": {"content": {"application/json": {"schema": schema_of(kind)}}}}
+
+        def act(name: _JobName, body: _Body, request: Request, tasks: BackgroundTasks) -> dict[str, Any]:
+            try:
+                requested = request_from_json(verb, body)
+            except ValueError as error:
+                raise HTTPException(400, f"The body is refused: {error}") from None
+            return _send(_deployment(store, name), verb, requested, request, tasks)
+
+        act.__doc__ = f"{kind.__doc__} The event of the answer gets the result."
+        router.add_api_route(
+            f"/jobs/{{name}}/{verb}", act, methods=["POST"], status_code=202, name=verb, openapi_extra=schema
+        )
+
+    for verb in REQUESTS:
+        add_action(verb)
+
+
+def _deployment(store: SqlStore, name: str) -> Deployment:
+    found = store.deployments.get(name)
+    if found is None:
+        raise HTTPException(404, f"There is no job {name}.")
+    return found
+
+
+def _summary_of(store: SqlStore, found: Deployment, sampler: Sampler) -> JobStatus:
+    """Return the newest known status, without a question to a driver."""
+    known = sampler.status(found.job)
+    if known is not None:
+        return known
+    status = offline_status(store, found.record)
+    if not found.is_held:
+        return status
+    record = found.record  # another host runs it: what its driver has saved
+    return replace(status, state=record.state, reason=record.reason, hint=record.hint, resume=record.resume)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, "The body is not UTF-8 text.") from None
+
+
+def _generation(text: str) -> int | None:
+    number = text.strip().removeprefix("W/").strip('"')
+    if number in ("", "*"):
+        return None
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise HTTPException(400, "If-Match must be a generation, such as 3.")
+    return int(number)
+
+
+def _actor(request: Request) -> str:
+    client = request.client.host if request.client is not None else "unknown"
+    return f"{request.scope['state']['role']}@{client}"
