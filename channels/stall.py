@@ -21,7 +21,7 @@ _POLL_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Jobs(Protocol):
+class SparkJobs(Protocol):
     """The Spark jobs of Tasks, by group. Any call may hang."""
 
     def progress(self, group: str) -> tuple[object, bool] | None:
@@ -57,7 +57,7 @@ class TaskStallWatch:
 
     def __init__(
         self,
-        jobs: Jobs,
+        jobs: SparkJobs,
         limit_s: float = STALL_S,
         *,
         now: Callable[[], float] = time.monotonic,

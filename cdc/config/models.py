@@ -15,10 +15,12 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
+from cdc.config.serve_models import Resources
 from cdc.config.sink_models import (
     ChannelTable,
     ClusterSinkConfig,
@@ -46,7 +48,6 @@ MERGE_BYTES = 1 << 30  # a quarter of a 4 GiB machine; driver, JVM and workers n
 STEP_S = 5.0  # the stream lags by two or three times this while tables are loaded
 READERS = 4  # most servers can spare so many connections; the number of Spark cores is a second limit
 STATUS_PORT = 8470
-JOB_MEMORY_BYTES = 1 << 30  # measured at rest: 0.6 to 0.8 GiB with a Spark of its own, 1.1 GiB under load
 NAME_MOST = 40  # the shortest label limit of all sinks leaves so many characters for the job name
 
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
@@ -263,15 +264,6 @@ class StatusAddress(Model):
         return self
 
 
-class Resources(Model):
-    """What the job needs of the host that runs it."""
-
-    memory: Bytes = Field(
-        default=JOB_MEMORY_BYTES,
-        description="Memory of driver, JVM and workers. A host runs so many jobs as its memory allows.",
-    )
-
-
 class Config(Model):
     """One job file."""
 
@@ -308,6 +300,7 @@ class Config(Model):
     host_selector: dict[str, Text] = Field(
         default={}, description="Labels that the host of the job must have (`cdc serve`): `{zone: eu}`."
     )
+    alerts: Alerts = Field(default=Alerts(), description="Messages about the job to another program.")
 
     @field_validator("name")
     @classmethod

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from cdc.config.fields import Bytes
 from cdc.config.loader import Location, Node, parse_job, shown
-from cdc.config.models import JOB_MEMORY_BYTES, job_name
+from cdc.config.models import job_name
+from cdc.config.serve_models import JOB_MEMORY_BYTES
 from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_SETTING
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from random import Random
+from urllib.parse import quote, urlsplit
 
 import pytest
 import requests
 from openapi_spec_validator import validate
 
+from cdc.api.models import JobStatus, PauseJob, RequestBody, SinkStatus, SourceStatus
+from cdc.demo.local_servers import LocalServer
+from cdc.job.remote_calls import RemoteCalls
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.documents import shown_spec
 from cdc.manager.rest.guard import BODY_BYTES_MOST, COOKIE
@@ -20,9 +26,12 @@ from cdc.model.position import BinlogPosition
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
 from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
+from cdc.state.job_directory import JobDirectory
+from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
-from tests.support.manager import add_job, fake_driver, served, wait_for
+from tests.support.manager import IDENTITY, add_job, fake_driver, served, wait_for
+from tests.support.store_servers import create_database
 
 ADMIN, VIEWER = "admin-token-4711", "viewer-token-0815"
 SPEC = """\
@@ -108,6 +117,61 @@ def test_pause_and_resume_reach_the_driver(url: str, store: SqlStore, tmp_path: 
         assert ask(url, "GET", "/v1/jobs/shop/history?minutes=1").json()["series"]["lag_seconds"][-1] == 0.4
 
 
+def test_any_host_answers_for_a_job_of_another_host(
+    mysql: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "a"))
+    environment = {**create_database(mysql, "rest_store"), "CDC_LEASE": "600"}  # no thread renews it
+    stores: list[SqlStore] = []
+    for name in "ab":
+        monkeypatch.setenv("CDC_HOST", name)
+        stores.append(open_store(environment=environment, folder=tmp_path / name))
+    here, there = stores
+    folder = JobDirectory(tmp_path / "b", "shop")
+    with folder.open_log() as log:
+        log.write(b"a line of host b\n")
+    running = replace(there.acquire("shop", "/jobs/shop.yaml"), state=JobState.RUNNING, identity=IDENTITY, driver_pid=1)
+    there.save_job(running)
+    there.renew({"state": "RUNNING", "lag_s": 1.5, "rows_per_s": 40.0, "last_committed_at": "2026-01-01T00:00:05Z"})
+    controls = RemoteControls()
+    calls = RemoteCalls(there, "shop", controls, folder)
+    calls.start()
+    try:
+        with served(here, Tokens(ADMIN, VIEWER)) as url:
+            (listed,) = ask(url, "GET", "/v1/jobs").json()
+            assert (listed["host"], listed["lag_seconds"], listed["rows_per_second"]) == ("b", 1.5, 40.0)
+            assert listed["state"] == "RUNNING" and listed["last_committed_at"] == "2026-01-01T00:00:05Z"
+            assert ask(url, "GET", "/v1/jobs/shop").json()["status"]["lag_seconds"] == 0.3
+            assert ask(url, "GET", "/v1/jobs/shop/logs").json()["lines"] == ["a line of host b"]
+            number = ask(url, "POST", "/v1/jobs/shop/pause").json()["event"]
+            wait_for(lambda: here.events.get(number).result == {"ok": True}, "it is carried out")  # type: ignore[union-attr]
+            assert controls.requests == [PauseJob()]
+            verbs = [
+                event["message"]
+                for event in ask(url, "GET", "/v1/jobs/shop/events").json()
+                if event["kind"] == "request"
+            ]
+            assert verbs == ["pause"]  # the questions for status and log are no events of the job
+            wait_for(lambda: ask(url, "GET", "/v1/jobs/shop/history").json()["times"], "a sample is taken")
+            assert ask(url, "GET", "/v1/jobs/shop/history").json()["series"]["lag_seconds"][0] == 1.5
+    finally:
+        calls.close()
+        for store in stores:
+            store.close()
+
+
+class RemoteControls:
+    def __init__(self) -> None:
+        self.requests: list[object] = []
+
+    def status(self) -> JobStatus:
+        source, sink = SourceStatus("binlog", "127.0.0.1:3306"), SinkStatus("delta", "/warehouse")
+        return JobStatus(job="shop", state=JobState.RUNNING, source=source, sink=sink, lag_seconds=0.3)
+
+    def request(self, request: RequestBody) -> None:
+        self.requests.append(request)
+
+
 def test_refusal_of_the_driver_is_the_result_of_the_event(url: str, store: SqlStore, tmp_path: Path) -> None:
     (tmp_path / "ddl").write_text("")
     with fake_driver(store, tmp_path, tmp_path / "home"):
@@ -144,6 +208,19 @@ def test_specification_is_saved_with_its_generation(url: str, store: SqlStore) -
     assert ask(url, "PUT", "/v1/jobs/crm", data=changed, headers={"If-Match": '"1"'}).json()["generation"] == 2
     assert ask(url, "GET", "/v1/jobs/crm", VIEWER).json()["spec"] == changed
     assert ask(url, "DELETE", "/v1/jobs/crm?forget=true").json()["is_forgotten"]  # it has never run
+
+
+def test_managed_job_without_driver_is_paused_by_its_desired_state(url: str, store: SqlStore) -> None:
+    ask(url, "PUT", "/v1/jobs/crm", data=SPEC)
+    for verb, desired in (("pause", DesiredState.PAUSED), ("resume", DesiredState.RUNNING)):
+        number = ask(url, "POST", f"/v1/jobs/crm/{verb}").json()["event"]
+        wait_for(lambda number=number: store.events.get(number).result, "the event has a result")  # type: ignore[misc,union-attr]
+        assert store.events.get(number).result == {"ok": True}  # type: ignore[union-attr]
+        assert store.deployments.get("crm").desired is desired  # type: ignore[union-attr]
+    number = ask(url, "POST", "/v1/jobs/crm/snapshot", json={"table": "crm.people"}).json()["event"]
+    wait_for(lambda: store.events.get(number).result, "the event has a result")  # type: ignore[union-attr]
+    result = store.events.get(number).result  # type: ignore[union-attr]
+    assert result is not None and result["error"]["error"] == "No driver of the job crm runs."
 
 
 @pytest.mark.parametrize(
@@ -304,6 +381,55 @@ def test_hostile_body_is_refused_as_json(url: str, store: SqlStore, body: bytes)
     answer = ask(url, "POST", "/v1/jobs/shop/resume", data=body)
     assert answer.status_code == 400 and answer.json()["hint"]
     assert all(event.kind != "request" for event in store.events.newest("shop"))
+
+
+def test_random_requests_to_every_route_never_fail_the_server(url: str, store: SqlStore) -> None:
+    add_job(store, "shop")
+    random = Random(4711)
+    texts = [
+        "",
+        "shop",
+        "x",
+        "1",
+        "-1",
+        "9" * 30,
+        "\x00",
+        "\ud800",
+        "é" * 50,
+        "../..",
+        "%",
+        "null",
+        "true",
+        "'; DROP TABLE cdc_jobs; --",
+    ]
+
+    def value(depth: int = 0) -> object:
+        kinds = [lambda: random.choice(texts), lambda: random.randint(-(1 << 70), 1 << 70), lambda: None, lambda: True]
+        if depth < 3:
+            kinds += [
+                lambda: [value(depth + 1) for _ in range(3)],
+                lambda: {
+                    random.choice(
+                        ["table", "where", "tables", "sample", "token", "repair", "past_ddl", "name", "x"]
+                    ): value(depth + 1)
+                    for _ in range(3)
+                },
+            ]
+        return random.choice(kinds)()
+
+    for path, operations in ask(url, "GET", "/openapi.json").json()["paths"].items():
+        for method in operations:
+            for _ in range(6):
+                filled = re.sub(r"{\w+}", lambda _: quote(random.choice(texts), safe="", errors="ignore") or "a", path)
+                body = json.dumps(value()).encode() if random.random() < 0.8 else random.randbytes(40)
+                query = {
+                    name: random.choice(texts).encode("utf-8", "replace")
+                    for name in ("before", "minutes", "lines", "forget")
+                }
+                query = {name: text for name, text in query.items() if random.random() < 0.3}
+                answer = ask(url, method.upper(), filled, data=body, params=query, allow_redirects=False)
+                assert answer.status_code < 500, (method, filled, body, query, answer.text)
+    assert ask(url, "GET", "/v1/jobs").status_code == 200
 
 
 def test_body_above_the_limit_is_refused(url: str) -> None:

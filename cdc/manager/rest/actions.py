@@ -76,14 +76,18 @@ class JobActions:
         Never raises; the event gets the result.
         """
         record = deployment.record
-        is_managed_offline = deployment.spec is not None and not has_driver(self._store, record)
-        if not is_here(self._store, record) or is_managed_offline:
-            return  # the driver or the host takes it
         with suppress(CheckpointError):
-            is_read_by_driver = self._store.is_shared and has_driver(self._store, record)
-            if is_read_by_driver or not self._store.events.take(number, f"{self._store.host.name}:api"):
-                return
-            self._store.events.answer(number, self._carry_out(record, body))
+            is_offline, is_managed = not has_driver(self._store, record), deployment.spec is not None
+            # the desired state is saved already, and the hosts follow it
+            is_done = is_offline and is_managed and (isinstance(body, PauseJob | StopJob) or body == Resume())
+            if (
+                not is_done
+                and self._store.is_shared
+                and (is_managed or not (is_offline and is_here(self._store, record)))
+            ):
+                return  # the driver reads the events of a shared store, also one that starts within a minute
+            if self._store.events.take(number, f"{self._store.host.name}:api"):
+                self._store.events.answer(number, {"ok": True} if is_done else self._carry_out(record, body))
 
     def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
         try:
@@ -109,10 +113,11 @@ class JobActions:
                 set_offline_state(self._store, record, JobState.CANCELLED, "stopped by its user", hint)
             else:
                 command = "resume" if record.resume is ResumeKind.MANUAL else "start"
-                what = record.name if command == "resume" else record.job_file
+                what = record.name if command == "resume" or not record.job_file else record.job_file
+                host = record.host or self._store.host.name
                 raise ConfigError(
-                    f"No driver of the job {record.name} runs, and `cdc serve` does not manage it.",
-                    hint=f"Run `cdc {command} {what}` on host {record.host or self._store.host.name}.",
+                    f"No driver of the job {record.name} runs.",
+                    hint=f"Run `cdc {command} {what}` on host {host}, and repeat this.",
                 )
 
     def forget(self, deployment: Deployment) -> None:

@@ -28,9 +28,10 @@ _PARAMETER = re.compile(r"(?i)\b(token|password|secret)=[^;&\s\"']+")  # of an a
 def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) -> dict[str, Any]:
     """Return one line of the list of jobs."""
     history, summary = sampler.history(deployment.job), deployment.summary
-    lag, rate = status.lag_seconds, history.newest("rows_per_second")
+    is_live = sampler.status(deployment.job) is not None
+    lag, rate = status.lag_seconds, history.newest("rows_per_second") if is_live else None
     committed = status.checkpoint.committed_at if status.checkpoint is not None else None
-    if sampler.status(deployment.job) is None and deployment.is_held:  # the values of another host
+    if not is_live and deployment.is_held:  # the values of another host
         lag, rate = summary.get("lag_s", lag), summary.get("rows_per_s")
         committed = summary.get("last_committed_at") or committed
     return {
@@ -47,7 +48,7 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
         "sink": asdict(status.sink),
         "lag_seconds": lag,
         "rows_per_second": rate,
-        "rates": history.recent("rows_per_second", LIST_SAMPLES),
+        "rates": history.recent("rows_per_second", LIST_SAMPLES) if is_live or deployment.is_held else [],
         "last_committed_at": committed,
         "tables": len(status.channels),
         "snapshot": asdict(status.snapshot),

@@ -82,7 +82,7 @@ function overview({ job, history }, { minutes, width }) {
       plot({ ...common, id: "lag", title: "Lag", series: one("lag_seconds"), format: seconds }),
       plot({ ...common, id: "rows", title: "Rows per second", series: one("rows_per_second"), format: rate }),
       plot({ ...common, id: "parts", title: "Seconds of a checkpoint", series: parts, format: seconds, stacked: true }),
-      plot({ ...common, id: "bytes", title: "Bytes per second", series: one("bytes_per_second"), format: size }),
+      plot({ ...common, id: "bytes", title: "Bytes per second", series: one("bytes_per_second"), format: size, isSize: true }),
     ),
     h("h2", null, `Tables`, h("span", { class: "number" }, count(job.status.channels.length))),
     job.status.channels.length ? tables(job.status) : h("p", { class: "card empty" }, "No table is known yet: the job has not connected to its source."),

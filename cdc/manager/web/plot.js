@@ -22,10 +22,12 @@ function withGaps(times, series) {
   };
 }
 
-function niceTop(value) {
+// The upper end of the axis: a round number, also of its half; of sizes, in their own unit.
+function niceTop(value, isSize) {
   if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].find((step) => step * power >= value) * power;
+  const unit = isSize ? 1024 ** Math.floor(Math.log(Math.max(value, 1)) / Math.log(1024)) : 1;
+  const power = 10 ** Math.floor(Math.log10(value / unit));
+  return [1, 2, 3, 4, 6, 8, 10].find((step) => step * power * unit >= value) * power * unit;
 }
 
 function stack(series) {
@@ -57,13 +59,13 @@ function runs(points) {
   return found.filter((run) => run.length);
 }
 
-export function plot({ id, title, format, minutes, width, stacked = false, ...samples }) {
+export function plot({ id, title, format, minutes, width, stacked = false, isSize = false, ...samples }) {
   const { times, series } = withGaps(samples.times, samples.series);
   const end = Date.now() / 1000;
   const start = end - minutes * 60;
   const layers = stacked ? stack(series) : series.map((one) => ({ ...one, lower: null, upper: one.values }));
   const values = layers.flatMap((one) => one.upper.filter((value) => value !== null));
-  const top = niceTop(Math.max(0, ...values));
+  const top = niceTop(Math.max(0, ...values), isSize);
   const inner = { width: width - MARGIN.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
   const x = (time) => MARGIN.left + ((time - start) / (end - start)) * inner.width;
   const y = (value) => MARGIN.top + (1 - value / top) * inner.height;
