@@ -46,7 +46,7 @@ class Listen(Model):
     )
 
 
-class Tokens(Model):
+class TokenKeys(Model):
     """Who may use REST API and web page."""
 
     admin: SecretStr | None = Field(default=None, description="Token that may do everything.")
@@ -60,7 +60,7 @@ class ServeConfig(Model):
     store_password: SecretStr | None = Field(default=None, description="Its password. Default: `$CDC_STORE_PASSWORD`.")
     host: HostKeys = Field(default=HostKeys(), description="This host.")
     listen: Listen = Field(default=Listen(), description="The address of REST API and web page.")
-    tokens: Tokens = Field(default=Tokens(), description="Who may use REST API and web page.")
+    tokens: TokenKeys = Field(default=TokenKeys(), description="Who may use REST API and web page.")
     lease: Seconds = Field(
         default=10.0, ge=2, le=600, description="How long a host may be silent before others take over its jobs."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from cdc.errors import CdcError, CheckpointError
@@ -49,6 +50,7 @@ class HostLoop:
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
+        self.takeovers: Counter[str] = Counter()  # of jobs that were on another host, since this process started
 
     @property
     def is_ready(self) -> bool:
@@ -116,6 +118,7 @@ class HostLoop:
         if is_foreign and self._clock() < self._takes_over_from:
             return
         if self._store.deployments.assign(job.job, self._host.name, job.fence, actor=self._host.name):
+            self.takeovers[job.job] += is_foreign
             _log.info("This host takes the job.", extra={"job": job.job, "before": job.host})
             taken = self._store.deployments.get(job.job)
             if taken is not None and taken.host == self._host.name:

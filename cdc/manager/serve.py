@@ -18,6 +18,7 @@ from cdc.config.fields import is_loopback
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
 from cdc.manager.host_loop import HostLoop
+from cdc.manager.host_metrics import HostMetrics
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.rest import Tokens, build_app
@@ -88,7 +89,10 @@ def run_host(
                 store.host.name, secrets.token_hex(8), config.host.address, _memory(config), dict(config.host.labels)
             )
             ready: list[HostLoop] = []
-            app = build_app(store, _tokens(config), ready=lambda: bool(ready) and ready[0].is_ready)
+            metrics = HostMetrics(store, lambda: ready[0].takeovers if ready else {})
+            app = build_app(
+                store, _tokens(config), ready=lambda: bool(ready) and ready[0].is_ready, collectors=[metrics]
+            )
             server = ManagerServer(app, config.listen)
             url = server.start()
             host = Host(host.name, host.run_id, host.address or url, host.memory, host.labels)

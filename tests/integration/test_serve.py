@@ -6,6 +6,7 @@ import signal
 
 import psutil
 import pytest
+import requests
 
 from tests.support.serving import HostProcess, opened, wait_until
 from tests.support.store_servers import create_database
@@ -86,12 +87,18 @@ def test_killed_host_is_taken_over(make_host, tmp_path):
     first, second = make_host("first").start(), make_host("second").start()
     for name in ("a", "b", "c"):
         first.cdc("start", job_file(tmp_path, name))
+    moved = [name for name in ("a", "b", "c") if record(first, name).host == "second"]
+    assert moved, "equal hosts share the jobs"
     second.kill()
     for name in ("a", "b", "c"):
         runs_on(first, name, "first")
     with opened(first) as store:
         kinds = {event.kind for event in store.events.newest(limit=1000)}
     assert {"assigned", "spec"} <= kinds
+    metrics = requests.get(f"{first.row('address')}/metrics", timeout=60).text
+    assert 'cdc_host_up{host="first"} 1.0' in metrics and 'cdc_host_up{host="second"} 0.0' in metrics
+    assert 'cdc_host_memory_free_bytes{host="first"} 5.36870912e+09' in metrics  # 8 GiB and three jobs
+    assert all(f'cdc_job_takeovers_total{{job_name="{name}"}} 1.0' in metrics for name in moved)
     assert second.start().row("jobs") == []  # running jobs are not moved back
 
 

@@ -33,11 +33,14 @@ WEB = Path(__file__).parent.parent / "web"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
-def build_app(store: SqlStore, tokens: Tokens, *, ready: Callable[[], bool]) -> FastAPI:
+def build_app(
+    store: SqlStore, tokens: Tokens, *, ready: Callable[[], bool], collectors: Iterable[Collector] = ()
+) -> FastAPI:
     """Return the application. Run it with ``lifespan="on"``, which starts and ends the history of the jobs.
 
-    ``ready``: whether this host may accept work, for ``/ready``. Without tokens, every request is of an admin, and only
-    requests to a loopback address are answered: the caller must listen on one. The caller closes ``store``.
+    ``ready``: whether this host may accept work, for ``/ready``. ``collectors``: further metrics. Without tokens, every
+    request is of an admin, and only requests to a loopback address are answered: the caller must listen on one. The
+    caller closes ``store``.
     """
     sampler = Sampler(store)
 
@@ -66,13 +69,15 @@ def build_app(store: SqlStore, tokens: Tokens, *, ready: Callable[[], bool]) -> 
     app.include_router(job_routes(store, sampler), prefix="/v1")
     app.include_router(host_routes(store), prefix="/v1")
     app.include_router(session_routes(store, tokens), prefix="/v1")
-    _add_checks(app, sampler, ready)
+    _add_checks(app, sampler, ready, collectors)
     _add_page(app)
     return app
 
 
-def _add_checks(app: FastAPI, sampler: Sampler, ready: Callable[[], bool]) -> None:
+def _add_checks(app: FastAPI, sampler: Sampler, ready: Callable[[], bool], collectors: Iterable[Collector]) -> None:
     registry = CollectorRegistry(auto_describe=False)
+    for collector in collectors:
+        registry.register(collector)
     registry.register(_HostCollector(sampler))
     ProcessCollector(namespace="cdc", registry=registry)
 

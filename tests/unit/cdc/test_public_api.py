@@ -34,4 +34,4 @@ def test_public_names_are_the_objects_of_their_modules():
 def test_packages_ship_type_marker(package):
     assert (ROOT / package / "py.typed").is_file()
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    assert setuptools["package-data"] == {"*": ["py.typed"]}
+    assert setuptools["package-data"]["*"] == ["py.typed"]
