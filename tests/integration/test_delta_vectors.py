@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -424,6 +424,33 @@ def test_vector_that_is_damaged_stops_every_reader(tmp_path: Path) -> None:
     path.write_bytes(content)
     commit(sink, 3, {2: 2})
     check(tmp_path, {key: 1 for key in range(10) if key != 1} | {2: 2})
+    sink.close()
+
+
+def test_vector_files_are_of_one_version_if_another_thread_updates_the_handle(tmp_path: Path) -> None:
+    """Otherwise an updated row is missing: its old version is deleted, and its new file is not known."""
+    sink = open_sink(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(10), 1))
+
+    class Handle:
+        """A handle that another thread updates after the files were read."""
+
+        def __init__(self, found: DeltaTable) -> None:
+            self._found, self._has_waited = found, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._found, name)
+
+        def get_add_actions(self, flatten: bool) -> Any:
+            files = self._found.get_add_actions(flatten)
+            if not self._has_waited:
+                self._has_waited = True
+                commit(sink, 2, {1: 2})
+                self._found.update_incremental()
+            return files
+
+    found = table_files(cast("DeltaTable", Handle(DeltaTable(str(folder_of(tmp_path))))), ["id"])
+    assert sum(file.live_rows for file in found) == 10
     sink.close()
 
 
