@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -281,6 +281,32 @@ def test_vector_commit_after_another_writer_starts_again(tmp_path: Path, monkeyp
     sink.close()
 
 
+@pytest.mark.parametrize("mode", ["rewrite", "deletion_vectors"])
+def test_commit_starts_again_if_another_thread_updates_the_handle(
+    mode: MergeMode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer replaces all files during a merge, and a reader of keys updates the sink's handle."""
+    sink, root = open_sink(tmp_path, mode), folder_of(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(10), 1))
+    kind = vector_merge.VectorMerge if mode == "deletion_vectors" else merge.Merge
+    real, calls = kind.actions, list[int]()
+
+    def interrupted(self: Any, threads: Any) -> Any:
+        found = real(self, threads)
+        calls.append(1)
+        if len(calls) == 1:
+            table = pa.table({"id": pa.array(range(10)), "n": pa.array([7] * 10)})
+            write_deltalake(str(root), table, mode="overwrite")
+            assert sink.keys(TABLE, None, 100).num_rows == 10
+        return found
+
+    monkeypatch.setattr(kind, "actions", interrupted)
+    commit(sink, 2, {3: 2})
+    assert len(calls) == 2
+    check(tmp_path, dict.fromkeys(range(10), 7) | {3: 2})
+    sink.close()
+
+
 def test_vector_commit_of_a_frozen_process_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run stops between its merge and its entry, while another run adopts the job and commits."""
     old = open_sink(tmp_path)
@@ -427,6 +453,33 @@ def test_vector_that_is_damaged_stops_every_reader(tmp_path: Path) -> None:
     sink.close()
 
 
+def test_vector_files_are_of_one_version_if_another_thread_updates_the_handle(tmp_path: Path) -> None:
+    """Otherwise an updated row is missing: its old version is deleted, and its new file is not known."""
+    sink = open_sink(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(10), 1))
+
+    class Handle:
+        """A handle that another thread updates after the files were read."""
+
+        def __init__(self, found: DeltaTable) -> None:
+            self._found, self._has_waited = found, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._found, name)
+
+        def get_add_actions(self, flatten: bool) -> Any:
+            files = self._found.get_add_actions(flatten)
+            if not self._has_waited:
+                self._has_waited = True
+                commit(sink, 2, {1: 2})
+                self._found.update_incremental()
+            return files
+
+    found = table_files(cast("DeltaTable", Handle(DeltaTable(str(folder_of(tmp_path))))), ["id"])
+    assert sum(file.live_rows for file in found) == 10
+    sink.close()
+
+
 def test_vector_removed_without_it_by_another_writer_is_refused(tmp_path: Path) -> None:
     sink, root = open_sink(tmp_path), folder_of(tmp_path)
     commit(sink, 1, dict.fromkeys(range(10), 1))
@@ -434,7 +487,8 @@ def test_vector_removed_without_it_by_another_writer_is_refused(tmp_path: Path) 
     (path,) = vectors(tmp_path)
     size = (root / path).stat().st_size
     add = {"path": path, "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
-    put_entry(DeltaTable(str(root)), "WRITE", [{"add": {**add, "stats": json.dumps({"numRecords": 10})}}], {})
+    found = DeltaTable(str(root))
+    put_entry(found, found.version(), "WRITE", [{"add": {**add, "stats": json.dumps({"numRecords": 10})}}], {})
     with pytest.raises(TargetMismatch, match="twice"):
         commit(sink, 3, {2: 2})
     sink.close()

@@ -126,7 +126,7 @@ class DeltaAlterer:
         if fields:
             self._logs.commit(found, folder, write, 0, mark_to_json(mark), [transaction(mark)])
         else:
-            self._logs.append(found, folder, [], mark_to_json(mark), [transaction(mark)])
+            self._logs.append(found, folder, [], mark_to_json(mark), [transaction(mark)], version=found.version())
 
     def _rewrite(
         self,

@@ -175,10 +175,11 @@ def _replay(lines: Iterator[Line] | Sequence[Line], vectors: dict[str, Vector]) 
 
 def write_entry(
     found: DeltaTable,
+    version: int,
     actions: Sequence[AddAction | RemoveAction | MarkedFile],
     properties: CommitProperties,
 ) -> None:
-    """Commit ``actions`` as the next version after ``found``. ``properties``: transactions and metadata of the entry.
+    """Commit ``actions`` as the next version after ``version``. ``properties``: transactions and metadata of the entry.
 
     Raises: CommitFailedError - another writer has committed meanwhile; OSError.
     """
@@ -190,7 +191,7 @@ def write_entry(
     for action in actions:
         lines += _file_lines(action, vectors.get(action.path))
     marks = any(isinstance(action, MarkedFile) for action in actions)
-    put_entry(found, "MERGE" if marks else "WRITE", lines, properties.custom_metadata or {})
+    put_entry(found, version, "MERGE" if marks else "WRITE", lines, properties.custom_metadata or {})
 
 
 def _file_lines(action: AddAction | RemoveAction | MarkedFile, old: Vector | None) -> Iterator[Line]:
@@ -211,7 +212,7 @@ def enable_vectors(found: DeltaTable) -> None:
 
     Raises: CommitFailedError, OSError.
     """
-    protocol, metadata = found.protocol(), found.metadata()
+    version, protocol, metadata = found.version(), found.protocol(), found.metadata()
     readers = {*(protocol.reader_features or ()), FEATURE}
     # a writer of version 2 supports these two
     writers = {*(protocol.writer_features or ("appendOnly",)), "invariants", FEATURE}
@@ -237,21 +238,23 @@ def enable_vectors(found: DeltaTable) -> None:
             }
         },
     ]
-    put_entry(found, "SET TBLPROPERTIES", lines, {})
+    put_entry(found, version, "SET TBLPROPERTIES", lines, {})
 
 
-def put_entry(found: DeltaTable, operation: str, lines: Sequence[Line], metadata: Mapping[str, Any]) -> None:
-    """Write the next entry after the version of ``found``, unless the log has one with this number.
+def put_entry(
+    found: DeltaTable, version: int, operation: str, lines: Sequence[Line], metadata: Mapping[str, Any]
+) -> None:
+    """Write the next entry after ``version``, unless the log has one with this number.
 
     A lost answer is decided by the content of the log: each entry has its own id.
     Raises: CommitFailedError - another writer has written this version; OSError.
     """
-    log, version = folder_of(found) / _LOG, found.version() + 1
+    log = folder_of(found) / _LOG
     information = {"timestamp": now_ms(), "operation": operation, "operationParameters": {}, "txnId": str(uuid.uuid4())}
     entries = [{"commitInfo": {**information, "engineInfo": "spark-binlog-load", **metadata}}, *lines]
     # deltalake decodes JSON escapes of characters beyond U+FFFF wrongly
     content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in entries)
-    path, written = _entry(log, version), log / f"_commit_{uuid.uuid4()}.json.tmp"
+    path, written = _entry(log, version + 1), log / f"_commit_{uuid.uuid4()}.json.tmp"
     try:
         with written.open("xb") as file:
             file.write(content)
@@ -263,7 +266,7 @@ def put_entry(found: DeltaTable, operation: str, lines: Sequence[Line], metadata
             if _content(path) == content:
                 return
             if isinstance(error, FileExistsError):
-                raise CommitFailedError(f"version {version} exists in {log}") from error
+                raise CommitFailedError(f"version {version + 1} exists in {log}") from error
             raise
     finally:
         with suppress(OSError):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from channels.sinks.delta.entries import count_of, has_vectors, write_entry
@@ -49,15 +50,20 @@ class DurableLogs:
         actions: list[Action],
         mark: str | None,
         transactions: Sequence[Transaction] = (),
+        *,
+        version: int,
     ) -> None:
-        """Commit ``actions`` durably as the next version after ``found``. ``mark``: see ``MARK``.
+        """Commit ``actions`` durably as the next version after ``version``. ``mark``: see ``MARK``.
 
+        ``version``: from which the actions were computed. Another thread can have updated ``found`` since.
         Raises: CommitFailedError - another writer has committed meanwhile; OSError.
         """
 
         def write(properties: CommitProperties) -> None:
+            if found.version() != version:
+                raise CommitFailedError(f"version {version + 1} exists in {folder}")
             if has_vectors(found):
-                write_entry(found, actions, properties)
+                write_entry(found, version, actions, properties)
             else:
                 plain = cast("list[AddAction | RemoveAction]", actions)  # only tables with vectors have marked files
                 found.create_write_transaction(

@@ -63,12 +63,13 @@ class DeltaMaintenance:
 
     def _compact(self, found: DeltaTable, table: TargetTable) -> None:
         schema, folder = delta_tables.arrow_schema(found), self._folder_of(table.name)
+        version = found.version()
         try:
             actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
             if not actions:
                 return
             self._check_ownership()
-            self._logs.append(found, folder, actions, found.history(1)[0].get(MARK))
+            self._logs.append(found, folder, actions, found.history(1)[0].get(MARK), version=version)
             found.update_incremental()
         except CommitFailedError:
             logger.warning("table %s was changed by another writer during its compaction", table.name)

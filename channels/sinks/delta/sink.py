@@ -348,7 +348,7 @@ class DeltaSink:
                 "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
             )
         folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
-        schema = delta_tables.arrow_schema(found)
+        version, schema = found.version(), delta_tables.arrow_schema(found)
         started = time.monotonic()
         try:
             load = MergeLoad([self._staging.path(one) for one in loads], key)
@@ -364,7 +364,7 @@ class DeltaSink:
             merge = (VectorMerge if with_vectors else Merge)(folder, schema, load, table_files(found, key), name)
             actions = merge.actions(self._file_threads)
             self._ownership.check(mark)
-            self._logs.append(found, folder, actions, mark_to_json(mark), [transaction(mark)])
+            self._logs.append(found, folder, actions, mark_to_json(mark), [transaction(mark)], version=version)
         except OSError as error:
             raise unavailable(error, folder) from error
         logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)

@@ -61,7 +61,11 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
 
     Raises: TargetMismatch - a file is there twice; SinkUnavailable - an entry of the log is missing.
     """
-    actions, vectors = pa.table(table.get_add_actions(flatten=True)), file_vectors(table)
+    while True:
+        version = table.version()
+        actions, vectors = pa.table(table.get_add_actions(flatten=True)), file_vectors(table)
+        if table.version() == version:  # another thread can update the handle; files and vectors must be of one version
+            break
     paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
     if len(set(paths)) != len(paths):
         raise TargetMismatch(
