@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("decode", "kafka", "small_tasks", "end_to_end", "snapshot", "clusters", "schema", "verify")
+PROGRAMS = ("decode", "kafka", "small_tasks", "end_to_end", "snapshot", "clusters", "schema", "verify", "delta")
 RECEIVERS = ("binlog", "files", "canal")
 WARM_UP_ROWS = 20_000
 SINKS = ("delta", "null", "doris", "starrocks", "starrocks-single")

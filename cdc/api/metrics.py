@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cdc.api.models import Controls, JobStatus
+from cdc.state.deployments import DesiredState
 
 STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELLED", "DONE")
 
@@ -32,6 +33,7 @@ def job_metrics(status: JobStatus) -> Iterator[Metric]:
     """Yield the metrics of one job."""
     yield from _job_metrics(status)
     yield from _channel_metrics(status)
+    yield from _store_metrics(status)
     yield from _verify_metrics(status)
 
 
@@ -40,11 +42,29 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
     for name in STATES:
         state.add_metric((status.job, name), float(name == status.state))
     yield state
+    desired = GaugeMetricFamily(
+        "cdc_job_desired_state", "1 for the state that the user wants.", labels=("job_name", "state")
+    )
+    for wanted in DesiredState:
+        desired.add_metric((status.job, wanted), float(wanted is status.desired_state))
+    yield desired
     gauges: list[tuple[str, str, float | None]] = [
         ("cdc_lag_seconds", "Age of the oldest source transaction not yet visible.", status.lag_seconds),
         ("cdc_window_bytes", "Bytes of rows in memory that no Task has started to load.", status.window_bytes),
         ("cdc_window_limit_bytes", "Limit of cdc_window_bytes: memory.window.", status.window_limit_bytes),
     ]
+    if status.source_connected is not None:
+        text = "0 while the source does not answer and the job connects again."
+        gauges.append(("cdc_source_connected", text, float(status.source_connected)))
+    if (log := status.source_log) is not None:
+        gauges += [
+            ("cdc_source_position_bytes", "Offset of the last commit in its binlog file.", log.position_bytes),
+            ("cdc_source_behind_bytes", "Bytes of binlog after the last commit.", log.behind_bytes),
+            ("cdc_source_retention_seconds", "How long the server keeps its binlog files.", log.retention_seconds),
+        ]
+    if status.last_committed_at is not None:
+        text = "Time at which the newest checkpoint was committed, since 1970."
+        gauges.append(("cdc_last_commit_timestamp_seconds", text, _unix(status.last_committed_at)))
     if (last := status.schema_changes.last) is not None:
         gauges.append(("cdc_schema_change_seconds", "Duration of the steps of the newest schema change.", last.seconds))
     checkpoint = status.checkpoint
@@ -59,6 +79,12 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
             gauge = GaugeMetricFamily(name, text, labels=("job_name",))
             gauge.add_metric((status.job,), value)
             yield gauge
+    if status.source_disconnects is not None:
+        lost = CounterMetricFamily(
+            "cdc_source_disconnects", "Connections to the source that were lost in this process.", labels=("job_name",)
+        )
+        lost.add_metric((status.job,), status.source_disconnects)
+        yield lost
     lag = GaugeMetricFamily(
         "cdc_kafka_lag_messages",
         "Messages of a partition that are not committed.",
@@ -93,6 +119,18 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
         for part, value in checkpoint.seconds.items():
             seconds.add_metric((status.job, part), value)
         yield seconds
+
+
+def _store_metrics(status: JobStatus) -> Iterator[Metric]:
+    store = status.store
+    if store is None:
+        return
+    seconds = HistogramMetricFamily(
+        "cdc_store_seconds", "Duration of the writes to the state store.", labels=("job_name",)
+    )
+    buckets = [(limit, float(count)) for limit, count in store.within.items()]
+    seconds.add_metric((status.job,), [*buckets, ("+Inf", float(store.writes))], store.seconds)
+    yield seconds
 
 
 def _verify_metrics(status: JobStatus) -> Iterator[Metric]:

@@ -18,10 +18,14 @@ from cdc.model.left_out import LeftOut
 from cdc.model.schema_change import ChangePlan
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobState, ResumeKind
+from cdc.state.deployments import DesiredState
 from cdc.state.identity import SinkIdentity, SourceIdentity
+from cdc.state.write_times import WriteTimes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+    from cdc.sources.base import LogProgress
 
 
 _REQUEST = {"extra": "forbid"}  # pydantic's configuration of a request body: unknown keys are errors
@@ -39,6 +43,20 @@ class SourceStatus:
     def of(cls, identity: SourceIdentity) -> SourceStatus:
         """Return the status of the source ``identity``."""
         return cls(identity.type, identity.server, identity.destination)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLogStatus:
+    """The binlog of a source server."""
+
+    position_bytes: int | None = None  # offset of `position` in its file
+    behind_bytes: int | None = None  # from `position` to the end of the binlog; null: not known
+    retention_seconds: float | None = None  # how long the server keeps its files; null: not known, or for ever
+
+    @classmethod
+    def of(cls, log: LogProgress, is_running: bool) -> SourceLogStatus:
+        """Return the status of ``log``. Without a run the end of the binlog is not known."""
+        return cls(log.offset, log.behind_bytes if is_running else None, log.retention_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +257,7 @@ class JobStatus:
 
     job: str
     state: JobState
+    desired_state: DesiredState = DesiredState.RUNNING  # what its user wants: RUNNING, although an error pauses it
     reason: str | None = None  # why the job is in this state
     hint: str | None = None  # a command or setting that resolves it
     resume: ResumeKind | None = None  # null: not PAUSED
@@ -247,13 +266,18 @@ class JobStatus:
     sink: SinkStatus
     position: Mapping[str, Any] | None = None  # of the newest COMMITTED checkpoint
     lag_seconds: float | None = None  # null: unknown, because no driver runs
+    source_disconnects: int | None = None  # connections that this process has lost; null: not counted
+    source_log: SourceLogStatus | None = None  # of a binlog source
+    source_connected: bool | None = None  # false: the source does not answer; null: the job does not run
     partitions: tuple[PartitionStatus, ...] = ()  # of the topics of a Kafka source, while a driver runs
     bad_messages: int | None = None  # of a Kafka source: kept as files, see source.bad_rows; null: the job does not run
     split_transactions: int = 0
     window_bytes: int = 0  # rows that are read ahead or delivered, and not yet in a started Task
     window_limit_bytes: int = 0  # memory.window; 0: no driver runs
     resumes: int = 0  # number of resumes that this driver has applied; PAUSED with a higher number is a new pause
+    last_committed_at: str | None = None  # when the newest COMMITTED checkpoint was committed; null: there is none
     checkpoint: CheckpointStatus | None = None
+    store: WriteTimes | None = None  # how long the writes to the state store take; null: no driver runs
     snapshot: SnapshotTotal = SnapshotTotal()  # the sums over ``channels``
     schema_changes: SchemaChangeStatus = SchemaChangeStatus()
     verify: VerifySummary = field(default_factory=VerifySummary)

@@ -58,7 +58,7 @@ class StatusEndpoint:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                http=_LimitedConnection,
+                http=LimitedConnection,
                 ws="none",
                 loop="asyncio",
                 h11_max_incomplete_event_size=HEADER_BYTES_MOST,
@@ -134,7 +134,7 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
     return _Guard(Starlette(routes=reading + asking, exception_handlers=handlers), token, loopback)
 
 
-class _LimitedConnection(H11Protocol):
+class LimitedConnection(H11Protocol):
     """An HTTP connection. At the connection limit, it closes the oldest idle one.
 
     uvicorn waits for a request without a timeout, and replies 503 to all connections above the limit. A client could
@@ -145,7 +145,7 @@ class _LimitedConnection(H11Protocol):
         """See ``asyncio.Protocol``."""
         super().connection_made(transport)
         self.began = self.loop.time()
-        others = [one for one in self.connections if isinstance(one, _LimitedConnection) and one is not self]
+        others = [one for one in self.connections if isinstance(one, LimitedConnection) and one is not self]
         silent = [one for one in others if one.cycle is None or one.cycle.response_complete]
         if silent and len(self.connections) >= CONNECTIONS_MOST:
             oldest = min(silent, key=lambda one: one.began)

@@ -52,19 +52,38 @@ def start(
     from cdc.job.spark_start import started_early
 
     debug = debug or context.obj
+    if not foreground and _starts_on_hosts(job_file, adopt=adopt):
+        return
     config = config_of(name, job_file) if name else load_config(job_file)
     job_file = job_file.expanduser().absolute()
     with open_store() as store:
         record = store.job(config.name)
         if foreground:
             with started_early(config, record, resumes=bool(resume_flags)) as sessions:
-                if record is None:
-                    check_prerequisites(config, "", None)
+                if record is None or not record.job_file:  # declared, and never run
+                    check_prerequisites(config, record.incarnation if record else "", None)
                 options = {"adopt": adopt, "debug": debug}
                 sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
         check_startable(store, config)
         check_prerequisites(config, record.incarnation if record else "", store.last_committed(config.name))
         start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
+
+
+def _starts_on_hosts(job_file: Path, *, adopt: bool) -> bool:
+    """Give the job to the hosts of ``cdc serve``, if there are any. Return whether there are."""
+    from cdc.cli.serving import has_hosts, start_on_hosts
+    from cdc.job.registry import open_store
+
+    with open_store() as store:
+        if not has_hosts(store):
+            return False
+        if adopt:
+            raise ConfigError(
+                "A job on the hosts of `cdc serve` cannot be started with --adopt.",
+                hint="Pause it, and run `cdc start JOB.yaml --foreground --adopt` on its host until it is RUNNING.",
+            )
+        start_on_hosts(store, job_file)
+    return True
 
 
 @click.command()
@@ -205,9 +224,11 @@ def stop(name: str, forget: bool, yes: bool) -> None:
 @click.pass_context
 def restart(context: click.Context, name: str) -> None:
     """Restart the process of a job, with the current job file and program. Its state is kept."""
+    from cdc.cli.serving import await_start, is_on_hosts
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
     from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, is_here, job_file_of, open_store
+    from cdc.manager.waiting import before_start
 
     with open_store() as store:
         record = get_job(store, name)
@@ -222,6 +243,8 @@ def restart(context: click.Context, name: str) -> None:
         job_file = job_file_of(store, record)
         # before the process ends, so that it continues if the file is not valid
         check_identity(record, load_config(job_file))
+        hosts_start_it = is_on_hosts(store, name)
+        before = before_start(store, name)
         if has_supervisor(store, record):
             _end_supervisor(store, record)
         elif has_driver(store, record) and record.driver_pid is not None:
@@ -230,6 +253,9 @@ def restart(context: click.Context, name: str) -> None:
                 hint="Restart it where it was started: systemd, Kubernetes or your terminal.",
             )
         poll_until(f"Ending {name}", lambda: not has_driver(store, record), PAUSE_S)
+        if hosts_start_it:
+            await_start(store, name, before)
+            return
         start_detached(store, name, job_file, [], debug=context.obj)
 
 

@@ -20,6 +20,7 @@ import click
 from cdc.cli.inspection import changes, check, ddl, list_jobs, logs, status
 from cdc.cli.job_control import pause, restart, resume, start, stop
 from cdc.cli.options import debug_option
+from cdc.cli.serving import hosts, move, serve
 from cdc.cli.snapshot import snapshot
 from cdc.cli.terminal import console
 from cdc.cli.verify import verify
@@ -78,6 +79,9 @@ for _command in (
     snapshot,
     verify,
     ddl,
+    serve,
+    hosts,
+    move,
     demo,
 ):
     app.add_command(_command)

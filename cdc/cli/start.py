@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,17 +143,12 @@ def config_of(name: str, job_file: Path) -> Config:
     return config
 
 
-def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
-    """Return the command that starts the driver. ``--name`` keeps the job if the job file gets another name."""
-    return [sys.executable, "-m", "cdc.cli.main", "start", str(job_file), "--foreground", "--name", name, *options]
-
-
 def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
     """Start a supervisor, which starts the driver. Return when the job runs.
 
     ``once``: options of the first driver only. Raises: CdcError - the reason why the job does not run.
     """
-    from cdc.job.supervisor import launch
+    from cdc.job.supervisor import driver_command, launch
     from cdc.paths import state_folder
     from cdc.state.job_directory import JobDirectory
 

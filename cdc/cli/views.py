@@ -19,6 +19,8 @@ from cdc.api.verify_models import VerifySummary
 if TYPE_CHECKING:
     from cdc.checks.ddl_preview import Preview
     from cdc.model.change_record import ChangeRecord, RecordedTable
+    from cdc.state.deployments import Deployment
+    from cdc.state.hosts import Host
     from channels.sinks.base import Finding
 
 _COLOURS = {"RUNNING": "green", "PENDING": "yellow", "PAUSED": "red", "CANCELLED": "dim", "DONE": "cyan"}
@@ -206,6 +208,22 @@ def list_view(statuses: Sequence[JobStatus], now: datetime | None = None) -> Ren
         committed = status.checkpoint.committed_at if status.checkpoint is not None else None
         row = (f"{len(status.channels):,}", count(changes), age(committed, now), status.reason or "")
         table.add_row(Text(status.job, style="bold"), _state(status), _lag(status), *(escape(one) for one in row))
+    return table
+
+
+def hosts_view(hosts: Sequence[Host], jobs: Sequence[Deployment]) -> RenderableType:
+    """Return the hosts, one line each, with their jobs."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("HOST", "STATE", "SEEN", "MEMORY", "LABELS", "JOBS", "ADDRESS"):
+        table.add_column(name, justify="right" if name in {"SEEN", "MEMORY"} else "left")
+    for host in hosts:
+        style, state = ("red", "DEAD") if not host.is_alive else ("green", "READY")
+        if host.is_alive and not host.schedulable:
+            style, state = "yellow", "DRAINED"
+        names = [job.job for job in jobs if job.host == host.name]
+        labels = ", ".join(f"{name}={value}" for name, value in sorted(host.labels.items()))
+        row = (f"{host.seen_ago_s:.0f} s", size(host.memory), labels, " ".join(names), host.address or "")
+        table.add_row(Text(host.name, style="bold"), Text(state, style=style), *(escape(one) for one in row))
     return table
 
 

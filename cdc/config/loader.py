@@ -122,6 +122,14 @@ def read_job_file(file: Path) -> tuple[Node | None, list[ConfigIssue]]:
         raise ConfigError(
             f"The job file cannot be read: {error.strerror}.", hint="Give the path of a readable YAML file.", file=file
         ) from error
+    return parse_job(data, file)
+
+
+def parse_job(data: bytes, file: Path) -> tuple[Node | None, list[ConfigIssue]]:
+    """Return the tree of the text of a job file, and the errors in its YAML and its ``${...}``.
+
+    ``file``: its folder is the start of the paths in ``${file:...}``. Raises: ConfigError - it is too large.
+    """
     if len(data) > FILE_BYTES_MOST:
         raise ConfigError("The job file is larger than 1 MiB.", hint="Give the path of a YAML job file.", file=file)
     loader = None

@@ -15,10 +15,12 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
+from cdc.config.serve_models import Resources
 from cdc.config.sink_models import (
     ChannelTable,
     ClusterSinkConfig,
@@ -294,13 +296,16 @@ class Config(Model):
     )
     spark: Spark = Field(default=Spark(), description="The Spark that runs the Tasks.")
     status: StatusAddress = Field(default=StatusAddress(), description="The status endpoint.")
+    resources: Resources = Field(default=Resources(), description="What the job needs of its host (`cdc serve`).")
+    host_selector: dict[str, Text] = Field(
+        default={}, description="Labels that the host of the job must have (`cdc serve`): `{zone: eu}`."
+    )
+    alerts: Alerts = Field(default=Alerts(), description="Messages about the job to another program.")
 
     @field_validator("name")
     @classmethod
     def _usable_name(cls, value: str) -> str:
-        if not _NAME.fullmatch(value):
-            raise ValueError(f"must consist of 1 to {NAME_MOST} characters a-z, 0-9, - and _, and not start with -")
-        return value
+        return job_name(value)
 
     @model_validator(mode="after")
     def _keys_of_channels(self) -> Config:
@@ -317,6 +322,13 @@ class Config(Model):
             named += self.source.properties.items()
         settings = (value for name, value in named if SECRET_SETTING.search(name))
         return tuple({*_secrets(self), *settings} - {"", *_usernames(self)}) + tuple(_basic_tokens(self.sink))
+
+
+def job_name(value: object) -> str:
+    """Return the name of a job. Raises: ValueError - it is not a valid one."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"must consist of 1 to {NAME_MOST} characters a-z, 0-9, - and _, and not start with -")
+    return value
 
 
 def load_config(path: Path) -> Config:

@@ -25,6 +25,12 @@ class DeltaSinkConfig(Model):
     create_tables: bool = Field(
         default=True, description="Create target tables that do not exist. `cdc ddl` prints the statements."
     )
+    merge: Literal["rewrite", "deletion_vectors"] = Field(
+        default="rewrite",
+        description="How a commit changes rows of the tables that this job creates. `rewrite` writes each affected "
+        "file again. `deletion_vectors` marks changed rows as deleted and appends their new versions; readers of the "
+        "tables must support deletion vectors. An existing table keeps its way.",
+    )
     retention: Seconds = Field(
         default=RETENTION_S, description="How long files and log entries of older table versions are kept for readers."
     )

@@ -34,6 +34,7 @@ from cdc.job.requests import JobRequest, RequestQueue
 from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.job.runner import JobRunner
 from cdc.job.status_builder import LiveStatus, build_status
+from cdc.job.webhook import Webhook
 from cdc.job.wiring import Components, build
 from cdc.logging_setup import hide
 from cdc.model.position import Position
@@ -42,7 +43,7 @@ from cdc.model.table_names import table_of, table_text
 from cdc.model.timing import utc_now
 from cdc.paths import state_folder
 from cdc.pipeline.consumer import Ended
-from cdc.state.base import CheckpointStore, JobState, ResumeKind, forgetting
+from cdc.state.base import CheckpointStore, JobRecord, JobState, ResumeKind, forgetting
 from cdc.state.job_directory import JobDirectory
 from cdc.state.opening import open_store
 from spark.session import SessionHolder
@@ -105,11 +106,17 @@ class Job:
             self._runner.left_out,
             resumes,
             self._runner.alter_progress,
+            self._store.write_times,
         )
         saved = self._saved
         return build_status(
             record, saved.last_committed(), saved.requests(), saved.change_summary(), live, saved.verifications()
         )
+
+    def watched(self) -> tuple[JobRecord, float | None]:
+        """See ``cdc.job.webhook.WatchedJob``."""
+        progress = self._runner.progress() if self._runner.is_running else None
+        return self._saved.now, progress.lag_s if progress else None
 
     @property
     def is_over(self) -> bool:
@@ -310,9 +317,11 @@ def run_job(
     store = open_store()
     endpoint: StatusEndpoint | None = None
     calls: RemoteCalls | None = None
+    webhook: Webhook | None = None
     with restored_signals():
         try:
             job = Job(Path(job_file), store, adopt=adopt, resume=resume, sessions=sessions)
+            messages = webhook = Webhook(job)
             address, folder = job.config.status, JobDirectory(state_folder(), job.config.name)
 
             def listen() -> str | None:  # called when this process has the lock, so it may write the job directory
@@ -326,13 +335,14 @@ def run_job(
                 if store.is_shared:
                     calls = RemoteCalls(store, job.config.name, job, folder)
                     calls.start()
+                messages.start()
                 return endpoint.start()
 
             if until is not None:
                 threading.Thread(target=_end_at, args=(job, until), name="stop position", daemon=True).start()
             return job.run(listen, supervisor_pid)
         finally:
-            for part in (endpoint, calls):
+            for part in (endpoint, calls, webhook):
                 if part is not None:
                     part.close()
             store.close()

@@ -63,7 +63,7 @@ class SavedRecord:
             statement_at, change = position, error.change
         self.save(
             state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at,
-            pending_change=change,
+            pending_change=change, is_paused_by_user=False,
         )  # fmt: skip
 
     def refuse(self, error: CdcError) -> None:
@@ -73,6 +73,7 @@ class SavedRecord:
     def pause_by_hand(self) -> None:
         """Save that the user has paused the job. Raises: LeaseLost."""
         hint = f"cdc resume {self.now.name}"
+        self.now = replace(self.now, is_paused_by_user=True)
         self.set_state(JobState.PAUSED, "paused by its user", hint, ResumeKind.MANUAL)
 
     def last_committed(self) -> Checkpoint | None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from cdc.config.models import Config
 from cdc.errors import (
@@ -81,6 +82,7 @@ class JobRunner:
         self._is_sink_checked = False  # the sink has no commits that the state does not have
         self._is_recovered = False  # the run has recovered and has not ended
         self._is_waiting = False  # a commit waits for the sink: PAUSED, while the run continues
+        self._ended: tuple[Consumer | None, int] = None, 0  # the newest run that has ended; disconnects up to its end
         self._backoff = Backoff()
         self._conflicts = 0  # number of ReaderConflict since the last resume or run of ``HEALTHY_S``
         self._flow = FlowControl()
@@ -123,9 +125,13 @@ class JobRunner:
         return sink.alter_progress if can_alter(sink) else None
 
     def progress(self) -> Progress | None:
-        """Return the progress of the newest run; None until a run has recovered."""
+        """Return the progress of the newest run; None until a run has recovered. ``disconnects``: of all runs."""
+        ended, before = self._ended  # before the run: a run that ends meanwhile is not counted twice
         consumer = self._consumer
-        return (consumer.progress() if consumer else None) or self._last
+        found = consumer.progress() if consumer is not None else None
+        if found is None or found.disconnects is None:
+            return found or self._last
+        return replace(found, disconnects=before + (found.disconnects if consumer is not ended else 0))
 
     def position(self) -> Position | None:
         """Return the position up to which everything is committed; None before the first run."""
@@ -241,7 +247,8 @@ class JobRunner:
 
     def _end_of_run(self, consumer: Consumer) -> None:
         self._is_waiting = self._is_recovered = False
-        self._last = consumer.progress() or self._last
+        self._last = last = self.progress()
+        self._ended = consumer, (last.disconnects if last is not None else None) or self._ended[1]
         if self._last and self._policy.expire(self._last.position):
             self._backoff.reset()
 

@@ -16,6 +16,7 @@ from cdc.api.models import (
     SchemaChangeStatus,
     SinkStatus,
     SnapshotStatus,
+    SourceLogStatus,
     SourceStatus,
 )
 from cdc.api.verify_models import VerifySummary
@@ -27,6 +28,8 @@ from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.model.table_names import parsed_table, table_of
 from cdc.model.verify import Verification
 from cdc.state.base import Checkpoint, JobRecord, JobState
+from cdc.state.deployments import DesiredState
+from cdc.state.write_times import WriteTimes
 
 if TYPE_CHECKING:  # the command line shows jobs without importing the pipeline
     from cdc.errors import CdcError
@@ -44,6 +47,7 @@ class LiveStatus:
     left_out: Mapping[str, LeftOut] | None = None  # None: use the list of the checkpoint
     resumes: int = 0
     alter_progress: float | None = None  # of the step of a schema change
+    store: WriteTimes | None = None
 
 
 def build_status(
@@ -63,6 +67,7 @@ def build_status(
     if live.warning is not None:
         reason, hint = describe(live.warning, record.name)
         record = replace(record, reason=reason, hint=hint)
+    committed_at = checkpoint.committed_at if checkpoint else None
     position: Position | None
     if progress is not None:
         checkpoint, position = progress.checkpoint, progress.position
@@ -74,6 +79,7 @@ def build_status(
     return JobStatus(
         job=record.name,
         state=record.state,
+        desired_state=_desired(record),
         reason=record.reason,
         hint=record.hint,
         resume=record.resume,
@@ -83,17 +89,29 @@ def build_status(
         position=shown_position(position) if position else None,
         lag_seconds=progress.lag_s if progress and live.is_running else None,
         partitions=_partitions(progress) if progress and live.is_running else (),
+        source_connected=progress.is_connected if progress and live.is_running else None,
+        source_disconnects=progress.disconnects if progress else None,
+        source_log=SourceLogStatus.of(progress.log, live.is_running) if progress and progress.log else None,
         bad_messages=progress.bad_messages if progress and live.is_running else None,
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,
         resumes=live.resumes,
+        last_committed_at=committed_at,
         checkpoint=CheckpointStatus.of(checkpoint) if checkpoint else None,
+        store=live.store,
         schema_changes=SchemaChangeStatus.of(changes, live.alter_progress),
         verify=VerifySummary.of(verifications, checkpoint.verify if checkpoint else None),
         channels=with_requests(_with_differences(channels, checkpoint), requests),
         left_out=LeftOutStatus.of(left_out, record.name),
     )
+
+
+def _desired(record: JobRecord) -> DesiredState:
+    if record.state is JobState.CANCELLED:
+        return DesiredState.CANCELLED
+    is_paused = record.state is JobState.PAUSED and record.is_paused_by_user
+    return DesiredState.PAUSED if is_paused else DesiredState.RUNNING
 
 
 def with_requests(channels: Iterable[ChannelStatus], requests: Iterable[SnapshotRequest]) -> tuple[ChannelStatus, ...]:

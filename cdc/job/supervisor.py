@@ -59,6 +59,11 @@ def launch(
         )
 
 
+def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
+    """Return the command that starts the driver. ``--name`` keeps the job if the job file gets another name."""
+    return [sys.executable, "-m", "cdc.cli.main", "start", str(job_file), "--foreground", "--name", name, *options]
+
+
 class Supervisor:
     """Runs one driver after the other. Calls: ``run``, on the main thread, because it handles SIGTERM and SIGINT."""
 

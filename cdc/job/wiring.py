@@ -152,6 +152,7 @@ def _sink(config: Config, limit: TimeLimit | None) -> Sink:
             create_tables=sink.create_tables,
             retention_s=sink.retention,
             merge_memory_bytes=config.memory.merge,
+            merge=sink.merge,
         )
     address = ClusterAddress(
         fe=tuple(map(str, sink.fe)),

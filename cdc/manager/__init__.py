@@ -1,1 +1,1 @@
-"""The manager of a host: ``cdc serve``, its REST API and its web page."""
+"""Many jobs on several hosts: ``cdc serve``, which places the jobs of a state store on hosts and keeps them running."""

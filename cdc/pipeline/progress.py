@@ -13,7 +13,7 @@ from cdc.pipeline.commit_cycle import ClosedCycle
 from cdc.pipeline.committer import last_of
 from cdc.pipeline.dispatcher import Dispatcher
 from cdc.run_context import RunContext
-from cdc.sources.base import PartitionLag
+from cdc.sources.base import LogProgress, PartitionLag
 from cdc.state.base import ChannelCounts, Checkpoint
 
 
@@ -39,6 +39,9 @@ class Progress:
     channels: tuple[ChannelProgress, ...]
     warning: CdcError | None = None  # a problem of the source; rows may still arrive
     partitions: tuple[PartitionLag, ...] = ()
+    is_connected: bool = True  # the source answers
+    disconnects: int | None = None  # connections to the source that were lost; None: not counted
+    log: LogProgress | None = None  # of the binlog of a server
     bad_messages: int = 0  # of a Kafka source: kept as files
     window_bytes: int = 0  # of rows in memory that no Task has started to load
 
@@ -77,6 +80,9 @@ def progress_of(
         ),
         warning=status.warning,
         partitions=status.partitions,
+        is_connected=status.is_connected,
+        disconnects=status.disconnects,
+        log=status.log,
         bad_messages=status.bad_messages,
         window_bytes=status.window_bytes,
     )

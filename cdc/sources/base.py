@@ -34,6 +34,15 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
+class LogProgress:
+    """How far the binlog of a server is committed."""
+
+    offset: int | None = None  # of the committed position, in its file
+    behind_bytes: int | None = None  # from there to the end of the binlog; None: not known
+    retention_s: float | None = None  # how long the server keeps files; None: not known, or for ever
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiverStatus:
     """The state of a Receiver at one moment."""
 
@@ -45,6 +54,9 @@ class ReceiverStatus:
     warning: CdcError | None = None  # a problem of the source for the user to see; the receiver handles it
     invalid_dates: Mapping[str, int] = field(default_factory=dict)  # by table: dates that became NULL since creation
     partitions: tuple[PartitionLag, ...] = ()  # of a source with partitions
+    is_connected: bool = True  # false: the source does not answer, and the receiver connects again
+    disconnects: int | None = None  # connections lost since the creation; None: this source does not count them
+    log: LogProgress | None = None  # of the binlog of a server
     bad_messages: int = 0  # messages that could not be decoded and are kept as files
 
 

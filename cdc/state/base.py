@@ -40,6 +40,7 @@ from cdc.model.schema_change import ChangePlan, ColumnMap, SchemaChange
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
 from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.identity import JobIdentity
+from cdc.state.write_times import WriteTimes
 
 
 class CheckpointState(StrEnum):
@@ -160,6 +161,7 @@ class JobRecord:
     reason: str | None = None
     hint: str | None = None
     resume: ResumeKind | None = None  # None: not PAUSED
+    is_paused_by_user: bool = False  # the newest pause was requested, not caused by an error
     started_at: str | None = None
     driver_pid: int | None = None
     supervisor_pid: int | None = None
@@ -183,6 +185,10 @@ class CheckpointStore(Protocol):
     @property
     def lease_s(self) -> float:
         """Length of the lease of a run in seconds; 0: the lock of the job ends with its process, and needs no lease."""
+
+    @property
+    def write_times(self) -> WriteTimes:
+        """The writes of runs by this process since its start."""
 
     def acquire(self, job: str, job_file: str) -> JobRecord:
         """Lock the job for this process, increase its fence by one, and return its record, created if it is new.

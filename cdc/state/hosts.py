@@ -50,7 +50,7 @@ class Hosts:
     def __init__(self, database: Database, identity: HostIdentity, lease_s: float) -> None:
         self._database = database
         self._identity = identity
-        self._lease_s = lease_s
+        self.lease_s = lease_s  # of a heartbeat
         self._registered: set[str] = set()  # run_ids that have had their name
 
     def heartbeat(self, host: Host) -> None:
@@ -103,7 +103,7 @@ class Hosts:
             "memory": host.memory,
             "labels": json.dumps(dict(host.labels)),
             "schedulable": int(host.schedulable),
-            "lease_s": self._lease_s,
+            "lease_s": self.lease_s,
         }
         # a replaced process must not take its name back; one that has never had it may take a free name
         may = f"run_id = :run_id OR lease_until <= {now} OR home = :home" if is_first else "run_id = :run_id"

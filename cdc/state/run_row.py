@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from cdc.state.deployments import insert_job
 from cdc.state.events import EventKind, add_event
 from cdc.state.hosts import HostIdentity
 from cdc.state.job_lock import assigned_elsewhere, held_elsewhere, older_copy, other_run
+from cdc.state.write_times import WriteTimes
 
 _OWN = "WHERE name = :name AND fence = :fence AND token = :token"
 _COMPARE_AND_SET = (
@@ -36,6 +38,7 @@ class RunRow:
         self._held: JobRecord | None = None
         self._lock_file: IO[str] | None = None
         self._token, self._saves = "", 0  # of this run; the row has ``saves`` or more
+        self.write_times = WriteTimes()
         self._thread_lock = threading.RLock()
 
     def acquire(self, job: str, job_file: str, lock_file: IO[str]) -> JobRecord:
@@ -108,11 +111,14 @@ class RunRow:
                     raise _NotOwner
                 work(transaction, held)
 
+            began = time.monotonic()
             try:
                 self._database.transact(guarded)
             except _NotOwner:
                 self.check()
                 raise other_run(held, None) from None
+            finally:
+                self.write_times = self.write_times.with_write(time.monotonic() - began)
             self._saves += 1
             self._held = after or held
 

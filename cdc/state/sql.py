@@ -29,6 +29,7 @@ from cdc.state.run_row import RunRow, record_of
 from cdc.state.tables import OF_JOB
 from cdc.state.verifications import add_request as add_verification
 from cdc.state.verifications import read_verifications, record_result
+from cdc.state.write_times import WriteTimes
 
 KEPT_COMMITTED = 100  # for a person who examines them; recovery needs one
 DEFAULT_LEASE_S = 10.0  # a busy JVM or a full disk looks dead below 3 s
@@ -58,6 +59,11 @@ class SqlStore:
     def is_shared(self) -> bool:
         """Whether other hosts use the store too."""
         return self.lease_s > 0
+
+    @property
+    def write_times(self) -> WriteTimes:
+        """See ``CheckpointStore``."""
+        return self._run.write_times
 
     def acquire(self, job: str, job_file: str) -> JobRecord:
         """See ``CheckpointStore``."""

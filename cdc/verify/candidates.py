@@ -17,7 +17,7 @@ import pyarrow as pa
 from cdc.model.batch import Batch
 from cdc.model.position import Position
 from cdc.model.row_keys import KeyIndex
-from cdc.verify.planner import PlannedTable
+from cdc.verify.planner import ComparedTable
 from channels.chunk_compare import KeyDifferences
 
 MOST_ROUNDS = 6  # comparisons of a key that changes during each of them
@@ -81,7 +81,7 @@ class Candidates:
         return self.differences.only(~changed), self.differences.only(changed)
 
 
-def candidates_of(planned: PlannedTable, differences: KeyDifferences, rounds: int = 0) -> Candidates:
+def candidates_of(planned: ComparedTable, differences: KeyDifferences, rounds: int = 0) -> Candidates:
     """Return the candidates of a comparison of ``planned``."""
     key = tuple(column.name for column in planned.compare.key_columns)
     return Candidates(planned.name, differences, key, rounds)

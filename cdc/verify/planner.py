@@ -28,7 +28,7 @@ _LEAST_ROWS = 1000  # of a chunk of a sample
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTable:
+class ComparedTable:
     """One table at the position of a step."""
 
     name: str
@@ -42,7 +42,7 @@ class CannotCompare(Exception):
     """A table cannot be compared; the text says why."""
 
 
-def refuse_changed(server: Server, planned: Sequence[PlannedTable]) -> None:
+def refuse_changed(server: Server, planned: Sequence[ComparedTable]) -> None:
     """Raise SchemaMismatch if a table has other columns now than when it was planned. Raises: SourceUnavailable."""
     for one in planned:
         name = (one.schema.database, one.schema.table)
@@ -66,7 +66,7 @@ class VerifyPlanner:
         self._channel = channel
         self._hidden = frozenset(name.casefold() for name in hidden)
 
-    def table(self, server: Server, name: str, request: VerifyRequest, sequence: int) -> PlannedTable:
+    def table(self, server: Server, name: str, request: VerifyRequest, sequence: int) -> ComparedTable:
         """Return how ``name`` is compared now.
 
         Raises: CannotCompare; SchemaMismatch - the stream has not reached the columns of the table; SourceUnavailable.
@@ -87,7 +87,7 @@ class VerifyPlanner:
         channel = self._channel(known)
         if channel is None:
             raise CannotCompare("the job does not load this table")
-        return PlannedTable(name, today, channel, *self._compare(server, today, channel, request, sequence))
+        return ComparedTable(name, today, channel, *self._compare(server, today, channel, request, sequence))
 
     def _compare(
         self, server: Server, schema: TableSchema, channel: Channel, request: VerifyRequest, sequence: int
@@ -124,7 +124,7 @@ class VerifyPlanner:
             compare = replace(compare, range_columns=None)
         return order, compare
 
-    def chunks(self, server: Server, planned: PlannedTable, run: Verification) -> TableVerification:
+    def chunks(self, server: Server, planned: ComparedTable, run: Verification) -> TableVerification:
         """Return the chunks of a table to compare. A sample has chunks that are drawn at random."""
         request = run.request
         sizes = server.ask(
@@ -151,7 +151,7 @@ class VerifyPlanner:
             note=self.note(planned, request),
         )
 
-    def note(self, planned: PlannedTable, request: VerifyRequest) -> str:
+    def note(self, planned: ComparedTable, request: VerifyRequest) -> str:
         """Return what is not compared."""
         if planned.compare.range_columns is None and request.sample is not None:
             return (

@@ -12,7 +12,7 @@ from cdc.model.batch import LoadName
 from cdc.model.row_keys import KeyIndex
 from cdc.mysql.connection import Endpoint
 from cdc.snapshot.orphan_rows import delete_task
-from cdc.verify.planner import PlannedTable
+from cdc.verify.planner import ComparedTable
 from channels.chunk_compare import KeyDifferences, source_rows
 from channels.task import RunIdentity, Task
 
@@ -20,7 +20,7 @@ from channels.task import RunIdentity, Task
 def repair_tasks(
     run: RunIdentity,
     endpoint: Endpoint,
-    planned: PlannedTable,
+    planned: ComparedTable,
     differences: Sequence[KeyDifferences],
     orphans: Callable[[pa.Table], pa.Table],
     checkpoint: int,

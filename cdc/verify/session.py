@@ -27,7 +27,7 @@ from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.visibility import is_visible
 from cdc.verify.candidates import MOST_ROUNDS, Candidates, candidates_of
-from cdc.verify.planner import CannotCompare, PlannedTable, VerifyPlanner, refuse_changed
+from cdc.verify.planner import CannotCompare, ComparedTable, VerifyPlanner, refuse_changed
 from cdc.verify.result import with_differences, with_parts, with_repairs, with_step
 from cdc.verify.steps import StepFactory, VerifyStep
 from channels.channel import Channel
@@ -173,7 +173,7 @@ class VerifySession:
         return self._steps.recheck(planned, [(one.table, one.differences) for one in due], shown)
 
     def _compare_step(self, server: Server, sequence: int) -> VerifyStep | None:
-        planned: list[PlannedTable] = []
+        planned: list[ComparedTable] = []
         for name in [name for name, one in self._running().tables.items() if not one.is_done]:
             if self._running().tables[name].state is VerifyState.SEARCHING and planned:
                 continue  # this step compares chunks; a later one searches
@@ -195,10 +195,10 @@ class VerifySession:
             self.end()
         return None
 
-    def _planned_all(self, server: Server, names: Sequence[str], sequence: int) -> list[PlannedTable]:
+    def _planned_all(self, server: Server, names: Sequence[str], sequence: int) -> list[ComparedTable]:
         return [*filter(None, (self._planned(server, name, sequence) for name in dict.fromkeys(names)))]
 
-    def _planned(self, server: Server, name: str, sequence: int) -> PlannedTable | None:
+    def _planned(self, server: Server, name: str, sequence: int) -> ComparedTable | None:
         """Return how a table is compared; None if it cannot be: it becomes SKIPPED."""
         try:
             return self._planner.table(server, name, self._running().request, sequence)
@@ -290,7 +290,7 @@ class VerifySession:
         self._forget()
 
 
-def _without_kept(planned: PlannedTable, differences: KeyDifferences) -> KeyDifferences:
+def _without_kept(planned: ComparedTable, differences: KeyDifferences) -> KeyDifferences:
     """Return ``differences`` without rows that the target keeps because a change of the table was ignored."""
     if not planned.channel.mapping.column_map.kept_rows or not differences.count:
         return differences

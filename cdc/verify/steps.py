@@ -10,7 +10,7 @@ import pyarrow as pa
 from cdc.model.verify import TableVerification
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, find_orphan_rows
-from cdc.verify.planner import PlannedTable
+from cdc.verify.planner import ComparedTable
 from cdc.verify.repair import repair_tasks
 from channels.chunk_compare import CompareRequest, KeyDifferences, RecheckRequest, RecheckTable
 from channels.partition_read import ReadBudget
@@ -25,7 +25,7 @@ _CHUNKS_A_READER = 16  # more than a reader compares in one step
 class VerifyStep:
     """The work of one step: one of the fields after ``planned`` is set."""
 
-    planned: tuple[PlannedTable, ...]
+    planned: tuple[ComparedTable, ...]
     compare: CompareRequest | None = None
     recheck: RecheckRequest | None = None
     search: Callable[[], pa.Table] | None = None  # returns keys that only the target has
@@ -52,7 +52,7 @@ class StepFactory:
     def __init__(self, context: RunContext, settings: SnapshotSettings) -> None:
         self._context, self._settings = context, settings
 
-    def compare(self, planned: Sequence[PlannedTable], tables: Mapping[str, TableVerification]) -> VerifyStep:
+    def compare(self, planned: Sequence[ComparedTable], tables: Mapping[str, TableVerification]) -> VerifyStep:
         """Return the step that compares open chunks of ``planned``."""
         settings = self._settings
         chunks = [(number, chunk) for number, one in enumerate(planned) for chunk in tables[one.name].open]
@@ -66,7 +66,7 @@ class StepFactory:
         return VerifyStep(tuple(planned), compare=request)
 
     def recheck(
-        self, planned: Sequence[PlannedTable], work: Sequence[tuple[str, KeyDifferences]], shown: int
+        self, planned: Sequence[ComparedTable], work: Sequence[tuple[str, KeyDifferences]], shown: int
     ) -> VerifyStep:
         """Return the step that compares the keys of ``work`` again.
 
@@ -82,7 +82,7 @@ class StepFactory:
         )
         return VerifyStep(tuple(planned), recheck=request)
 
-    def search(self, planned: PlannedTable, table: TableVerification) -> VerifyStep:
+    def search(self, planned: ComparedTable, table: TableVerification) -> VerifyStep:
         """Return the step that searches keys that only the target has, after the last compared one."""
         sink, target, orphans = self._context.sink, planned.channel.target, self._orphans(planned)
         search = OrphanSearch(table.compared_key)
@@ -94,7 +94,7 @@ class StepFactory:
         return VerifyStep((planned,), search=run, progress=search)
 
     def repair(
-        self, planned: Sequence[PlannedTable], confirmed: Sequence[tuple[str, KeyDifferences]], checkpoint: int
+        self, planned: Sequence[ComparedTable], confirmed: Sequence[tuple[str, KeyDifferences]], checkpoint: int
     ) -> VerifyStep:
         """Return the step that loads the rows of ``confirmed`` again, as ``checkpoint``."""
         run, endpoint = self._context.run, self._settings.endpoint
@@ -108,6 +108,6 @@ class StepFactory:
 
         return VerifyStep(tuple(planned), repair=tasks)
 
-    def _orphans(self, planned: PlannedTable) -> Callable[[pa.Table], pa.Table]:
+    def _orphans(self, planned: ComparedTable) -> Callable[[pa.Table], pa.Table]:
         endpoint, columns = self._settings.endpoint, planned.compare.key_columns
         return lambda keys: find_orphan_rows(endpoint, planned.order, columns, keys)

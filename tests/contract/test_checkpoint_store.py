@@ -136,6 +136,18 @@ def test_store_acquire_keeps_the_incarnation_and_raises_the_fence(store):
     assert second.job_file == "/jobs/moved.yaml"
 
 
+def test_store_counts_its_writes_with_those_that_fail(store, opener):
+    store.acquire("shop", "/jobs/shop.yaml")
+    store.save(make_checkpoint(0))
+    assert (store.write_times.writes, store.write_times.seconds > 0) == (1, True)
+    assert list(store.write_times.within.values()) == sorted(store.write_times.within.values())
+    sql = "UPDATE cdc_jobs SET fence = fence + 1 WHERE name = 'shop'"
+    opener.open().database.transact(lambda transaction: transaction.run(sql))
+    with pytest.raises(LeaseLost):
+        store.save(make_checkpoint(1))
+    assert store.write_times.writes == 2
+
+
 def test_store_fence_survives_a_death_right_after_acquire(opener):
     fences = []
     for _ in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cdc.errors import SinkUnavailable
-from channels.sinks.stream_load.hosts import Hosts, canonical
+from channels.sinks.stream_load.hosts import ClusterHosts, canonical
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Reply, Unreachable
 from tests.emulators.cases import TABLE, USER, mark_of, name_of, write
 from tests.emulators.doris import cases as doris
@@ -221,7 +221,7 @@ def test_http_client_follows_locations_of_known_hosts_only(location: str, expect
 
 def test_hosts_query_the_cluster_for_a_new_node() -> None:
     listed = ["be1:8040"]
-    hosts = Hosts(["fe1:8030"], 80)
+    hosts = ClusterHosts(["fe1:8030"], 80)
     hosts.use(lambda: list(listed))
     assert hosts.is_known("be1:8040") and not hosts.is_known("be2:8040")
     listed.append("be2:8040")
@@ -233,5 +233,5 @@ def test_hosts_query_the_cluster_for_a_new_node() -> None:
 
 
 def test_hosts_treat_names_and_addresses_as_different() -> None:
-    assert not Hosts(["localhost:8030"], 80).is_known("127.0.0.1:8030")
+    assert not ClusterHosts(["localhost:8030"], 80).is_known("127.0.0.1:8030")
     assert canonical("FE1.", 80) == canonical("fe1:80", 443) == "fe1:80"

@@ -139,7 +139,14 @@ def _starrocks(starrocks: StarrocksEmulator | RealCluster, mode: str) -> Subject
     return subject
 
 
-SINKS = {"memory": _memory, "delta": _delta}
+def _delta_vectors(folder: Path) -> Subject:
+    def make() -> DeltaSink:
+        return DeltaSink(folder, merge="deletion_vectors")
+
+    return replace(_delta(folder), sink=make(), restart=make)
+
+
+SINKS = {"memory": _memory, "delta": _delta, "delta vectors": _delta_vectors}
 
 
 DORIS = {"doris": True, "doris plain": False}
@@ -477,7 +484,7 @@ def test_delta_rows_equal_those_of_the_memory_sink(
             found.sink.commit([load for load in loads if load is not None], mark(checkpoint))
         if can_maintain(found.sink):
             found.sink.maintain([ORDERS])
-    assert subjects[0].texts() == subjects[1].texts()
+    assert all(found.texts() == subjects[0].texts() for found in subjects[1:])
     for found in subjects:
         found.sink.close()
 

@@ -24,7 +24,7 @@ from cdc.model.batch import LoadName
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn, TargetTable, can_alter
-from channels.sinks.delta.sink import DeltaSink
+from channels.sinks.delta.sink import DeltaSink, MergeMode
 from channels.sinks.memory import MemorySink
 from tests.emulators.doris import cases as doris
 from tests.emulators.starrocks import cases as starrocks
@@ -79,12 +79,12 @@ def _memory(folder: Path) -> Iterator[Subject]:
 
 
 @contextmanager
-def _delta(folder: Path) -> Iterator[Subject]:
+def _delta(folder: Path, merge: MergeMode = "rewrite") -> Iterator[Subject]:
     def read(table: str) -> list[dict[str, Any]]:
         found = DeltaTable(str(folder / table.replace(".", "/")))
         return pa.table(QueryBuilder().register("t", found).execute("select * from t").read_all()).to_pylist()
 
-    with closing(DeltaSink(folder)) as sink:
+    with closing(DeltaSink(folder, merge=merge)) as sink:
         yield Subject(sink, read)
 
 
@@ -113,6 +113,7 @@ TRUNCATE = AlterStep(AlterAction.TRUNCATE, None, None)
 SUBJECTS: dict[str, Callable[[Path], AbstractContextManager[Subject]]] = {
     "memory": _memory,
     "delta": _delta,
+    "delta vectors": partial(_delta, merge="deletion_vectors"),
     "doris": _doris,
     "starrocks-single": partial(_starrocks, mode="single"),
     "starrocks-multi": partial(_starrocks, mode="multi"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import cdc.checks.job
 import cdc.cli.main
-import cdc.cli.start
-from cdc.cli.start import driver_command as real
+import cdc.job.supervisor
+from cdc.job.supervisor import driver_command as real
 
 
 def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
@@ -19,6 +19,6 @@ def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
 if __name__ == "__main__":
     # A shell sets SIGINT to ignored for a command in the background (`make test &`), and child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cdc.cli.start.driver_command = driver_command
+    cdc.job.supervisor.driver_command = driver_command
     cdc.checks.job.check_job = lambda config, incarnation, begun=None: ()
     cdc.cli.main.main()

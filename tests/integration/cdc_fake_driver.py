@@ -22,20 +22,34 @@ from cdc.api.models import ChannelStatus, JobStatus, PauseJob, RequestBody, Resu
 from cdc.api.server import StatusEndpoint
 from cdc.config.models import load_config
 from cdc.job.compatibility import check_identity
+from cdc.job.remote_calls import RemoteCalls
 from cdc.logging_setup import set_up_logs
 from cdc.paths import state_folder
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.job_directory import JobDirectory
-from cdc.state.sqlite import SqliteStore
+from cdc.state.opening import open_store
+from cdc.state.sql import SqlStore
 
 
 class FakeJob:
-    def __init__(self, store: SqliteStore, record: JobRecord) -> None:
+    def __init__(self, store: SqlStore, record: JobRecord) -> None:
         self.store = store
         self.record = record
         self.over = threading.Event()
         self.code = 0
         self.resumes = 0
+        self.lost = False
+
+    def keep_lease(self, folder: JobDirectory) -> None:
+        while not self.over.wait(self.store.lease_s / 5):
+            try:
+                self.store.renew()
+            except errors.LeaseLost as error:
+                folder.set_failure(error)
+                self.code, self.lost = error.exit_code, True
+                self.over.set()
+            except errors.CheckpointError:
+                continue
 
     def become(self, state: JobState, reason: str | None = None, resume: ResumeKind | None = None) -> None:
         resume = resume or (ResumeKind.MANUAL if state is JobState.PAUSED else None)
@@ -91,14 +105,15 @@ class FakeJob:
 
 def main() -> int:
     file = Path(sys.argv[2])
-    config = load_config(file)
-    set_up_logs(config.name)
-    folder = JobDirectory(state_folder(), config.name)
-    store = SqliteStore(state_folder())
+    name = sys.argv[sys.argv.index("--name") + 1] if "--name" in sys.argv else load_config(file).name
+    set_up_logs(name)
+    folder = JobDirectory(state_folder(), name)
+    store = open_store()
     try:
         fail = file.with_name("fail")
         if fail.exists():
             raise getattr(errors, fail.read_text())("The server is unavailable.", hint="Start it.", host="db")
+        config = load_config(file)
         record = store.acquire(config.name, str(file))
     except errors.CdcError as error:
         folder.set_failure(error)
@@ -116,6 +131,10 @@ def main() -> int:
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     signal.signal(signal.SIGTERM, job.terminate)
+    calls = RemoteCalls(store, config.name, job, folder)
+    if store.is_shared:
+        threading.Thread(target=job.keep_lease, args=(folder,), daemon=True).start()
+        calls.start()
     while file.with_name("hold").exists():
         time.sleep(0.02)
     if file.with_name("away").exists():
@@ -129,9 +148,10 @@ def main() -> int:
         job.become(JobState.DONE)
         job.over.set()
     job.over.wait()
-    if job.code:
+    if job.code and not job.lost:
         job.become(JobState.PENDING)
     endpoint.close()
+    calls.close()
     store.close()
     return job.code
 

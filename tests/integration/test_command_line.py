@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import cdc.cli.job_control
-import cdc.cli.start
 from cdc.job.registry import offline_status
+from cdc.job.supervisor import driver_command
 from cdc.state.base import JobRecord, JobState
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
@@ -280,7 +280,7 @@ def test_job_file_with_another_name_is_rejected(cli: Cli, monkeypatch: pytest.Mo
     printed = cli.run("resume", "shop", code=2)
     assert "has the name other now" in printed and "Set `name: shop` again." in printed and "start a copy" in printed
     # the driver that a supervisor starts rejects it too, and saves the reason
-    command = cdc.cli.start.driver_command("shop", cli.job_file, [])
+    command = driver_command("shop", cli.job_file, [])
     driver = cli.command(*command[command.index("start") :])
     assert driver.returncode == 2 and "has the name other now" in driver.stderr
     failure = JobDirectory(cli.home, "shop").failure()

@@ -18,7 +18,7 @@ from channels.sinks.delta import files as delta_files
 from channels.sinks.delta import log as delta_log
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.log import LOG, last_checkpoint_version, truncated_entries
-from channels.sinks.delta.sink import DeltaSink
+from channels.sinks.delta.sink import DeltaSink, MergeMode
 from tests.integration.test_delta_tables import TABLE, commit, mark, stage, sums
 from tests.support.mounting import Disk
 
@@ -29,30 +29,35 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield found
 
 
-def cut_power(disk: Disk) -> DeltaSink:
+def cut_power(disk: Disk, merge: MergeMode = "rewrite") -> DeltaSink:
     disk.cut()
     disk.start_again()
-    return DeltaSink(disk.at)
+    return DeltaSink(disk.at, merge=merge)
 
 
-def test_delta_commits_survive_power_failures(disk: Disk) -> None:
-    sink = DeltaSink(disk.at)
+each_merge = pytest.mark.parametrize("merge", ["rewrite", "deletion_vectors"])
+
+
+@each_merge
+def test_delta_commits_survive_power_failures(disk: Disk, merge: MergeMode) -> None:
+    sink = DeltaSink(disk.at, merge=merge)
     sink.ensure_table(TABLE)
     for checkpoint in range(1, 4):
-        commit(sink, checkpoint, range(checkpoint * 10), value=checkpoint)
-        sink = cut_power(disk)
-        assert sums(disk.at) == (checkpoint * 10, checkpoint * 10 * checkpoint)
+        commit(sink, checkpoint, range(checkpoint * 5, checkpoint * 5 + 10), value=checkpoint)  # half of them exist
+        sink = cut_power(disk, merge)
+        assert sums(disk.at) == (5 + 5 * checkpoint, 5 * sum(range(checkpoint)) + 10 * checkpoint)
         found = sink.last_checkpoint("shop")
         assert found is not None and found.checkpoint == checkpoint
 
 
+@each_merge
 @pytest.mark.parametrize("killed_after", [None, "compaction", "next commit"])
 def test_delta_compaction_is_durable_before_later_commits(
-    disk: Disk, killed_after: str | None, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, killed_after: str | None, merge: MergeMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If its removals were lost and the later commit kept, all compacted rows would exist twice."""
     monkeypatch.setattr("channels.sinks.delta.maintenance._EVERY_S", 0.0)
-    sink = DeltaSink(disk.at)
+    sink = DeltaSink(disk.at, merge=merge)
     sink.ensure_table(TABLE)
     for checkpoint in range(1, 10):
         commit(sink, checkpoint, range(checkpoint * 10, checkpoint * 10 + 10))
@@ -65,22 +70,27 @@ def test_delta_compaction_is_durable_before_later_commits(
         if killed_after == "next commit":
             commit(sink, 10, range(20, 25), value=1)
     if killed_after is not None:
-        sink = DeltaSink(disk.at)
+        sink = DeltaSink(disk.at, merge=merge)
     commit(sink, 11, range(10, 15), value=1)
     cut_power(disk)
     assert sums(disk.at) == (90, 10 if killed_after == "next commit" else 5)
 
 
-def test_delta_commit_of_a_killed_process_becomes_durable(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = DeltaSink(disk.at)
+@each_merge
+def test_delta_commit_of_a_killed_process_becomes_durable(
+    disk: Disk, merge: MergeMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(disk.at, merge=merge)
     sink.ensure_table(TABLE)
     commit(sink, 1, range(10))
     with monkeypatch.context() as patched:
         patched.setattr(delta_log, "sync_path", lambda path: None)
-        commit(sink, 2, range(10), value=1)
-    DeltaSink(disk.at).commit([stage(sink, 2, range(10), value=1)], mark(2))  # from here on it is acknowledged
+        commit(sink, 2, range(5), value=1)
+    DeltaSink(disk.at, merge=merge).commit(
+        [stage(sink, 2, range(5), value=1)], mark(2)
+    )  # from here on it is acknowledged
     cut_power(disk)
-    assert sums(disk.at) == (10, 10)
+    assert sums(disk.at) == (10, 5)
 
 
 def test_delta_staged_file_without_hard_link_is_durable(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

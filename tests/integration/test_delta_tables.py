@@ -435,8 +435,8 @@ def test_delta_settings_changed_by_others_stop_the_next_merge(sink: DeltaSink, t
     commit(sink, 2, range(3), 5)
     assert sums(tmp_path) == (3, 15)
     found = DeltaTable(str(tmp_path / "ods/orders"))
-    found.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-    with pytest.raises(TargetMismatch, match="deletionVectors"):
+    found.alter.add_feature(TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True)
+    with pytest.raises(TargetMismatch, match="changeDataFeed"):
         commit(sink, 3, range(3), 7)
     sink.maintain([TABLE])
 

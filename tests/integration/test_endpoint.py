@@ -24,6 +24,7 @@ from cdc.api.models import (
     Resume,
     SinkStatus,
     SnapshotStatus,
+    SourceLogStatus,
     SourceStatus,
     StopJob,
 )
@@ -34,6 +35,7 @@ from cdc.logging_setup import LineFormatter
 from cdc.model.snapshot import SnapshotState
 from cdc.model.verify import VerifyState
 from cdc.state.base import CheckpointState, CloseReason, JobState
+from cdc.state.write_times import WriteTimes
 
 TOKEN = "t0ken-of-the-job"
 STATUS = JobStatus(
@@ -69,6 +71,11 @@ STATUS = JobStatus(
     ),
     window_bytes=77,
     window_limit_bytes=1000,
+    source_connected=True,
+    source_disconnects=2,
+    source_log=SourceLogStatus(1234, 5000, 604800.0),
+    last_committed_at="1970-01-01T00:01:05Z",
+    store=WriteTimes().with_write(0.003).with_write(0.25).with_write(20.0),
 )
 
 
@@ -152,6 +159,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
     assert body == {
         "job": "shop",
         "state": "RUNNING",
+        "desired_state": "RUNNING",
         "reason": None,
         "hint": None,
         "resume": None,
@@ -160,12 +168,16 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
         "sink": {"type": "delta", "target": "./warehouse"},
         "position": {"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "..."},
         "lag_seconds": 0.4,
+        "source_disconnects": 2,
+        "source_log": {"position_bytes": 1234, "behind_bytes": 5000, "retention_seconds": 604800.0},
+        "source_connected": True,
         "partitions": [],
         "bad_messages": None,
         "split_transactions": 0,
         "window_bytes": 77,
         "window_limit_bytes": 1000,
         "resumes": 0,
+        "last_committed_at": "1970-01-01T00:01:05Z",
         "checkpoint": {
             "id": 42,
             "state": "COMMITTED",
@@ -174,6 +186,12 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
             "rows": 120,
             "bytes": 9000,
             "seconds": {"buffer": 5.0, "prepare": 0.4},
+        },
+        "store": {
+            "writes": 3,
+            "seconds": 20.253,
+            "within": dict.fromkeys(("0.005", "0.01", "0.025", "0.05", "0.1"), 1)
+            | dict.fromkeys(("0.25", "0.5", "1.0", "2.5", "5.0", "10.0"), 2),
         },
         "snapshot": {
             "tables": 1,
@@ -277,6 +295,20 @@ def test_endpoint_metrics_are_prometheus_text(url: str, controls: Controls) -> N
         'cdc_job_state{job_name="shop",state="PAUSED"} 0.0',
         'cdc_lag_seconds{job_name="shop"} 0.4',
         'cdc_window_bytes{job_name="shop"} 77.0',
+        'cdc_job_desired_state{job_name="shop",state="RUNNING"} 1.0',
+        'cdc_job_desired_state{job_name="shop",state="PAUSED"} 0.0',
+        'cdc_source_connected{job_name="shop"} 1.0',
+        'cdc_source_disconnects_total{job_name="shop"} 2.0',
+        'cdc_source_position_bytes{job_name="shop"} 1234.0',
+        'cdc_source_behind_bytes{job_name="shop"} 5000.0',
+        'cdc_source_retention_seconds{job_name="shop"} 604800.0',
+        'cdc_last_commit_timestamp_seconds{job_name="shop"} 65.0',
+        'cdc_store_seconds_bucket{job_name="shop",le="0.1"} 1.0',
+        'cdc_store_seconds_bucket{job_name="shop",le="0.25"} 2.0',
+        'cdc_store_seconds_bucket{job_name="shop",le="10.0"} 2.0',
+        'cdc_store_seconds_bucket{job_name="shop",le="+Inf"} 3.0',
+        'cdc_store_seconds_sum{job_name="shop"} 20.253',
+        'cdc_store_seconds_count{job_name="shop"} 3.0',
         'cdc_checkpoint_seconds{job_name="shop",part="buffer"} 5.0',
         'cdc_channel_upserts_total{job_name="shop",source="shop.orders",target="ods.orders"} 1000.0',
         'cdc_channel_deletes_total{job_name="shop",source="shop.orders",target="ods.orders"} 10.0',
@@ -284,8 +316,9 @@ def test_endpoint_metrics_are_prometheus_text(url: str, controls: Controls) -> N
         'cdc_channel_invalid_dates_total{job_name="shop",source="shop.orders",target="ods.orders"} 2.0',
     ):
         assert line in str(text).splitlines()
-    controls.now = replace(STATUS, lag_seconds=None, checkpoint=None)
-    assert "cdc_lag_seconds{" not in str(ask(url, "GET", "/metrics")[1])
+    controls.now = replace(STATUS, lag_seconds=None, checkpoint=None, source_connected=None)
+    text = str(ask(url, "GET", "/metrics")[1])
+    assert "cdc_lag_seconds{" not in text and "cdc_source_connected{" not in text
 
 
 def test_endpoint_request_with_token_reaches_the_job(url: str, controls: Controls) -> None:

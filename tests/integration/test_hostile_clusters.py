@@ -18,7 +18,7 @@ from cdc.errors import CdcError, SinkUnavailable, TargetMismatch
 from cdc.mysql.client import Limits
 from channels.sinks.doris.client import DorisHttp
 from channels.sinks.doris.errors import DORIS
-from channels.sinks.starrocks.client import StarrocksHttp, Transaction
+from channels.sinks.starrocks.client import LoadTransaction, StarrocksHttp
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.stream_load import bounded_http
 from channels.sinks.stream_load import http as stream_load
@@ -128,7 +128,7 @@ def doris_steps(address: ClusterAddress) -> list[Callable[[], object]]:
 
 
 def starrocks_steps(address: ClusterAddress) -> list[Callable[[], object]]:
-    http, transaction = StarrocksHttp(HttpClient(address)), Transaction("ods", "x", "t")
+    http, transaction = StarrocksHttp(HttpClient(address)), LoadTransaction("ods", "x", "t")
     return [
         lambda: http.state("ods", "x"),
         lambda: http.ask("begin", transaction),
@@ -179,7 +179,7 @@ def test_cluster_http_redirect_loop_ends() -> None:
             with pytest.raises(SinkUnavailable, match="more than 3 redirects"):
                 client.state("ods", "x")
         with pytest.raises(Unreachable, match="more than 3 redirects"):
-            StarrocksHttp(http).load(Transaction("ods", "x", "t"), {}, lambda: [b"row\n"])
+            StarrocksHttp(http).load(LoadTransaction("ods", "x", "t"), {}, lambda: [b"row\n"])
 
 
 def frontend(port: int, product: ProductMessages = DORIS) -> FrontendSql:

@@ -107,6 +107,7 @@ def test_receiver_counts_invalid_dates_across_connections(mysql, database):
             if number == 1:
                 proxy.cut_all()
         assert receiver.status().invalid_dates == {f"{database}.days": 3}
+        assert receiver.status().disconnects == 1
         receiver.close()
     assert [row["d"] is None for row in collector.rows] == [True, False] * 3
 
@@ -157,14 +158,17 @@ def test_receiver_unreachable_server_raises_then_reconnects(start_server):
     receiver = receiver_of(server, Mapped("shop"), timeout_s=0.5)
     receiver.open(position(server), (), 0)
     Collector(receiver).collect_to_end()
+    assert receiver.status().is_connected
     server.kill()
     with pytest.raises(SourceUnavailable, match="cannot be reached"):
         until(lambda: receiver.get(0.2), 30)
+    assert not receiver.status().is_connected
     server.launch()
     insert(server, "shop", 0, 3)
     collected = Collector(receiver)
     until(lambda: not _is_unavailable(receiver, collected), 60)
     collected.collect_rows(3)
+    assert receiver.status().is_connected
     receiver.close()
     assert_each_once(collected, 3)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import requests
 from deltalake import DeltaTable, write_deltalake
+from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
-from tests.support.receiving import endpoint
+from tests.support.receiving import endpoint, until
 from tests.support.verifying import caught_up, command, counts, verified, writing
 
 ROWS = 4000
@@ -140,7 +142,15 @@ def test_verify_finds_and_repairs_faults_under_writes(
     assert refused.returncode == 2 and "reads no table" in refused.stderr
     status = job.status()
     assert status is not None and status["verify"]["last"]["state"] == "equal"
-    assert "cdc_verify_equal" in requests.get(f"{job.url}/metrics", timeout=5).text
+    until(lambda: "cdc_source_behind_bytes{" in requests.get(f"{job.url}/metrics", timeout=5).text)  # asked every 10 s
+    families = text_string_to_metric_families(requests.get(f"{job.url}/metrics", timeout=5).text)
+    metrics = {sample.name: sample.value for family in families for sample in family.samples}
+    assert (metrics["cdc_verify_equal"], metrics["cdc_source_connected"]) == (1.0, 1.0)
+    assert metrics["cdc_source_position_bytes"] > 4
+    assert metrics["cdc_source_disconnects_total"] == 0 and metrics["cdc_source_retention_seconds"] > 0
+    last_commit = datetime.fromisoformat(status["last_committed_at"]).timestamp()
+    assert metrics["cdc_last_commit_timestamp_seconds"] >= last_commit
+    assert metrics["cdc_store_seconds_count"] > 10 and metrics["cdc_store_seconds_sum"] > 0
     job.stop()
     for name, key in (("orders", ["id"]), ("words", ["word"])):
         assert proof.compare(mysql, f"{database}.{name}", lake / name, key).differences == ()

@@ -30,6 +30,7 @@ from cdc.errors import (
     SinkUnavailable,
     SourceUnavailable,
 )
+from cdc.job import webhook
 from cdc.job.job import Job
 from cdc.job.requests import JobRequest
 from cdc.job.wiring import Components
@@ -44,6 +45,7 @@ from tests.model.harness import MAPPINGS
 from tests.model.runner import ThreadRunner
 from tests.model.sink import FileSink
 from tests.model.source import Source, SourceReceiver, position_at
+from tests.support.webhook_receiver import WebhookReceiver
 
 ROOT = Path(__file__).parents[2]
 FILE = """
@@ -181,7 +183,7 @@ def test_job_runs_pauses_resumes_and_is_cancelled(setup):
     job.until_caught_up(setup.source)
     job.job.request(PauseJob())
     paused = job.until("PAUSED", resume="manual")
-    assert paused.hint == "cdc resume shop"
+    assert paused.hint == "cdc resume shop" and paused.desired_state == "PAUSED"
     setup.source.write(("shop.orders", 99))
     time.sleep(0.05)
     assert setup.rows() != setup.expected()
@@ -193,6 +195,28 @@ def test_job_runs_pauses_resumes_and_is_cancelled(setup):
     assert setup.rows() == setup.expected()
     with pytest.raises(ConfigError, match="--forget"):
         setup.job().ended()
+
+
+def test_job_posts_its_pause_and_continues_while_the_webhook_hangs(setup, monkeypatch):
+    monkeypatch.setattr(webhook, "POLL_S", 0.01)
+    with WebhookReceiver(200, None) as server:
+        setup.write(more=f'alerts: {{webhook: "{server.url}"}}')
+        job = setup.job()
+        posts = webhook.Webhook(job.job)
+        posts.start()
+        job.until("RUNNING")
+        job.job.request(PauseJob())
+        message = server.message()
+        assert (message["state"], message["reason"], message["resume"]) == ("PAUSED", "paused by its user", "manual")
+        job.job.request(Resume())
+        assert server.message()["resolved"] is True  # it gets no reply to this one
+        setup.source.write(("shop.orders", 99))
+        job.until_caught_up(setup.source)
+        assert setup.rows() == setup.expected()
+        assert job.stop() == 0
+        server.released.set()
+        posts.close()
+        server.shutdown()
 
 
 def test_job_of_a_finite_source_is_done(setup):
@@ -249,7 +273,7 @@ def test_reader_conflict_is_retried_and_then_pauses(setup, monkeypatch):
     job.until("RUNNING")
     allowed[0] = 1000
     paused = job.until("PAUSED", resume="manual")
-    assert "taken the stream" in paused.reason
+    assert "taken the stream" in paused.reason and paused.desired_state == "RUNNING"
     assert len(conflicts) == 6  # retried five times
     job.stop()
 
@@ -762,6 +786,7 @@ import sys, pathlib
 from tests.recovery.test_job import JobSetup
 from cdc.state.sqlite import SqliteStore
 from cdc.config.models import load_config
+from cdc.job import webhook
 from cdc.job.job import Job
 setup = JobSetup(pathlib.Path(sys.argv[1]))
 store = SqliteStore(setup.folder / "home")

@@ -24,6 +24,7 @@ from cdc.api import models as status_models
 from cdc.api.metrics import JobCollector
 from cdc.api.verify_models import VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.cli.main import app
+from cdc.state.write_times import WriteTimes
 from channels.sinks.doris.errors import DORIS
 from channels.sinks.starrocks.errors import STARROCKS
 from tests.support.job_file_reference import job_file_page, job_file_schema
@@ -174,6 +175,8 @@ class Sample:
             lag_seconds=1.0,
             schema_changes=changes,
             verify=VerifySummary(last=verified),
+            store=WriteTimes(),
+            source_log=status_models.SourceLogStatus(0, 0, 0.0),
         )
 
 

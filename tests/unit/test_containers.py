@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -78,6 +79,28 @@ def test_the_job_files_are_valid_and_name_services_that_are_there(
     for host in hosts:
         assert set(services[host]["profiles"]) == set(services[name]["profiles"])
         assert host in services[name]["depends_on"] or "doris-be" in services[name]["depends_on"]
+
+
+def test_the_hosts_share_jobs_and_tables_but_no_state_folder() -> None:
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    hosts = [services["serve-1"], services["serve-2"]]
+    keys = yaml.safe_load((ROOT / "compose/serve.yaml").read_text())
+    for name in ("CDC_HOST", "CDC_HOME"):
+        assert len({one["environment"][name] for one in hosts}) == 2
+    for one in hosts:
+        given = one["environment"]
+        assert one["profiles"] == services["store"]["profiles"] == ["serve"]
+        assert {"mysql", "store"} <= one["depends_on"].keys() and one["stop_grace_period"] == "60s"
+        assert {value.strip("${}") for value in keys["tokens"].values()} <= given.keys()
+        address = urlsplit(given["CDC_STORE"])
+        assert (address.hostname, address.path) == ("store", f"/{services['store']['environment']['MYSQL_DATABASE']}")
+        mounts = dict(mount.split(":")[1::-1] for mount in one["volumes"])
+        assert mounts["/store"] == services["store"]["volumes"][0].split(":")[0] and "ca=/store/ca.pem" in address.query
+        assert mounts[f"{keys['jobs']}/shop.yaml"] == "./job.yaml"
+        assert mounts["/data"] == "data-serve" and given["CDC_HOME"].startswith("/data/")
+        # without TLS no other machine may reach it
+        assert keys["listen"]["insecure"] and all(port.startswith("127.0.0.1:") for port in one["ports"])
+    assert len({port for one in hosts for port in one["ports"]}) == 2
 
 
 def test_the_starrocks_job_is_where_its_cluster_says_that_it_is() -> None:

@@ -66,6 +66,7 @@ class BinlogReader:
         self.sequence = sequence
         self.safe = start  # the newest position between transactions that the window has
         self.is_drained = self.is_finished = self.is_compiling = False
+        self.disconnects = 0
         self.away: tuple[float, CdcError] | None = None  # monotonic time since which the server is unreachable; why
         self._source = source
         self._stopping = threading.Event()
@@ -139,6 +140,7 @@ class BinlogReader:
                     log.warning("damaged event, reading again from %s: %s", self.safe, error)
                 else:
                     if self.away is None:
+                        self.disconnects += 1
                         backoff.reset()
                     delay_s = next(backoff)
                     self.away = (self.away[0] if self.away else time.monotonic(), error)

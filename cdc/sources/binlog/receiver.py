@@ -23,12 +23,13 @@ from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
-from cdc.sources.base import ReceiverStatus
+from cdc.sources.base import LogProgress, ReceiverStatus
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.ddl_handler import DdlHandler
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.event_scan import scan
 from cdc.sources.binlog.file_tables import Descriptions, FileTables
+from cdc.sources.binlog.log_end import LogEnd
 from cdc.sources.binlog.omission_rules import OmissionRules
 from cdc.sources.binlog.reader import BinlogReader, ReaderSource
 from cdc.sources.binlog.replication_stream import ReaderIdentity
@@ -78,7 +79,9 @@ class BinlogReceiver:
         self._source = ReaderSource(feed, table_filter, self._tables, self._ddl, self._xa, endpoint, accept_gap)
         self._window_bytes = window_bytes
         self._timeout_s = timeout_s
+        self._log_end = LogEnd(connect) if connect is not None else None
         self._dates: Counter[str] = Counter()  # of earlier readers
+        self._disconnects = 0  # of earlier readers
         self._handed: Position = BinlogPosition("", 0)
         self._reader = BinlogReader(self._source, BinlogPosition("", 0), 0, Window(window_bytes))
 
@@ -150,9 +153,12 @@ class BinlogReceiver:
         self._tables.begin(schemas)
         self._ddl.begin(start)
         self._dates += self._reader.invalid_dates()
+        self._disconnects += self._reader.disconnects
         self._handed = start
         self._reader = BinlogReader(self._source, start, sequence, Window(self._window_bytes))
         self._reader.start()
+        if self._log_end is not None:
+            self._log_end.start(start)
 
     def get(self, timeout_s: float) -> Batch | None:
         """See ``Receiver``."""
@@ -172,6 +178,8 @@ class BinlogReceiver:
     def ack(self, position: Position) -> None:
         """See ``Receiver``."""
         self._reader.window.ack(position)
+        if self._log_end is not None and isinstance(position, BinlogPosition):
+            self._log_end.ack(position)
 
     def schema(self, database: str, table: str) -> TableSchema:
         """See ``Receiver``."""
@@ -197,8 +205,15 @@ class BinlogReceiver:
             is_window_full=reader.window.is_full(),
             window_bytes=reader.window.bytes_held(),
             warning=self._warning(),
+            is_connected=reader.away is None,
+            disconnects=self._disconnects + reader.disconnects,
+            log=self._log_progress(),
             invalid_dates=self._dates + reader.invalid_dates(),
         )
+
+    def _log_progress(self) -> LogProgress | None:
+        end = self._log_end
+        return LogProgress(end.offset, end.behind_bytes, end.retention_s) if end is not None else None
 
     def _warning(self) -> CdcError | None:
         if self._reader.is_compiling:
@@ -210,5 +225,7 @@ class BinlogReceiver:
 
     def close(self) -> None:
         """See ``Receiver``."""
+        if self._log_end is not None:
+            self._log_end.stop()
         self._reader.stop()
         self._source.feed.close()

@@ -86,6 +86,7 @@ class Fetcher:
         self._empty = 0  # empty gets in a row
         self._came_at = time.monotonic()  # when the newest batch arrived
         self._away: tuple[float, CdcError] | None = None
+        self.disconnects = 0
         self._thread = threading.Thread(target=self._run, name="canal-fetcher", daemon=True)
 
     def start(self) -> None:
@@ -294,5 +295,6 @@ class Fetcher:
                 self._stopping = True
                 self._changed.notify_all()
             return
+        self.disconnects += self._away is None
         self._away = (self._away[0] if self._away else time.monotonic(), error)
         log.warning("reconnecting to Canal: %s", error)

@@ -190,6 +190,8 @@ class CanalReceiver:
             needs_ack=waits and not self._acks.covers(cutter.handed),
             window_bytes=fetcher.bytes_held,
             warning=warning,
+            is_connected=fetcher.away is None,
+            disconnects=fetcher.disconnects,
             invalid_dates=dates,
         )
 

@@ -155,6 +155,7 @@ class KafkaReceiver:
             is_window_full=stream.window.is_full(),
             window_bytes=stream.window.bytes_held(),
             warning=self._warning(stream),
+            is_connected=stream.away is None,
             invalid_dates=self._invalid_dates(),
             partitions=_lag(stream),
             bad_messages=self._bad.count if self._bad is not None else 0,

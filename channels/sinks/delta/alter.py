@@ -20,10 +20,10 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, TableFeatures
 from deltalake.schema import Field, PrimitiveType
 from deltalake.schema import Schema as DeltaSchema
+from deltalake.transaction import AddAction, RemoveAction
 
 from cdc.errors import SinkUnavailable, TargetMismatch
 from channels.sinks.alter_plan import AlterPlan, PlannedColumn, alter_plan
@@ -32,10 +32,11 @@ from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.commits import add_features
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import NO_HOOKS, DurableLogs
-from channels.sinks.delta.merge import Action, TableFile, rows_of, table_files, write_files
+from channels.sinks.delta.merge import write_files
 from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import FolderOwnership
 from channels.sinks.delta.sink_checkpoint import mark_to_json, transaction
+from channels.sinks.delta.table_files import TableFile, live_tables, table_files
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class DeltaAlterer:
         known = {field.name: field for field in delta_tables.arrow_schema(found)}
         schema = pa.schema([known[name] for name in dict(plan.filled)])
         for file in files:
-            for rows in _groups(folder / file.path, schema):
+            for rows in live_tables(folder, file, schema):
                 plan.check_filled(table, rows)
 
     def _change_metadata(
@@ -140,19 +141,19 @@ class DeltaAlterer:
         old, new = delta_tables.arrow_schema(found), _arrow(schema)
         key, name = _key(found), f"part-{uuid.uuid4().hex}"
 
-        def rewritten(number: int) -> list[Action]:
+        def rewritten(number: int) -> list[AddAction]:
             if self._stopped.is_set():
                 raise SinkUnavailable(
                     "The change of the table was stopped. Nothing of it is visible.",
                     hint="No action is needed: the next run of the job does it again.",
                     path=folder,
                 )
-            path = folder / files[number].path
-            rows = (part for group in _groups(path, old) for part in plan.rows(group, new))
+            found = live_tables(folder, files[number], old)
+            rows = (part for group in found for part in plan.rows(group, new))
             return write_files(rows, folder, f"{name}-{number}", new, key)
 
         rewrites = files[:0] if plan.empties else files
-        actions, done, size = list[Action](), 0, sum(file.size for file in rewrites)
+        actions, done, size = list[AddAction | RemoveAction](), 0, sum(file.size for file in rewrites)
         try:
             self.progress = 0.0
             for file, written in zip(rewrites, self._threads.map(rewritten, range(len(rewrites))), strict=True):
@@ -214,10 +215,3 @@ def _lacks_timestamps(found: DeltaTable, schema: DeltaSchema) -> bool:
     """Return whether ``schema`` needs the feature of timestamps without zone, and the table does not have it."""
     needs = any(field.type == PrimitiveType("timestamp_ntz") for field in schema.fields)
     return needs and "timestampNtz" not in (found.protocol().writer_features or ())
-
-
-def _groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the row groups of a data file with the columns of ``schema``."""
-    with pq.ParquetFile(path, memory_map=True) as file:
-        for group in range(file.num_row_groups):
-            yield rows_of(file, schema, group)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdc.errors import TargetMismatch
 from channels.sinks.delta.files import unpacked_bytes
-from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, Action, TableFile, rows_of, write_files
+from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, write_files
+from channels.sinks.delta.table_files import Action, TableFile, live_tables
+from channels.sinks.delta.vectors import OWN_FILES, Vector
 
 # a full Task writes larger files, so those of a backlog are not rewritten
 _SMALL_ROWS = FILE_ROWS // 4
 _SMALL_BYTES = FILE_BYTES // 8
+_DEAD_SHARE = 0.1  # of a file; readers read deleted rows as well
 _SMALL_FILES = 8  # rewrite at least this many small files
 # names of files of a merge (label and 16 digits) or a compaction (32 digits), complete or not; names of Spark and
 # deltalake have hyphens within the digits
@@ -35,23 +41,24 @@ def compaction(
 ) -> list[Action]:
     """Merge small files of a table into data files sorted by key, and return the log entries; [] if there are few.
 
+    A file of which more than a tenth is deleted is written again without the deleted rows.
     Memory: two data files. ``name``: prefix of the new files; no other files may have it.
     """
     small = [file for file in files if file.rows < _SMALL_ROWS and file.size < _SMALL_BYTES]
     if len(small) >= _SMALL_FILES:
         small = [file for file in small if _bytes(folder / file.path) < _SMALL_BYTES]
     if len(small) < _SMALL_FILES:
-        return []
-    small.sort(key=_sort_key)
+        small = []
+    chosen = sorted({file.path: file for file in (*small, *filter(_is_sparse, files))}.values(), key=_sort_key)
     actions: list[Action] = []
     rows_left, bytes_left = _ROUND_ROWS, _ROUND_BYTES
-    for number, group in enumerate(_groups(folder, small)):
-        rows_left -= sum(file.rows for file in group)
+    for number, group in enumerate(_groups(folder, chosen)):
+        rows_left -= sum(file.live_rows for file in group)
         bytes_left -= sum(_bytes(folder / file.path) for file in group)
         if min(rows_left, bytes_left) < 0 and actions:
             break
-        tables = [_read(folder / file.path, schema) for file in group]
-        rows = pa.concat_tables(tables).sort_by([(part, "ascending") for part in key])
+        tables = itertools.chain.from_iterable(live_tables(folder, file, schema) for file in group)
+        rows = pa.concat_tables([schema.empty_table(), *tables]).sort_by([(part, "ascending") for part in key])
         actions += [file.removal(data_change=False) for file in group]
         actions += write_files(iter([rows]), folder, f"part-{name}-{number}", schema, key, data_change=False)
     return actions
@@ -67,8 +74,9 @@ def delete_unused(folder: Path, find_active: Callable[[], set[str]], oldest: flo
     active = find_active()
     recent = set(_removed_since(folder / "_delta_log", oldest))
     count = 0
-    for path in folder.glob("part-*.parquet*"):
-        if path.name in active or path.name in recent or not _OWN_NAME.fullmatch(path.name):
+    data_files = (path for path in folder.glob("part-*.parquet*") if _OWN_NAME.fullmatch(path.name))
+    for path in itertools.chain(data_files, folder.glob(OWN_FILES)):
+        if path.name in active or path.name in recent:
             continue
         # names are never used twice, so an unused file stays unused
         if path.lstat().st_ctime < oldest:
@@ -88,13 +96,23 @@ def _removed_since(log: Path, oldest: float) -> Iterator[str]:
         removed = pq.read_table(checkpoint, columns=["remove"]).column("remove").drop_null().to_pylist()
         for one in removed:
             if one["path"] is not None and (one["deletionTimestamp"] or 0) >= oldest * 1000:
-                yield unquote(one["path"])
+                yield from _paths(log.parent, one)
 
 
 def _removed(entry: Path) -> Iterator[str]:
     for line in entry.read_bytes().split(b"\n"):
         if b'"remove"' in line and (removed := json.loads(line).get("remove")) is not None:
-            yield unquote(removed["path"])
+            yield from _paths(entry.parent.parent, removed)
+
+
+def _paths(folder: Path, removed: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of a removed file and of its deletion vector."""
+    yield unquote(removed["path"])
+    vector = removed.get("deletionVector")
+    if vector and vector.get("storageType"):
+        with suppress(TargetMismatch):  # of another writer, outside the table
+            if (path := Vector.from_json(vector).file(folder)) is not None:
+                yield str(path.relative_to(folder))
 
 
 def _sort_key(file: TableFile) -> tuple[bool, object]:
@@ -103,26 +121,26 @@ def _sort_key(file: TableFile) -> tuple[bool, object]:
 
 
 def _groups(folder: Path, files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Yield groups of adjacent files that form one data file. A single file is not rewritten."""
+    """Yield groups of adjacent files that form one data file. A single file is rewritten only if it is sparse."""
     group: list[TableFile] = []
     rows = size = 0
     for file in files:
         group.append(file)
-        rows, size = rows + file.rows, size + _bytes(folder / file.path)
+        rows, size = rows + file.live_rows, size + _bytes(folder / file.path)
         if rows >= FILE_ROWS or size >= FILE_BYTES:
-            if len(group) > 1:
+            if len(group) > 1 or _is_sparse(file):
                 yield group
             group, rows, size = [], 0, 0
-    if len(group) > 1:
+    if len(group) > 1 or (group and _is_sparse(group[0])):
         yield group
+
+
+def _is_sparse(file: TableFile) -> bool:
+    """Return whether readers of the file read many deleted rows."""
+    return file.vector is not None and file.vector.cardinality > file.rows * _DEAD_SHARE
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _bytes(path: Path) -> int:
     """See ``unpacked_bytes``; a file of a table never changes."""
     return unpacked_bytes(pq.read_metadata(path))
-
-
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    with pq.ParquetFile(path, memory_map=True) as file:
-        return rows_of(file, schema)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from channels.sinks.base import TargetTable
-from channels.sinks.delta.merge import TableFile, table_files
+from channels.sinks.delta.table_files import TableFile, live_rows, table_files
 from channels.sinks.key_pages import key_page
 
 
@@ -29,6 +29,8 @@ def smallest_keys(
         if page.num_rows == limit and least is not None and least > page.column(0)[limit - 1].as_py():
             break
         keys = pq.read_table(folder / file.path, columns=schema.names, partitioning=None).select(schema.names)
+        if (live := live_rows(folder, file, keys.num_rows)) is not None:
+            keys = keys.filter(pa.array(live))
         page = key_page(pa.concat_tables([page, key_page(keys.cast(schema), after, limit)]), None, limit)
     return page
 

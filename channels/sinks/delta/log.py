@@ -16,11 +16,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
 
+from channels.sinks.delta.entries import count_of, has_vectors, write_entry
 from channels.sinks.delta.files import sync_path
-from channels.sinks.delta.merge import Action
+from channels.sinks.delta.table_files import Action
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +56,15 @@ class DurableLogs:
         """
 
         def write(properties: CommitProperties) -> None:
-            found.create_write_transaction(
-                actions, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
-            )
+            if has_vectors(found):
+                write_entry(found, actions, properties)
+            else:
+                plain = cast("list[AddAction | RemoveAction]", actions)  # only tables with vectors have marked files
+                found.create_write_transaction(
+                    plain, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
+                )
 
-        self.commit(found, folder, write, len(actions), mark, transactions)
+        self.commit(found, folder, write, count_of(actions), mark, transactions)
 
     def commit(
         self,

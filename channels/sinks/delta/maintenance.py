@@ -17,8 +17,8 @@ from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.compaction import compaction, delete_unused
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import LOG, MARK, DurableLogs, last_checkpoint_version, write_checkpoint
-from channels.sinks.delta.merge import table_files
 from channels.sinks.delta.open_tables import OpenTables
+from channels.sinks.delta.table_files import table_files
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class DeltaMaintenance:
             found = self._tables.open(table.name, fresh=True)
             if found is None:
                 raise self._tables.missing_error(table.name)
-            return {file.path for file in table_files(found, ())}
+            return {path for file in table_files(found, ()) for path in file.paths(folder)}
 
         try:
             delete_unused(folder, active, oldest, self._check_ownership)

@@ -19,86 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from cdc.model.row_keys import KeyIndex, strictly_rising
 from cdc.model.schema import DELETED
 from channels.sinks.delta.files import copy, now_ms, statistics, unpacked_bytes, write_parquet
+from channels.sinks.delta.table_files import Action, TableFile, live_rows, rows_of
 
 FILE_ROWS = 200_000
 FILE_BYTES = 64 << 20  # in memory; wide rows reach this limit first
 _ASSIGNED_ROWS = FILE_ROWS  # a load up to this size is held in memory, and each row is written to its data file
 
-_LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
-
-Action = AddAction | RemoveAction
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """A data file of the table's version."""
-
-    path: str  # relative to the table
-    size: int
-    rows: int
-    low: tuple[Any, ...]  # Arrow scalars by key column; NULL where the log has no bound
-    high: tuple[Any, ...]
-
-    @property
-    def is_bounded(self) -> bool:
-        """Return whether the log has bounds of the first key column."""
-        return bool(self.low[0].is_valid and self.high[0].is_valid)
-
-    def removal(self, *, data_change: bool = True) -> RemoveAction:
-        """Return the log entry that removes this file."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
-
-
-def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
-    """Return the files of the table's version, with their key ranges if the log has them."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-    rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None] * len(paths)
-    bounds = {}
-    for side in ("min", "max"):
-        for name in key:
-            known = f"{side}.{name}" in actions.column_names
-            column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
-            bounds[side, name] = list(_above(column) if side == "max" else _plain(column))
-    return [
-        TableFile(
-            path,
-            size,
-            count or 0,
-            tuple(bounds["min", name][number] for name in key),
-            tuple(bounds["max", name][number] for name in key),
-        )
-        for number, (path, size, count) in enumerate(zip(paths, sizes, rows, strict=True))
-    ]
-
-
-def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return text bounds, NULL if they contain characters beyond U+FFFF, which deltalake decodes wrongly."""
-    if pa.types.is_string_view(bounds.type):
-        bounds = bounds.cast(pa.string())
-    if not (pa.types.is_string(bounds.type) or pa.types.is_large_string(bounds.type)):
-        return bounds
-    return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
-
-
-def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return safe upper bounds: the log may truncate a time to milliseconds.
-
-    Source: the Delta protocol, "Per-file Statistics".
-    """
-    bounds = _plain(bounds)
-    if not pa.types.is_timestamp(bounds.type):
-        return bounds
-    latest = pa.scalar(_LATEST, pa.int64())
-    raised = pc.add(bounds.cast(pa.timestamp("us", bounds.type.tz)).cast(pa.int64()), 999)
-    return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
 
 
 @dataclass(slots=True)
@@ -226,29 +158,37 @@ class Merge:
         self._files = files
         self._name = name
 
+    @property
+    def is_small(self) -> bool:
+        """Return whether the rows of the load are held in memory together."""
+        return self._load.row_count <= _ASSIGNED_ROWS and self._load.row_bytes <= FILE_BYTES
+
     def actions(self, threads: Executor) -> list[Action]:
         """Write new files and return the log entries. A repeated call writes the same files again.
 
         Raises: SinkUnavailable - disk full, no permission.
         """
         candidates = [file for file in self._files if self._load.overlaps(file)]
-        affected = [found for found in _side_by_side(threads, self._affect, candidates) if found is not None]
-        if self._load.row_count <= _ASSIGNED_ROWS and self._load.row_bytes <= FILE_BYTES and affected:
+        affected = [found for found in side_by_side(threads, self._affect, candidates) if found is not None]
+        if self.is_small and affected:
             return self._assign_rows(affected, threads)
-        written = _side_by_side(threads, self._rewrite, affected, itertools.repeat(None), itertools.count())
-        adopted = _side_by_side(threads, self._add_staged_file, *zip(*self._load.upserts(), strict=True))
+        written = side_by_side(threads, self._rewrite, affected, itertools.repeat(None), itertools.count())
+        adopted = side_by_side(threads, self._add_staged_file, *zip(*self._load.upserts(), strict=True))
         return list(itertools.chain(*written, *adopted))
 
     def _affect(self, file: TableFile) -> AffectedFile | None:
         index, positions = self._load.index_for(file)
         with pq.ParquetFile(self._folder / file.path, memory_map=True) as opened:
             keys, size = opened.read(self._load.key, use_threads=False), unpacked_bytes(opened.metadata)
-        found = index.find(self._load.columns_of(keys))
+        found, live = index.find(self._load.columns_of(keys)), live_rows(self._folder, file, keys.num_rows)
+        if live is not None:
+            found = np.where(live, found, -1)
         hits = found[found >= 0]
         if not len(hits):
             return None
         # an index numbers keys by their first appearance, and each key of the load appears once
-        return AffectedFile(file, size, found < 0, positions[hits])
+        stays = found < 0 if live is None else (found < 0) & live
+        return AffectedFile(file, size, stays, positions[hits])
 
     def _assign_rows(self, affected: list[AffectedFile], threads: Executor) -> list[Action]:
         """Merge a small load: rows replace those with the same key in the same file; new keys are appended."""
@@ -263,7 +203,7 @@ class Merge:
             routed.append(mine)
         self._append_new_keys(affected, routed, unassigned)
         arrived = [rows.take(pa.array(row_of[mine])) for mine in routed]
-        written = _side_by_side(threads, self._rewrite, affected, arrived, itertools.count())
+        written = side_by_side(threads, self._rewrite, affected, arrived, itertools.count())
         actions = list(itertools.chain(*written))
         if unassigned.any():
             rest = rows.take(pa.array(row_of[np.flatnonzero(unassigned)]))
@@ -322,7 +262,7 @@ class Merge:
             written = iter([pa.concat_tables(written).sort_by([(part, "ascending") for part in self._load.key])])
         return [affected.file.removal(), *self._write(written, f"file-{number}")]
 
-    def _add_staged_file(self, file: StagedFile, mask: pa.Array | None) -> list[Action]:
+    def _add_staged_file(self, file: StagedFile, mask: pa.Array | None) -> list[AddAction]:
         """Add the upserts of a staged file to the table: as a link to the file if all rows are upserts."""
         if mask is None and not file.deletes:
             path = self._folder / f"{self._name}-staged-{file.first_row}.parquet"
@@ -344,23 +284,12 @@ class Merge:
 
         return self._write(tables(), f"rows-{file.first_row}")
 
-    def _write(self, tables: Iterator[pa.Table], name: str) -> list[Action]:
+    def _write(self, tables: Iterator[pa.Table], name: str) -> list[AddAction]:
         """Write ``tables`` as data files; none without rows."""
         return write_files(tables, self._folder, f"{self._name}-{name}", self._schema, self._load.key)
 
 
-def rows_of(file: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
-    """Return the rows of a file or row group with the columns of the table. A column added later is NULL."""
-    there = [name for name in schema.names if name in file.schema_arrow.names]
-    found = file.read(there) if group is None else file.read_row_group(group, columns=there, use_threads=False)
-    columns = [
-        found.column(field.name).cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:
+def side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:
     """Map on ``threads``. A single call runs on this thread, because switching threads slows a small merge."""
     arguments = list(zip(first, *more))  # noqa: B905 - the others may be endless
     if len(arguments) == 1:
@@ -376,9 +305,9 @@ def write_files(
     key: Sequence[str],
     *,
     data_change: bool = True,
-) -> list[Action]:
+) -> list[AddAction]:
     """Write ``tables`` as data files of at most 1.5 ``FILE_ROWS`` and ``FILE_BYTES``; return the log entries."""
-    actions: list[Action] = []
+    actions: list[AddAction] = []
     pending: list[pa.Table] = []
     most_rows, most_bytes = FILE_ROWS + FILE_ROWS // 2, FILE_BYTES + FILE_BYTES // 2
     rows_left, bytes_left = most_rows, most_bytes

@@ -12,8 +12,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
 from channels.sinks.delta.log import LOG, NO_HOOKS, DurableLogs, repair
-from channels.sinks.delta.merge import table_files
 from channels.sinks.delta.sink_checkpoint import committed_checkpoint
+from channels.sinks.delta.table_files import table_files
 from channels.sinks.delta.table_paths import table_uri
 
 
@@ -125,9 +125,14 @@ class OpenTables:
         )
 
     def _missing(self, found: DeltaTable, table: str) -> int:
+        """Return the number of data files that are missing themselves or without their deletion vector."""
         folder = self._folder_of(table)
         existing = {entry.name for entry in os.scandir(folder)}
-        return sum(file.path not in existing and not (folder / file.path).exists() for file in table_files(found, ()))
+
+        def is_missing(path: str) -> bool:
+            return path not in existing and not (folder / path).exists()
+
+        return sum(any(map(is_missing, file.paths(folder))) for file in table_files(found, ()))
 
     def _identified(self, table: str, found: DeltaTable) -> DeltaTable:
         """Return ``found``. Raises: TargetLost - the table was replaced since it was opened first."""

@@ -17,8 +17,8 @@ from cdc.model.row_keys import KeyIndex
 from channels.sinks.base import TargetTable
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.keys import bound_value
-from channels.sinks.delta.merge import TableFile, rows_of, table_files
 from channels.sinks.delta.table import arrow_schema
+from channels.sinks.delta.table_files import TableFile, live_rows, rows_of, table_files
 from channels.sinks.key_pages import is_greater
 from channels.sinks.row_ranges import KeyRange
 
@@ -93,12 +93,21 @@ class DeltaRows:
             rows = self._groups.get((file.path, group))
             if rows is None:
                 opened = opened or pq.ParquetFile(path, memory_map=True, metadata=footer)
-                rows = self._groups[file.path, group] = rows_of(opened, self._schema, group)
+                rows = self._live(file, footer, group, rows_of(opened, self._schema, group))
+                self._groups[file.path, group] = rows
                 while len(self._groups) > _KEPT_GROUPS:
                     self._groups.popitem(last=False)
             yield rows
         if opened is not None:
             opened.close()
+
+    def _live(self, file: TableFile, footer: pq.FileMetaData, group: int, rows: pa.Table) -> pa.Table:
+        """Return the rows of a row group that are not deleted."""
+        mask = live_rows(self._folder, file, footer.num_rows)
+        if mask is None:
+            return rows
+        first = sum(footer.row_group(number).num_rows for number in range(group))
+        return rows.filter(pa.array(mask[first : first + rows.num_rows]))
 
     def _bounds(self, file: TableFile, column: str) -> tuple[Any, Any]:
         if column not in self._key:

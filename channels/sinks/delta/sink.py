@@ -15,10 +15,13 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable, TableFeatures
+from deltalake.exceptions import CommitFailedError
 
 from cdc.errors import PreparedLoadLost, SinkLimitExceeded
 from cdc.model.batch import PreparedLoad, TargetState
@@ -26,12 +29,13 @@ from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, T
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.alter import DeltaAlterer
 from channels.sinks.delta.commits import TableCommits, add_features, refuse
+from channels.sinks.delta.entries import ENABLED, enable_vectors, writes_vectors
 from channels.sinks.delta.files import STAGING, StagedFileWriter, folder_missing, make_folder, sync_path, unavailable
 from channels.sinks.delta.keys import smallest_keys
 from channels.sinks.delta.log import LOG, DurableLogs, truncated_entries
 from channels.sinks.delta.maintenance import DeltaMaintenance
 from channels.sinks.delta.marker import MARKER, read_marker, write_marker
-from channels.sinks.delta.merge import Merge, MergeLoad, table_files
+from channels.sinks.delta.merge import Merge, MergeLoad
 from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import FolderOwnership
 from channels.sinks.delta.rows import DeltaRows
@@ -42,10 +46,14 @@ from channels.sinks.delta.sink_checkpoint import (
     transaction,
 )
 from channels.sinks.delta.staging import Staging
+from channels.sinks.delta.table_files import table_files
 from channels.sinks.delta.table_paths import check_root, refuse_shared, table_folder, table_uri, target_of
+from channels.sinks.delta.vector_merge import VectorMerge
 from channels.sinks.labels import label_for
 
 logger = logging.getLogger(__name__)
+
+MergeMode = Literal["rewrite", "deletion_vectors"]
 
 
 class DeltaSink:
@@ -61,16 +69,19 @@ class DeltaSink:
         retention_s: float = 3600.0,
         merge_memory_bytes: int = 1 << 30,
         threads: int | None = None,
+        merge: MergeMode = "rewrite",
     ) -> None:
         """``retention_s``: how long replaced files and log entries are kept for readers of older versions.
 
-        ``merge_memory_bytes``: limit for the keys of one load during a merge (``memory.merge``).
+        ``merge_memory_bytes``: limit for the keys of one load during a merge (``memory.merge``). ``merge``: of tables
+        that this sink creates, and of others that allow deletion vectors.
         """
         self._root = Path(root).resolve()
         check_root(self._root)
         self._create_tables = create_tables
         self._retention_s = retention_s
         self._merge_memory_bytes = merge_memory_bytes
+        self._merge_mode = merge
         cores = threads or os.cpu_count() or 2
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._file_threads = ThreadPoolExecutor(cores, "delta-file")
@@ -98,11 +109,15 @@ class DeltaSink:
                 raise self._tables.missing_error(table.name)
             self._create(table, folder)
             found = self._tables.open(table.name)
+        if self._merge_mode == "deletion_vectors" and found is not None and delta_tables.awaits_vectors(found):
+            self._enable_vectors(found, folder)
+            found = self._tables.open(table.name)
         if found is not None and delta_tables.lacks_invariants(found):
             add_features(found, folder, self._logs, [TableFeatures.Invariants])
         self._note_met(table, found)
 
     def _create(self, table: TargetTable, folder: Path) -> None:
+        requested = delta_tables.VECTORS_REQUESTED if self._merge_mode == "deletion_vectors" else {}
         try:
             make_folder(folder, self._root)
             DeltaTable.create(
@@ -110,11 +125,20 @@ class DeltaSink:
                 delta_tables.delta_schema(table),
                 name=table.name,
                 description=table.comment or None,
-                configuration=delta_tables.properties(table, self._retention_s),
+                configuration={**delta_tables.properties(table, self._retention_s), **requested},
                 raise_if_key_not_exists=False,
             )
             self._logs.sync(folder, 0)
             sync_path(folder)
+        except OSError as error:
+            raise unavailable(error, folder / LOG) from error
+
+    def _enable_vectors(self, found: DeltaTable, folder: Path) -> None:
+        """Let a table without rows have deletion vectors, also one whose creation by this sink was interrupted."""
+        try:
+            with suppress(CommitFailedError):  # another job has changed the table since; a later start decides again
+                enable_vectors(found)
+            self._logs.sync(folder, found.version())
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
@@ -138,7 +162,8 @@ class DeltaSink:
                 ),
             )
         kept = delta_tables.log_findings(found, table, self._retention_s)
-        return (*delta_tables.differences(found, table), *kept)
+        way = delta_tables.merge_findings(found, table) if self._merge_mode == "deletion_vectors" else ()
+        return (*delta_tables.differences(found, table), *kept, *way)
 
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
@@ -172,7 +197,8 @@ class DeltaSink:
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
-        return delta_tables.create_table(table, self._folder(table.name), self._retention_s)
+        options = {ENABLED: "true"} if self._merge_mode == "deletion_vectors" else {}
+        return delta_tables.create_table(table, self._folder(table.name), self._retention_s, options)
 
     def part_writer(self, table: TargetTable) -> StagedFileWriter:
         """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
@@ -334,7 +360,9 @@ class DeltaSink:
                 )
             # no name is used twice, so a file that a frozen process is about to delete never becomes part of the table
             name = f"part-{label_for(loads[0].name)}-{uuid.uuid4().hex[:16]}"
-            actions = Merge(folder, schema, load, table_files(found, key), name).actions(self._file_threads)
+            with_vectors = self._merge_mode == "deletion_vectors" and writes_vectors(found)
+            merge = (VectorMerge if with_vectors else Merge)(folder, schema, load, table_files(found, key), name)
+            actions = merge.actions(self._file_threads)
             self._ownership.check(mark)
             self._logs.append(found, folder, actions, mark_to_json(mark), [transaction(mark)])
         except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from deltalake.schema import Schema as DeltaSchema
 
 from cdc.model.arrow_types import widens
 from channels.sinks.base import Finding, TargetColumn, TargetTable
+from channels.sinks.delta.entries import ENABLED, has_vectors, writes_vectors
 
 CHECKPOINT_EVERY = 50  # versions of a table's log
 _SHORTEST_LOG_S = 60.0  # a reader that has listed the log must be able to read it
@@ -24,8 +25,9 @@ _LOAD_AGAIN = (
     "load the table again: move its folder away, then run `cdc resume NAME --reload-missing` (`cdc start` for a new "
     "job), which creates the table with its new columns."
 )
-_READ_FEATURES = {"timestampNtz"}
-_WRITE_FEATURES = {"timestampNtz", "appendOnly", "invariants"}
+VECTORS_REQUESTED = {"cdc.merge": "deletion_vectors"}  # property of a table that a sink creates for them
+_READ_FEATURES = {"timestampNtz", "deletionVectors"}
+_WRITE_FEATURES = {*_READ_FEATURES, "appendOnly", "invariants"}
 
 
 def properties(table: TargetTable, retention_s: float) -> dict[str, str]:
@@ -39,8 +41,8 @@ def properties(table: TargetTable, retention_s: float) -> dict[str, str]:
     }
 
 
-def create_table(table: TargetTable, folder: Path, retention_s: float) -> str:
-    """Return the Spark SQL statement for a table in ``folder``."""
+def create_table(table: TargetTable, folder: Path, retention_s: float, options: Mapping[str, str]) -> str:
+    """Return the Spark SQL statement for a table in ``folder``. ``options``: further properties."""
     lines = []
     for field, column in zip(delta_schema(table).fields, table.columns, strict=True):
         null = "" if field.nullable else " NOT NULL"
@@ -52,7 +54,10 @@ def create_table(table: TargetTable, folder: Path, retention_s: float) -> str:
         f"CREATE TABLE `{database}`.`{name}` (\n" + ",\n".join(lines) + f"\n)\nUSING delta{comment}\n"
         f"LOCATION {_quoted(str(folder))}\n"
         "TBLPROPERTIES (\n"
-        + ",\n".join(f"  {_quoted(name)} = {_quoted(value)}" for name, value in properties(table, retention_s).items())
+        + ",\n".join(
+            f"  {_quoted(name)} = {_quoted(value)}"
+            for name, value in {**properties(table, retention_s), **options}.items()
+        )
         + "\n);"
     )
 
@@ -134,6 +139,23 @@ def unwritable(found: DeltaTable) -> Iterator[Finding]:
         yield Finding(
             "The table does not accept changes of rows: its property delta.appendOnly is true.",
             f"ALTER TABLE {metadata.name or '...'} SET TBLPROPERTIES ('delta.appendOnly' = 'false').",
+        )
+
+
+def awaits_vectors(table: DeltaTable) -> bool:
+    """Return whether a sink created the table for deletion vectors, and has not yet allowed them."""
+    requested = VECTORS_REQUESTED.items() <= table.metadata().configuration.items()
+    return requested and table.version() == 0 and not has_vectors(table)
+
+
+def merge_findings(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
+    """Yield a finding if the table does not allow deletion vectors, which the job file requests."""
+    if not writes_vectors(found) and not awaits_vectors(found):
+        yield Finding(
+            f"The table {table.name} does not allow deletion vectors: commits rewrite its files.",
+            f"ALTER TABLE {table.name} SET TBLPROPERTIES ('{ENABLED}' = 'true') in Spark, if all readers of the table "
+            "support deletion vectors.",
+            fatal=False,
         )
 
 

@@ -39,7 +39,7 @@ _TRACKING_URL = re.compile(r"tracking_url: (\S+?)[,;.]?(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class LoadTransaction:
     """A transaction, which its label identifies."""
 
     database: str
@@ -99,14 +99,14 @@ class StarrocksHttp:
 
     # ---- the transaction interface
 
-    def ask(self, operation: str, transaction: Transaction, **headers: str) -> StarrocksReply:
+    def ask(self, operation: str, transaction: LoadTransaction, **headers: str) -> StarrocksReply:
         """Send begin, prepare, commit or rollback. ``headers``: further ones. Raises: Unreachable; TargetMismatch."""
         headers = {**transaction.headers(), **headers}
         path = f"/api/transaction/{operation}"
         return self._reply(self.http.ask_frontends("POST", path, headers=headers, timeout_s=_ASK_S))
 
     def load(
-        self, transaction: Transaction, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]
+        self, transaction: LoadTransaction, headers: Mapping[str, str], body: Callable[[], Iterable[bytes]]
     ) -> StarrocksReply:
         """Send a body to the backend that has the label.
 

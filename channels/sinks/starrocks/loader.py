@@ -24,7 +24,7 @@ from cdc.model.schema import DELETED
 from cdc.retry import Backoff
 from channels.sinks.base import TargetTable
 from channels.sinks.labels import label_for, label_prefix
-from channels.sinks.starrocks.client import DONE, NotSent, StarrocksHttp, StarrocksReply, Transaction
+from channels.sinks.starrocks.client import DONE, LoadTransaction, NotSent, StarrocksHttp, StarrocksReply
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.types import conversion, starrocks_type
 from channels.sinks.stream_load import encoding
@@ -147,7 +147,7 @@ class StarrocksLoad:
         self.body = LoadBody(writer.table, rows, as_csv=as_csv)
         self.database, _, self.target = writer.table.name.partition(".")
 
-    def send(self, transaction: Transaction) -> StarrocksReply:
+    def send(self, transaction: LoadTransaction) -> StarrocksReply:
         """Send the rows. Raises: NotSent, Unreachable."""
         return self.client.load(transaction, self.body.headers(), self.body.pieces)
 
@@ -157,11 +157,11 @@ class StarrocksLoad:
         count, size = self.rows.row_count, self.rows.byte_count
         return PreparedLoad(self.name, self.table.name, count, size, {**detail, "columns": columns})
 
-    def unavailable(self, error: object, transaction: Transaction) -> CdcError:
+    def unavailable(self, error: object, transaction: LoadTransaction) -> CdcError:
         """Return the error to retry."""
         return STARROCKS.unavailable(error, **self._context(transaction))
 
-    def refused(self, reply: StarrocksReply, transaction: Transaction) -> CdcError:
+    def refused(self, reply: StarrocksReply, transaction: LoadTransaction) -> CdcError:
         """Return the error to retry. Raises: errors that no retry fixes."""
         STARROCKS.raise_refused(
             reply.message, self.client.address.username, self._context(transaction),
@@ -169,7 +169,7 @@ class StarrocksLoad:
         )  # fmt: skip
         return self.unavailable(f"{reply.status} {reply.message}", transaction)
 
-    def _context(self, transaction: Transaction) -> dict[str, object]:
+    def _context(self, transaction: LoadTransaction) -> dict[str, object]:
         return {"table": self.table.name, "label": transaction.label}
 
 
@@ -187,7 +187,7 @@ class SingleTableLoad:
 
     def _attempt(self, number: int) -> PreparedLoad | CdcError:
         label = label_for(self._load.name) + (f"-{number}" if number else "")
-        transaction = Transaction(self._load.database, label, self._load.target)
+        transaction = LoadTransaction(self._load.database, label, self._load.target)
         try:
             result = self._prepare(transaction)
         except Unreachable as error:
@@ -196,7 +196,7 @@ class SingleTableLoad:
             roll_back(self._client, transaction)
         return result
 
-    def _prepare(self, transaction: Transaction) -> PreparedLoad | CdcError:
+    def _prepare(self, transaction: LoadTransaction) -> PreparedLoad | CdcError:
         reply = self._client.ask("begin", transaction, timeout=str(self._load.settings.timeout_s))
         if reply.exists:  # an earlier attempt to load this part, whose answer was lost
             state = self._client.state(transaction.database, transaction.label)
@@ -214,7 +214,7 @@ class SingleTableLoad:
             return self._load.prepared(label=transaction.label)  # done, although the answer was an error
         return self._refused(reply, transaction)
 
-    def _ask_to_prepare(self, transaction: Transaction) -> StarrocksReply:
+    def _ask_to_prepare(self, transaction: LoadTransaction) -> StarrocksReply:
         """Prepare, and repeat it if there is no answer: after a prepare only the frontend knows the transaction.
 
         Sleep after the last try as well: the caller then asks for the state, and a slow prepare may be done by then.
@@ -231,7 +231,7 @@ class SingleTableLoad:
             time.sleep(pause)
         return reply
 
-    def _counted(self, reply: StarrocksReply, transaction: Transaction) -> PreparedLoad:
+    def _counted(self, reply: StarrocksReply, transaction: LoadTransaction) -> PreparedLoad:
         count = self._load.rows.row_count
         loaded = reply.fields.get("NumberLoadedRows", count)
         if loaded == count:
@@ -244,7 +244,7 @@ class SingleTableLoad:
             label=transaction.label,
         )
 
-    def _refused(self, reply: StarrocksReply, transaction: Transaction) -> CdcError:
+    def _refused(self, reply: StarrocksReply, transaction: LoadTransaction) -> CdcError:
         try:
             return self._load.refused(reply, transaction)
         except CdcError:
@@ -274,8 +274,8 @@ class MultiTableLoad:
             )
         label = shared_label(name.job, name.incarnation, name.fence, name.checkpoint, writer.losses)
         self._client = writer.client
-        self._whole = Transaction(database, label, multi=True)
-        self._share = Transaction(database, label, table, multi=True)
+        self._whole = LoadTransaction(database, label, multi=True)
+        self._share = LoadTransaction(database, label, table, multi=True)
 
     def run(self) -> PreparedLoad:
         """Send the load. Raises: see ``PartWriter``; the whole transaction is then rolled back."""
@@ -308,12 +308,12 @@ class MultiTableLoad:
         raise self._load.unavailable(last, self._whole)
 
 
-def final_state(client: StarrocksHttp, transaction: Transaction) -> str:
+def final_state(client: StarrocksHttp, transaction: LoadTransaction) -> str:
     """Return the label's state when it is neither begun nor prepared, or the last state after 30 s."""
     return wait_for_state(lambda: client.state(transaction.database, transaction.label), ("PREPARE", "PREPARED"))
 
 
-def roll_back(client: StarrocksHttp, transaction: Transaction) -> None:
+def roll_back(client: StarrocksHttp, transaction: LoadTransaction) -> None:
     """Roll back what exists of a transaction. Without an answer it ends at its time limit."""
     try:
         reply = client.ask("rollback", transaction)

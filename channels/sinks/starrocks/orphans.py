@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cdc.errors import CdcError, TargetMismatch
 from channels.sinks.base import Finding, SinkCheckpoint
-from channels.sinks.starrocks.client import StarrocksHttp, Transaction
+from channels.sinks.starrocks.client import LoadTransaction, StarrocksHttp
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.http import Unreachable
@@ -61,7 +61,7 @@ class OrphanTransactions:
 
     def _roll_back(self, database: str, label: str) -> None:
         try:
-            reply = self._client.ask("rollback", Transaction(database, label, multi=is_shared(label)))
+            reply = self._client.ask("rollback", LoadTransaction(database, label, multi=is_shared(label)))
             if reply.is_missing:
                 self._client.cancel(database, label)
         except Unreachable as error:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cdc.errors import SinkUnavailable
 from channels.sinks.base import SinkCheckpoint
-from channels.sinks.starrocks.client import DONE, NotSent, StarrocksHttp, StarrocksReply, Transaction
+from channels.sinks.starrocks.client import DONE, LoadTransaction, NotSent, StarrocksHttp, StarrocksReply
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.loader import final_state
 from channels.sinks.stream_load.checkpoints import record_row
@@ -32,7 +32,7 @@ class SharedTransaction:
     def __init__(self, client: StarrocksHttp, tries: int, pause_s: float) -> None:
         self._client, self._tries, self._pause_s = client, tries, pause_s
 
-    def commit(self, whole: Transaction, number: object, mark: SinkCheckpoint) -> StarrocksReply:
+    def commit(self, whole: LoadTransaction, number: object, mark: SinkCheckpoint) -> StarrocksReply:
         """Commit all loads together with ``mark``, and return OK, or why they are not committed.
 
         ``number``: of the transaction that has the loads.
@@ -46,7 +46,7 @@ class SharedTransaction:
                 return StarrocksReply("", "it was lost and begun again without its loads")
         return self._ask_to_commit(whole)
 
-    def _is_committing(self, whole: Transaction) -> bool:
+    def _is_committing(self, whole: LoadTransaction) -> bool:
         """Return True if an earlier commit is still running: another load would cancel it.
 
         The request begins a lost transaction again. Then the next load returns another number.
@@ -57,7 +57,7 @@ class SharedTransaction:
             raise STARROCKS.unavailable(error, label=whole.label) from error
         return reply.exists and reply.fields.get("ExistingJobStatus") == "COMMITING"  # StarRocks' spelling
 
-    def _record(self, whole: Transaction, mark: SinkCheckpoint) -> StarrocksReply:
+    def _record(self, whole: LoadTransaction, mark: SinkCheckpoint) -> StarrocksReply:
         """Load the row of ``cdc_checkpoints`` into the transaction, so that both are committed together."""
         row = record_row(mark)
         headers = {
@@ -75,7 +75,7 @@ class SharedTransaction:
         except Unreachable as error:
             return StarrocksReply("", str(error))
 
-    def _ask_to_commit(self, whole: Transaction) -> StarrocksReply:
+    def _ask_to_commit(self, whole: LoadTransaction) -> StarrocksReply:
         """Return OK if the label's state is committed. The answer alone proves nothing: an OK can be wrong too."""
         reply = StarrocksReply("", "no answer")
         for _ in attempts(self._tries, 2 * self._pause_s, 2.0):
@@ -96,7 +96,7 @@ class SharedTransaction:
                 return StarrocksReply("", text, reply.fields)
         return StarrocksReply("", reply.message, reply.fields)
 
-    def is_rolled_back(self, whole: Transaction) -> bool:
+    def is_rolled_back(self, whole: LoadTransaction) -> bool:
         """Roll back. Return True if nothing of it will ever be committed, False if it is committed.
 
         Raises: SinkUnavailable - the state is unknown.
@@ -117,7 +117,7 @@ class SharedTransaction:
         raise STARROCKS.unavailable(reply.message, label=whole.label, state=state)
 
 
-def _still_committing(whole: Transaction) -> SinkUnavailable:
+def _still_committing(whole: LoadTransaction) -> SinkUnavailable:
     return SinkUnavailable(
         "A commit is still running in StarRocks.",
         hint="It is checked again until it has ended; SHOW PROC '/transactions' shows what it waits for.",

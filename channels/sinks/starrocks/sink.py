@@ -20,7 +20,7 @@ from cdc.errors import CdcError, TargetMismatch
 from cdc.model.batch import PreparedLoad
 from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.labels import job_prefix, label_for, label_prefix
-from channels.sinks.starrocks.client import StarrocksHttp, StarrocksReply, Transaction
+from channels.sinks.starrocks.client import LoadTransaction, StarrocksHttp, StarrocksReply
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.loader import StarrocksPartWriter, roll_back, shared_label
 from channels.sinks.starrocks.names import STARROCKS_NAMES
@@ -147,7 +147,8 @@ class StarrocksSink(ClusterSink):
         if database in checked:
             return  # one per database, because each check uses a label, and StarRocks keeps only some labels
         checked.add(database)
-        transaction, context = Transaction(database, f"cdc-check-{uuid.uuid4().hex[:12]}", name), {"table": table.name}
+        transaction = LoadTransaction(database, f"cdc-check-{uuid.uuid4().hex[:12]}", name)
+        context = {"table": table.name}
         try:
             reply = self._client.ask("begin", transaction, timeout="30")
             if reply.is_ok:
@@ -235,7 +236,7 @@ class StarrocksSink(ClusterSink):
         if self._mode.may_have_been():
             for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
-                self._shared.is_rolled_back(Transaction(self._databases[0], label, multi=True))
+                self._shared.is_rolled_back(LoadTransaction(self._databases[0], label, multi=True))
         self._orphans.roll_back(lambda label: label.startswith(prefix))
 
     def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
@@ -249,6 +250,6 @@ class StarrocksSink(ClusterSink):
         self._orphans.roll_back(lambda label: label.startswith(prefix) and label not in kept and not is_shared(label))
 
 
-def _transaction_of(load: PreparedLoad) -> Transaction:
+def _transaction_of(load: PreparedLoad) -> LoadTransaction:
     database, _, table = load.table.partition(".")
-    return Transaction(database, label_of(load), table)
+    return LoadTransaction(database, label_of(load), table)

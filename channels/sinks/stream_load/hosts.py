@@ -47,7 +47,7 @@ def is_loopback(host: str) -> bool:
         return name == "localhost"
 
 
-class Hosts:
+class ClusterHosts:
     """The hosts of one cluster that may receive its credentials. Thread-safe."""
 
     def __init__(self, configured: Iterable[str], default_port: int, listed: Iterable[str] = ()) -> None:

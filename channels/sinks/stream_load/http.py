@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from cdc.logging_setup import HIDDEN, SECRET_LEAST, basic_token
 from cdc.mysql.client import shown
 from channels.sinks.stream_load.bounded_http import AnswerReader, read_body
-from channels.sinks.stream_load.hosts import Hosts, canonical
+from channels.sinks.stream_load.hosts import ClusterHosts, canonical
 from channels.sinks.stream_load.login import NO_TLS, ClusterTls
 from channels.sinks.stream_load.name_rules import header_value
 from channels.sinks.stream_load.time_limit import TimeLimit
@@ -131,7 +131,7 @@ class HttpClient:
     def __init__(self, address: ClusterAddress, listed: Iterable[str] = ()) -> None:
         """``listed``: hosts that the cluster has listed, for executors, which have no SQL connection."""
         self.address = address
-        self.hosts = Hosts((*address.fe, *address.backends), PORTS[address.tls.scheme], listed)
+        self.hosts = ClusterHosts((*address.fe, *address.backends), PORTS[address.tls.scheme], listed)
         self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}  # and idle since when
         self._busy: dict[str, int] = {}  # running and waiting requests
         self._slots: dict[str, threading.Semaphore] = {}

@@ -1,0 +1,92 @@
+"""The keys of the file of ``cdc serve``, the same on every host. All of it may be omitted on one host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationError
+
+from cdc.config.fields import Bytes, Model, PathText, Seconds, Text
+from cdc.config.loader import read_job_file, to_issues
+from cdc.errors import ConfigError
+
+SERVE_PORT = 8480
+JOB_MEMORY_BYTES = 1 << 30  # measured at rest: 0.6 to 0.8 GiB with a Spark of its own, 1.1 GiB under load
+
+
+class Resources(Model):
+    """What the job needs of the host that runs it."""
+
+    memory: Bytes = Field(
+        default=JOB_MEMORY_BYTES,
+        description="Memory of driver, JVM and workers. A host runs so many jobs as its memory allows.",
+    )
+
+
+class HostKeys(Model):
+    """This host."""
+
+    name: Text | None = Field(default=None, description="Name of the host. Default: `$CDC_HOST`, else the machine's.")
+    address: Text | None = Field(default=None, description="Address for people and other hosts: `https://a1:8480`.")
+    memory: Bytes | None = Field(
+        default=None, description="Memory that jobs may use. Default: 80 % of the machine, or of its container."
+    )
+    labels: dict[str, Text] = Field(default={}, description="Labels, for `host_selector` of jobs: `{zone: eu}`.")
+
+
+class Listen(Model):
+    """The address of REST API and web page."""
+
+    host: Text = Field(default="127.0.0.1", description="An address other than loopback requires `tokens` and TLS.")
+    port: int = Field(default=SERVE_PORT, ge=0, le=65535, description="Port; 0: a free one.")
+    certificate: PathText | None = Field(default=None, description="File with the certificate chain, for TLS.")
+    key: PathText | None = Field(default=None, description="File with the private key, for TLS.")
+    insecure: bool = Field(
+        default=False, description="Allow an address other than loopback without TLS, behind a proxy that adds it."
+    )
+
+
+class Tokens(Model):
+    """Who may use REST API and web page."""
+
+    admin: SecretStr | None = Field(default=None, description="Token that may do everything.")
+    viewer: SecretStr | None = Field(default=None, description="Token that may only read.")
+
+
+class ServeConfig(Model):
+    """The file of ``cdc serve``."""
+
+    store: Text | None = Field(default=None, description="Address of the state store. Default: `$CDC_STORE`.")
+    store_password: SecretStr | None = Field(default=None, description="Its password. Default: `$CDC_STORE_PASSWORD`.")
+    host: HostKeys = Field(default=HostKeys(), description="This host.")
+    listen: Listen = Field(default=Listen(), description="The address of REST API and web page.")
+    tokens: Tokens = Field(default=Tokens(), description="Who may use REST API and web page.")
+    lease: Seconds = Field(
+        default=10.0, ge=2, le=600, description="How long a host may be silent before others take over its jobs."
+    )
+    jobs: PathText | None = Field(
+        default=None, description="Folder of job files, which is watched. Each `*.yaml` in it is a job that runs."
+    )
+
+    @property
+    def jobs_folder(self) -> Path | None:
+        """The folder of job files as an absolute path."""
+        return None if self.jobs is None else Path(self.located(self.jobs))
+
+
+def load_serve_config(path: Path | None) -> ServeConfig:
+    """Read and validate the file of ``cdc serve``; None: the defaults. Raises: ConfigError - with all errors."""
+    if path is None:
+        return ServeConfig()
+    file = path.expanduser().absolute()
+    root, issues = read_job_file(file)
+    config = None
+    try:
+        config = ServeConfig.model_validate(root.plain() if root else {}, context={"file": file})
+    except ValidationError as error:
+        if root is not None:
+            issues += to_issues(error, root, ServeConfig)
+    if issues or config is None:
+        lines = [issue.format(path.name) for issue in sorted(issues, key=lambda one: one.line)]
+        raise ConfigError("\n".join(["The file of `cdc serve` is not valid:", *lines]), hint="Correct the file.")
+    return config

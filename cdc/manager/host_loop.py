@@ -1,0 +1,159 @@
+"""The loop of ``cdc serve``: heartbeat, take-over of jobs without a live host, and the drivers of this host.
+
+There is no leader. Each host computes the same placement from the rows of the store and takes only jobs that are placed
+on it, each by a compare-and-set of the job's row. If two views differ, the row decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from cdc.errors import CdcError, CheckpointError
+from cdc.manager.jobs_folder import JobsFolder
+from cdc.manager.local_drivers import LocalDrivers
+from cdc.manager.placement import PlacedJob, Placement, assign_jobs
+from cdc.manager.spec import JobSpec, read_spec
+from cdc.state.base import JobState
+from cdc.state.deployments import Deployment, DesiredState
+from cdc.state.hosts import Host
+from cdc.state.sql import SqlStore
+
+TICK_S = 1.0
+END_S = 60.0  # for the drivers, at the end of a host that is drained
+
+_log = logging.getLogger(__name__)
+
+
+class HostLoop:
+    """Runs this host. Calls: ``run`` and ``drain`` on one thread, ``is_ready`` on any."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        host: Host,
+        drivers: LocalDrivers,
+        folder: JobsFolder | None = None,
+        *,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._host = host
+        self._drivers = drivers
+        self._folder = folder
+        self._lease_s = lease_s
+        self._clock = clock
+        self._last_beat = float("-inf")
+        self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
+        self._specs = SpecCache()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last heartbeat is younger than the lease."""
+        return self._clock() - self._last_beat < self._lease_s
+
+    def run(self, over: threading.Event) -> None:
+        """Work until ``over``. The drivers continue then. Raises: LeaseLost - another process has this name."""
+        is_connected = True
+        while not over.is_set():
+            try:
+                self.tick()
+                is_connected = True
+            except CheckpointError as error:
+                if is_connected:
+                    _log.error("The state store does not answer; the drivers continue. %s", error)
+                is_connected = False
+            over.wait(TICK_S)
+
+    def tick(self) -> None:
+        """Do the work of one second. Raises: LeaseLost, CheckpointError."""
+        began = self._clock()
+        self._store.hosts.heartbeat(self._host)
+        if began - self._last_beat >= self._lease_s:
+            # this host has just started or was cut off: the others, which may have been cut off too, come back first
+            self._takes_over_from = began + self._lease_s
+        self._last_beat = began
+        if self._folder is not None:
+            self._folder.read_changes()
+        jobs = [job for job in self._store.deployments.all() if is_to_run(job)]
+        hosts = self._store.hosts.all()
+        accepts = any(host.name == self._host.name and host.schedulable for host in hosts)
+        placements = place(jobs, hosts, self._specs)
+        own = set()
+        for job in jobs:
+            if job.host == self._host.name:
+                own.add(job.job)
+                self._run_own(job, placements[job.job], accepts=accepts)
+            elif placements[job.job].host == self._host.name:
+                own.add(job.job)
+                self._take(job)
+        self._drivers.keep_only(own)
+
+    def drain(self) -> None:
+        """End the drivers of this host, and let other hosts take its jobs over at once. Raises: CheckpointError."""
+        self._host = Host(self._host.name, self._host.run_id, self._host.address, 0, self._host.labels, False)
+        deadline = self._clock() + END_S
+        while self._clock() < deadline:
+            self._store.hosts.heartbeat(self._host)
+            jobs = [job for job in self._store.deployments.all() if job.host == self._host.name]
+            ended = [self._drivers.end(job) for job in jobs]  # all of them at once
+            if all(ended):
+                break
+            time.sleep(0.2)
+        self._store.hosts.leave(self._host.name, self._host.run_id)
+
+    def _run_own(self, job: Deployment, placement: Placement, *, accepts: bool) -> None:
+        if accepts:
+            self._drivers.ensure(job)
+        elif placement.host != self._host.name or self._drivers.is_running(job):
+            self._drivers.end(job)  # drained
+
+    def _take(self, job: Deployment) -> None:
+        is_foreign = job.host is not None or job.holder not in (None, self._host.name)
+        if is_foreign and self._clock() < self._takes_over_from:
+            return
+        if self._store.deployments.assign(job.job, self._host.name, job.fence, actor=self._host.name):
+            _log.info("This host takes the job.", extra={"job": job.job, "before": job.host})
+            taken = self._store.deployments.get(job.job)
+            if taken is not None and taken.host == self._host.name:
+                self._drivers.ensure(taken)
+
+
+class SpecCache:
+    """The parsed specifications of jobs, by generation. Calls: one thread."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[int, JobSpec]] = {}
+
+    def spec(self, job: Deployment) -> JobSpec:
+        """Return what placement needs to know of a job. A text that is not valid needs the default memory."""
+        known = self._read.get(job.job)
+        if known is None or known[0] != job.generation:
+            try:
+                spec = read_spec(job.spec or "")
+            except CdcError:  # the host that runs it reports the error
+                spec = JobSpec(job.job, job.spec or "")
+            known = self._read[job.job] = (job.generation, spec)
+        return known[1]
+
+
+def is_to_run(job: Deployment) -> bool:
+    """Return whether hosts run the job: it has a specification, and was not stopped."""
+    is_ended = job.record.state in (JobState.CANCELLED, JobState.DONE)
+    return job.spec is not None and not is_ended and job.desired is not DesiredState.CANCELLED
+
+
+def place(
+    jobs: Sequence[Deployment], hosts: Sequence[Host], specs: SpecCache, avoids: str | None = None, moved: str = ""
+) -> dict[str, Placement]:
+    """Return the placement of each job. ``moved``: a job that is to leave the host ``avoids``."""
+    placed = []
+    for job in jobs:
+        spec = specs.spec(job)
+        host = job.host or (job.holder if job.is_held else None)
+        away = avoids if job.job == moved else None
+        placed.append(PlacedJob(job.job, spec.memory, spec.selector, host, job.is_held, away))
+    return assign_jobs(placed, hosts)

@@ -1,0 +1,70 @@
+"""A folder of job files that is watched: each file is the specification of a job that is to run."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from pathlib import Path
+
+from cdc.errors import CheckpointError, ConfigError
+from cdc.manager.spec import JobSpec, read_spec
+from cdc.state.base import JobRecord, JobState
+from cdc.state.deployments import DesiredState
+from cdc.state.sql import SqlStore
+
+_log = logging.getLogger(__name__)
+
+
+def declare(store: SqlStore, spec: JobSpec, *, actor: str | None, generation: int | None = None) -> int:
+    """Save the specification of a job that is to run, and return its generation. An equal one changes nothing.
+
+    Raises: ConfigError - the job was cancelled, or ``generation`` is not the current one; CheckpointError.
+    """
+    record = store.job(spec.name)
+    if record is not None and record.state in (JobState.CANCELLED, JobState.DONE):
+        raise ConfigError(
+            f"The job {spec.name} is {record.state}.",
+            hint=f"`cdc stop {spec.name} --forget` deletes its state. Then it may start as a new job.",
+        )
+    new = JobRecord(spec.name, secrets.token_hex(4), 0, JobState.PENDING, "")
+    return store.deployments.declare(
+        spec.name, spec=spec.text, desired=DesiredState.RUNNING, generation=generation, actor=actor, new=new
+    )
+
+
+class JobsFolder:
+    """Declares the jobs of a folder. Calls: one thread."""
+
+    def __init__(self, folder: Path, store: SqlStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._seen: dict[Path, tuple[int, int]] = {}  # modification time and size of the files that were read
+        self._is_missing = False
+
+    def read_changes(self) -> None:
+        """Declare the jobs of new and changed files. A removed file changes nothing. Raises: CheckpointError."""
+        try:
+            files = sorted(path for path in self._folder.iterdir() if path.suffix in (".yaml", ".yml"))
+            self._is_missing = False
+        except OSError as error:
+            if not self._is_missing:
+                _log.error("The folder of jobs cannot be read: %s", error, extra={"path": str(self._folder)})
+            self._is_missing = True
+            return
+        for file in files:
+            try:
+                found = file.stat()
+            except OSError:
+                continue  # deleted at this moment
+            key = (found.st_mtime_ns, found.st_size)
+            if self._seen.get(file) != key:
+                self._declare(file)
+                self._seen[file] = key
+
+    def _declare(self, file: Path) -> None:
+        try:
+            declare(self._store, read_spec(file.read_text(encoding="utf-8"), file.name), actor=f"file {file.name}")
+        except CheckpointError:
+            raise  # the file is read again when the store is back
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
+            _log.error("A job file is refused: %s", error, extra={"file": str(file)})

@@ -1,0 +1,217 @@
+"""The drivers of this host: each job that the host runs has a supervisor, as after ``cdc start``.
+
+Supervisors and drivers do not end with ``cdc serve``, so it may be killed and upgraded. The next one finds them again
+by the process ids in the record of the job.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cdc.config.models import load_config
+from cdc.errors import CdcError, CheckpointError, LeaseLost
+from cdc.job.compatibility import check_identity, check_name
+from cdc.job.registry import has_supervisor, is_here, set_offline_state
+from cdc.job.supervisor import driver_command, launch
+from cdc.paths import state_folder
+from cdc.retry import Backoff
+from cdc.state.base import JobRecord, JobState
+from cdc.state.deployments import Deployment
+from cdc.state.events import EventKind
+from cdc.state.job_directory import JobDirectory
+from cdc.state.processes import is_driver_alive
+from cdc.state.sql import SqlStore
+
+SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is killed after this time
+LIVE_S = 2.0  # time for an answer
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # of a job that does not start, for example because its source is down
+SPEC_FILE = "job.yaml"  # in the folder of the job
+START_FAILED = "start_failed"  # detail of an event, for the command that waits for the start
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Local:
+    """What this process knows of a job of its host."""
+
+    supervisor: subprocess.Popen[bytes] | None = None  # None: it was started by an earlier process
+    record: JobRecord | None = None
+    refused: int = -1  # generation of a specification that is not valid for the running job
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LONGEST_RETRY_S, spread=0.0))
+    not_before: float = 0.0  # monotonic time of the next start
+    generation: int = -1  # of the last start
+
+
+class LocalDrivers:
+    """Starts and ends the supervisors of this host. Calls: one thread, but for ``watch``."""
+
+    def __init__(self, store: SqlStore, *, debug: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._debug = debug
+        self._clock = clock
+        self._jobs: dict[str, _Local] = {}
+
+    @property
+    def records(self) -> Mapping[str, JobRecord]:
+        """The newest known records of the jobs of this host."""
+        return {name: local.record for name, local in list(self._jobs.items()) if local.record is not None}
+
+    def ensure(self, job: Deployment) -> None:
+        """Start the job if it does not run. Restart it if its specification has changed."""
+        local = self._jobs.setdefault(job.job, _Local())
+        local.record = job.record
+        if self.is_running(job):
+            self._follow_spec(job, local)
+            return
+        if local.supervisor is not None:
+            self._report(job, local)
+        if local.generation != job.generation:  # a user has changed the job: try at once
+            local.backoff.reset()
+            local.not_before = 0.0
+        if self._clock() >= local.not_before:
+            self._launch(job, local)
+
+    def is_running(self, job: Deployment) -> bool:
+        """Return whether a supervisor or a driver of the job is alive on this host."""
+        local = self._jobs.get(job.job)
+        if local is not None and local.supervisor is not None and local.supervisor.poll() is None:
+            return True
+        is_local = is_here(self._store, job.record)
+        return is_local and (has_supervisor(self._store, job.record) or is_driver_alive(job.record))
+
+    def end(self, job: Deployment) -> bool:
+        """Ask supervisor and driver to end; the driver keeps its position. Return whether both have ended."""
+        if not self.is_running(job):
+            self._jobs.pop(job.job, None)
+            return True
+        local = self._jobs.setdefault(job.job, _Local())
+        if local.supervisor is not None and local.supervisor.poll() is None:
+            local.supervisor.terminate()
+        elif has_supervisor(self._store, job.record):
+            _send(job.record.supervisor_pid, signal.SIGTERM)
+        elif is_driver_alive(job.record) and local.not_before != -1.0:
+            _send(job.record.driver_pid, signal.SIGTERM)  # once: the second signal would end it at once
+            local.not_before = -1.0
+        return False
+
+    def keep_only(self, names: set[str]) -> None:
+        """End the supervisors of jobs that this host does not run any more. Their drivers have lost their lease."""
+        for name in self._jobs.keys() - names:
+            local = self._jobs[name]
+            if local.supervisor is not None and local.supervisor.poll() is None:
+                local.supervisor.terminate()
+            else:
+                del self._jobs[name]
+
+    def _launch(self, job: Deployment, local: _Local) -> None:
+        folder = JobDirectory(state_folder(), job.job)
+        try:
+            file = _save_spec(folder, job.spec or "")
+            options = ["--debug"] if self._debug else []
+            local.supervisor = launch(folder, driver_command(job.job, file, options), debug=self._debug)
+        except (CdcError, OSError) as error:
+            local.not_before = self._clock() + next(local.backoff)
+            _log.error("The job cannot be started: %s", error, extra={"job": job.job})
+            return
+        local.generation = job.generation
+        _log.info("The job starts.", extra={"job": job.job, "supervisor": local.supervisor.pid})
+
+    def _follow_spec(self, job: Deployment, local: _Local) -> None:
+        folder = JobDirectory(state_folder(), job.job)
+        file = folder.path / SPEC_FILE
+        if job.generation in (local.generation, local.refused):
+            return
+        with suppress(OSError):
+            if file.read_text(encoding="utf-8") == job.spec:  # also after a restart of this process
+                local.generation = job.generation
+                return
+        try:
+            new = _save_spec(folder, job.spec or "", name=f"{SPEC_FILE}.new")
+            config = load_config(new)
+            check_name(job.job, config)
+            check_identity(job.record, config, accept_server=False)
+        except (CdcError, OSError) as error:  # the running job continues with its specification
+            local.refused = job.generation
+            self._tell(job.job, f"the new specification is refused: {_short(error)}", error)
+            return
+        _log.info("The job restarts with its new specification.", extra={"job": job.job})
+        self.end(job)
+
+    def _report(self, job: Deployment, local: _Local) -> None:
+        """Save why a supervisor has ended, for ``cdc status`` and for the command that waits for the start."""
+        assert local.supervisor is not None
+        code, local.supervisor = local.supervisor.returncode, None
+        failure = JobDirectory(state_folder(), job.job).failure()
+        local.not_before = self._clock() + next(local.backoff)
+        if code in (0, 128 + signal.SIGTERM) or failure is None or isinstance(failure.error, LeaseLost):
+            return
+        error = failure.error
+        with suppress(LeaseLost, CheckpointError):
+            if job.record.state in (JobState.PENDING, JobState.RUNNING):
+                set_offline_state(self._store, job.record, JobState.PENDING, _short(error), error.hint)
+        self._tell(job.job, f"the job does not start: {_short(error)}", error)
+
+    def _tell(self, name: str, text: str, error: Exception) -> None:
+        _log.error("%s", text, extra={"job": name})
+        hint = error.hint if isinstance(error, CdcError) else ""
+        code = error.exit_code if isinstance(error, CdcError) else 1
+        detail = {START_FAILED: True, "hint": hint, "exit_code": code, "message": str(error)}
+        with suppress(CheckpointError):
+            self._store.events.add(name, EventKind.STATE, text, actor=self._store.host.name, detail=detail)
+
+    def watch(self, over: threading.Event) -> None:
+        """Kill drivers that are silent; their supervisors start them again. Run on its own thread until ``over``."""
+        silent_since: dict[int, float] = {}  # by process id
+        while not over.wait(LIVE_S):
+            for name, record in self.records.items():
+                pid, url = record.driver_pid, record.status_url  # saved when the endpoint answers
+                if pid is None or url is None or not is_driver_alive(record) or _answers(url):
+                    silent_since.pop(pid or 0, None)
+                elif self._clock() - silent_since.setdefault(pid, self._clock()) > SILENT_S:
+                    _log.error("The driver does not answer; it is killed.", extra={"job": name, "pid": pid})
+                    _send(pid, signal.SIGKILL)
+                    del silent_since[pid]
+
+
+def _save_spec(folder: JobDirectory, text: str, name: str = SPEC_FILE) -> Path:
+    folder.make()
+    new, file = folder.path / f".{name}.{os.getpid()}", folder.path / name
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    new.replace(file)
+    return file
+
+
+def _short(error: Exception) -> str:
+    return " ".join((error.message if isinstance(error, CdcError) else str(error)).split())
+
+
+def _send(pid: int | None, number: int) -> None:
+    if pid is not None:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _answers(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=LIVE_S)
+    try:
+        connection.request("GET", "/live")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True

@@ -1,0 +1,92 @@
+"""Decide which host runs which job: a pure function of the rows in the store, with the same result on every host."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from cdc.state.hosts import Host
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedJob:
+    """A job that is to run."""
+
+    name: str
+    memory: int  # bytes
+    selector: Mapping[str, str] = field(default_factory=dict)  # labels that its host must have
+    host: str | None = None  # to which it is assigned
+    is_held: bool = False  # a run of it has a lease that has not expired, on ``host``
+    avoids: str | None = None  # a host that it is moved away from
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The host of a job, or the reason why no host can run it."""
+
+    host: str | None
+    reason: str | None = None
+    hint: str | None = None
+
+
+def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[str, Placement]:
+    """Return the placement of each job by name.
+
+    A job stays on its host while that host lives and accepts jobs, and while a run of it has a lease: a running job is
+    never moved. The other jobs, largest first, get the host with the most free memory among those that are alive,
+    accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host.
+    """
+    open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
+    placements: dict[str, Placement] = {}
+    free = {name: host.memory for name, host in open_hosts.items()}
+    waiting = []
+    for job in jobs:
+        if job.host is not None and job.avoids != job.host and (job.is_held or job.host in open_hosts):
+            placements[job.name] = Placement(job.host)
+            if job.host in free:
+                free[job.host] -= job.memory
+        else:
+            waiting.append(job)
+    for job in sorted(waiting, key=lambda one: (-one.memory, one.name)):
+        labelled = [
+            name
+            for name, host in open_hosts.items()
+            if name != job.avoids and job.selector.items() <= host.labels.items()
+        ]
+        fitting = [name for name in labelled if free[name] >= job.memory]
+        if fitting:
+            chosen = min(fitting, key=lambda name: (-free[name], _rank(job.name, name)))
+            free[chosen] -= job.memory
+            placements[job.name] = Placement(chosen)
+        else:
+            placements[job.name] = _unplaced(job, open_hosts, labelled, free)
+    return placements
+
+
+def _rank(job: str, host: str) -> bytes:
+    return hashlib.blake2s(f"{job}\0{host}".encode()).digest()
+
+
+def _unplaced(
+    job: PlacedJob, open_hosts: Mapping[str, Host], labelled: Collection[str], free: Mapping[str, int]
+) -> Placement:
+    if not open_hosts:
+        return Placement(
+            None, "no host accepts jobs", "Start `cdc serve` on a host, or end its drain: see `cdc hosts`."
+        )
+    if not labelled:
+        labels = ", ".join(f"{name}: {value}" for name, value in sorted(job.selector.items())) or "none"
+        return Placement(
+            None,
+            f"no other host accepts jobs with the labels {{{labels}}}",
+            "Correct `host_selector` of the job or `host.labels` of a host: see `cdc hosts`.",
+        )
+    most = max(free[name] for name in labelled)
+    return Placement(
+        None,
+        f"no host has {job.memory // _MIB} MiB free; the most is {max(most, 0) // _MIB} MiB",
+        "Start `cdc serve` on another host, increase `host.memory`, or decrease `resources.memory` of jobs.",
+    )

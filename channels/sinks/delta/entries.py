@@ -1,0 +1,277 @@
+"""Entries of the Delta log with deletion vectors, which deltalake can read but not write.
+
+A RemoveAction of deltalake 1.6 has no vector. Its entry does not remove a file that has one, so the old rows would stay
+beside those that replace them. Therefore all entries that remove files of such a table are written here.
+
+Source: the Delta protocol, "Add File and Remove File", "Action Reconciliation", "Deletion Vectors", "Checkpoints".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from channels.sinks.delta.files import now_ms, unavailable
+from channels.sinks.delta.vectors import Vector
+
+FEATURE = "deletionVectors"
+ENABLED = "delta.enableDeletionVectors"
+_LOG = "_delta_log"
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet", re.ASCII)
+_SAFE = "/!$&'()*+,;=:@~-._"  # characters of a path that the log has unchanged
+Line = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedFile:
+    """A data file whose deleted rows change."""
+
+    path: str
+    size: int
+    vector: Vector
+    stats: str  # of all rows, with ``tightBounds`` false
+    data_change: bool = True
+
+
+def has_vectors(found: DeltaTable) -> bool:
+    """Return whether files of the table can have deletion vectors."""
+    return FEATURE in (found.protocol().reader_features or ())
+
+
+def writes_vectors(found: DeltaTable) -> bool:
+    """Return whether the owner of the table allows new deletion vectors."""
+    return has_vectors(found) and found.metadata().configuration.get(ENABLED, "false").lower() == "true"
+
+
+def folder_of(found: DeltaTable) -> Path:
+    """Return the folder of the table."""
+    return Path(unquote(urlsplit(found.table_uri).path))
+
+
+def count_of(actions: Sequence[AddAction | RemoveAction | MarkedFile]) -> int:
+    """Return how many files the entry with ``actions`` adds and removes: a marked file is both."""
+    return len(actions) + sum(isinstance(action, MarkedFile) for action in actions)
+
+
+def file_vectors(found: DeltaTable) -> Mapping[str, Vector]:
+    """Return the deletion vector of each file that has one, by path, in the version of ``found``.
+
+    The result of the newest call is kept for each table, so that the next call reads only later entries.
+    Raises: SinkUnavailable - an entry of the log is missing.
+    """
+    try:
+        return _LOGS.read(found) if has_vectors(found) else {}
+    except OSError as error:
+        raise unavailable(error, folder_of(found) / _LOG) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    table: str  # its id
+    version: int
+    entry: tuple[int, int, int] | None  # of its file: a restored table can have other entries with the same numbers
+    vectors: dict[str, Vector]
+
+
+class _Logs:
+    """The vectors of tables at their last read version. Calls: any thread."""
+
+    def __init__(self) -> None:
+        self._states: dict[Path, _State] = {}
+        self._lock = threading.Lock()
+
+    def read(self, found: DeltaTable) -> Mapping[str, Vector]:
+        log, version, table = folder_of(found) / _LOG, found.version(), str(found.metadata().id)
+        with self._lock:
+            known = self._states.get(log)
+        if known is None or known.table != table or known.version > version or not _is_same(log, known):
+            vectors, first = _from_checkpoint(log, version)
+        else:
+            vectors, first = dict(known.vectors), known.version + 1
+        for number in range(first, version + 1):
+            _replay(_lines(_entry(log, number).read_bytes()), vectors)
+        with self._lock:
+            self._states[log] = _State(table, version, _file_state(_entry(log, version)), vectors)
+        return vectors
+
+
+_LOGS = _Logs()
+
+
+def _is_same(log: Path, known: _State) -> bool:
+    return known.entry is not None and _file_state(_entry(log, known.version)) == known.entry
+
+
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return inode, size and time of a file; None if it does not exist: a checkpoint has replaced it."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _entry(log: Path, version: int) -> Path:
+    return log / f"{version:020}.json"
+
+
+def _from_checkpoint(log: Path, version: int) -> tuple[dict[str, Vector], int]:
+    """Return the vectors in the newest complete checkpoint up to ``version``, and the version after it."""
+    parts: dict[int, list[tuple[Path, int]]] = {}
+    for path in log.glob("[0-9]*.checkpoint*.parquet"):
+        if (match := _CHECKPOINT.fullmatch(path.name)) and int(match[1]) <= version:
+            parts.setdefault(int(match[1]), []).append((path, int(match[2] or 1)))
+    for number in sorted(parts, reverse=True):
+        files = [path for path, count in parts[number] if count == len(parts[number]) or count == 1]
+        if len(files) != len(parts[number]):
+            continue  # a checkpoint of several files that is not complete
+        vectors: dict[str, Vector] = {}
+        for path in files:
+            with pq.ParquetFile(path) as file:
+                table = file.read(["add.path", "add.deletionVector"])
+            for add in table.column("add").drop_null().to_pylist():
+                _replay([{"add": add}], vectors)
+        return vectors, number + 1
+    return {}, 0
+
+
+def _lines(content: bytes) -> Iterator[Line]:
+    return (json.loads(line) for line in content.split(b"\n") if line)
+
+
+def _replay(lines: Iterator[Line] | Sequence[Line], vectors: dict[str, Vector]) -> None:
+    """Apply the actions of one version. Within an entry the order of actions has no meaning: an add is the result."""
+    added: dict[str, Vector | None] = {}
+    for line in lines:
+        for action in ("add", "remove"):
+            file = line.get(action)
+            if file is None or file.get("path") is None:
+                continue
+            path, vector = unquote(file["path"]), file.get("deletionVector")
+            one = Vector.from_json(vector) if vector and vector.get("storageType") else None
+            if action == "add":
+                added[path] = one
+            elif vectors.get(path) == one:  # readers ignore the removal of a file with another vector
+                vectors.pop(path, None)
+    for path, one in added.items():
+        vectors.pop(path, None)
+        if one is not None:
+            vectors[path] = one
+
+
+def write_entry(
+    found: DeltaTable,
+    actions: Sequence[AddAction | RemoveAction | MarkedFile],
+    properties: CommitProperties,
+) -> None:
+    """Commit ``actions`` as the next version after ``found``. ``properties``: transactions and metadata of the entry.
+
+    Raises: CommitFailedError - another writer has committed meanwhile; OSError.
+    """
+    vectors = file_vectors(found)
+    lines: list[Line] = [
+        {"txn": {"appId": one.app_id, "version": one.version, "lastUpdated": now_ms()}}
+        for one in properties.app_transactions or ()
+    ]
+    for action in actions:
+        lines += _file_lines(action, vectors.get(action.path))
+    marks = any(isinstance(action, MarkedFile) for action in actions)
+    put_entry(found, "MERGE" if marks else "WRITE", lines, properties.custom_metadata or {})
+
+
+def _file_lines(action: AddAction | RemoveAction | MarkedFile, old: Vector | None) -> Iterator[Line]:
+    path = quote(action.path, safe=_SAFE)
+    common: dict[str, Any] = {"partitionValues": {}, "size": action.size}
+    if not isinstance(action, AddAction):
+        removed = {"path": path, "deletionTimestamp": now_ms(), "dataChange": action.data_change}
+        named = {"deletionVector": old.to_json()} if old is not None else {}
+        yield {"remove": {**removed, "extendedFileMetadata": True, **common, **named}}
+    if not isinstance(action, RemoveAction):
+        added = {"path": path, **common, "modificationTime": now_ms(), "dataChange": action.data_change}
+        new = {"deletionVector": action.vector.to_json()} if isinstance(action, MarkedFile) else {}
+        yield {"add": {**added, "stats": action.stats, **new}}
+
+
+def enable_vectors(found: DeltaTable) -> None:
+    """Allow deletion vectors in the table. deltalake would add the feature ``variantType`` as well.
+
+    Raises: CommitFailedError, OSError.
+    """
+    protocol, metadata = found.protocol(), found.metadata()
+    readers = {*(protocol.reader_features or ()), FEATURE}
+    # a writer of version 2 supports these two
+    writers = {*(protocol.writer_features or ("appendOnly",)), "invariants", FEATURE}
+    lines: list[Line] = [
+        {
+            "protocol": {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": sorted(readers),
+                "writerFeatures": sorted(writers),
+            }
+        },
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                "name": metadata.name,
+                "description": metadata.description,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": found.schema().to_json(),
+                "partitionColumns": metadata.partition_columns,
+                "createdTime": metadata.created_time,
+                "configuration": {**metadata.configuration, ENABLED: "true"},
+            }
+        },
+    ]
+    put_entry(found, "SET TBLPROPERTIES", lines, {})
+
+
+def put_entry(found: DeltaTable, operation: str, lines: Sequence[Line], metadata: Mapping[str, Any]) -> None:
+    """Write the next entry after the version of ``found``, unless the log has one with this number.
+
+    A lost answer is decided by the content of the log: each entry has its own id.
+    Raises: CommitFailedError - another writer has written this version; OSError.
+    """
+    log, version = folder_of(found) / _LOG, found.version() + 1
+    information = {"timestamp": now_ms(), "operation": operation, "operationParameters": {}, "txnId": str(uuid.uuid4())}
+    entries = [{"commitInfo": {**information, "engineInfo": "spark-binlog-load", **metadata}}, *lines]
+    # deltalake decodes JSON escapes of characters beyond U+FFFF wrongly
+    content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in entries)
+    path, written = _entry(log, version), log / f"_commit_{uuid.uuid4()}.json.tmp"
+    try:
+        with written.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(written, path)  # fails if the name exists, also on NFS; rename would replace the other entry
+        except OSError as error:
+            if _content(path) == content:
+                return
+            if isinstance(error, FileExistsError):
+                raise CommitFailedError(f"version {version} exists in {log}") from error
+            raise
+    finally:
+        with suppress(OSError):
+            written.unlink(missing_ok=True)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

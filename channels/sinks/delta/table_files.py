@@ -1,0 +1,152 @@
+"""The data files of a Delta table's version: their key ranges, and their rows without the deleted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from cdc.errors import TargetMismatch
+from channels.sinks.delta.entries import MarkedFile, file_vectors, folder_of
+from channels.sinks.delta.files import now_ms
+from channels.sinks.delta.vectors import Vector, damaged, read_vector
+
+_LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
+
+Action = AddAction | RemoveAction | MarkedFile
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of the table's version."""
+
+    path: str  # relative to the table
+    size: int
+    rows: int
+    low: tuple[Any, ...]  # Arrow scalars by key column; NULL where the log has no bound
+    high: tuple[Any, ...]
+    vector: Vector | None = None
+
+    @property
+    def live_rows(self) -> int:
+        """Return the number of rows that are not deleted, if the log has it."""
+        return self.rows - (self.vector.cardinality if self.vector is not None else 0)
+
+    def paths(self, folder: Path) -> list[str]:
+        """Return the paths of the file and of its deletion vector, relative to ``folder``, the table's."""
+        vector = self.vector.file(folder) if self.vector is not None else None
+        return [self.path] if vector is None else [self.path, str(vector.relative_to(folder))]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether the log has bounds of the first key column."""
+        return bool(self.low[0].is_valid and self.high[0].is_valid)
+
+    def removal(self, *, data_change: bool = True) -> RemoveAction:
+        """Return the log entry that removes this file."""
+        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+
+
+def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
+    """Return the files of the table's version, with their key ranges if the log has them.
+
+    Raises: TargetMismatch - a file is there twice; SinkUnavailable - an entry of the log is missing.
+    """
+    actions, vectors = pa.table(table.get_add_actions(flatten=True)), file_vectors(table)
+    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    if len(set(paths)) != len(paths):
+        raise TargetMismatch(
+            "The Delta table has a data file twice, with different deletion vectors: another writer has removed a file "
+            "without its vector.",
+            hint="Stop the other writer. Move the table's folder away and run `cdc resume NAME --reload-missing`.",
+            path=folder_of(table),
+        )
+    rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None] * len(paths)
+    bounds = {}
+    for side in ("min", "max"):
+        for name in key:
+            known = f"{side}.{name}" in actions.column_names
+            column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
+            bounds[side, name] = list(_above(column) if side == "max" else _plain(column))
+    return [
+        TableFile(
+            path,
+            size,
+            count or 0,
+            tuple(bounds["min", name][number] for name in key),
+            tuple(bounds["max", name][number] for name in key),
+            vectors.get(path),
+        )
+        for number, (path, size, count) in enumerate(zip(paths, sizes, rows, strict=True))
+    ]
+
+
+def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return text bounds, NULL if they contain characters beyond U+FFFF, which deltalake decodes wrongly."""
+    if pa.types.is_string_view(bounds.type):
+        bounds = bounds.cast(pa.string())
+    if not (pa.types.is_string(bounds.type) or pa.types.is_large_string(bounds.type)):
+        return bounds
+    return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
+
+
+def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return safe upper bounds: the log may truncate a time to milliseconds.
+
+    Source: the Delta protocol, "Per-file Statistics".
+    """
+    bounds = _plain(bounds)
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    latest = pa.scalar(_LATEST, pa.int64())
+    raised = pc.add(bounds.cast(pa.timestamp("us", bounds.type.tz)).cast(pa.int64()), 999)
+    return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
+
+
+def live_rows(folder: Path, file: TableFile, rows: int) -> npt.NDArray[np.bool_] | None:
+    """Return the mask of the rows of ``file`` that are not deleted; None: all. ``rows``: of the file.
+
+    Raises: TargetMismatch - the deletion vector is damaged; SinkUnavailable.
+    """
+    if file.vector is None:
+        return None
+    deleted = read_vector(folder, file.vector)
+    if len(deleted) and deleted[-1] >= rows:
+        raise damaged(f"names row {deleted[-1]} of a file with {rows} rows", folder, file.vector)
+    mask = np.ones(rows, np.bool_)
+    mask[deleted] = False
+    return mask
+
+
+def live_tables(folder: Path, file: TableFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of ``file`` by row group, with the columns of ``schema``, without deleted rows.
+
+    Raises: see ``live_rows``; OSError.
+    """
+    with pq.ParquetFile(folder / file.path, memory_map=True) as opened:
+        mask, first = live_rows(folder, file, opened.metadata.num_rows), 0
+        for group in range(opened.num_row_groups):
+            rows = rows_of(opened, schema, group)
+            part = mask[first : first + rows.num_rows] if mask is not None else None
+            first += rows.num_rows
+            yield rows if part is None or part.all() else rows.filter(pa.array(part))
+
+
+def rows_of(file: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+    """Return all rows of a file or row group with the columns of the table. A column added later is NULL."""
+    there = [name for name in schema.names if name in file.schema_arrow.names]
+    found = file.read(there) if group is None else file.read_row_group(group, columns=there, use_threads=False)
+    columns = [
+        found.column(field.name).cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

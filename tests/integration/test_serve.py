@@ -1,0 +1,213 @@
+"""``cdc serve``: hosts as processes on a real MySQL store, with drivers that only change their state."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.support.serving import HostProcess, opened, wait_until
+from tests.support.store_servers import create_database
+
+JOB = """\
+name: {name}
+source: {{type: binlog, host: 127.0.0.1, username: cdc, password: '${{SHOP_PASSWORD}}', start: latest}}
+sink: {{type: delta, path: /tmp/cdc-no-such-folder}}
+channels: [{{source: shop.orders, target: ods.orders}}]
+status: {{port: 0}}
+"""
+
+
+@pytest.fixture
+def store(mysql):
+    return create_database(mysql, "serve")
+
+
+@pytest.fixture
+def make_host(tmp_path, store):
+    made = []
+
+    def make(name, **keys):
+        made.append(HostProcess(name, tmp_path, store, **keys))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.kill()
+
+
+def job_file(folder, name="shop", keys=""):
+    file = folder / f"{name}.yaml"
+    file.write_text(JOB.format(name=name) + keys)
+    return str(file)
+
+
+def status(host, name="shop"):
+    return json.loads(host.cdc("status", name, "--output", "json"))
+
+
+def record(host, name="shop"):
+    with opened(host) as store:
+        return store.job(name)
+
+
+def runs_on(host, name, other):
+    """Wait until ``other`` runs the job, as ``host`` sees it."""
+
+    def is_running():
+        with opened(host) as store:
+            found = store.deployments.get(name)
+        return found is not None and (found.host, found.record.state) == (other, "RUNNING") and found.is_held
+
+    wait_until(is_running, f"{name} RUNNING on {other}")
+    assert status(host, name)["state"] == "RUNNING"
+    return record(host, name)
+
+
+def test_start_on_two_hosts_runs_the_job_on_one_of_them(make_host, tmp_path):
+    first, second = make_host("first").start(), make_host("second").start()
+    printed = first.cdc("start", job_file(tmp_path))
+    owner = record(first).host
+    assert f"shop is RUNNING on host {owner}." in printed
+    assert "runs already" in second.cdc("start", job_file(tmp_path), code=1)
+    other = first if owner == "second" else second
+    for host in (first, second):
+        assert status(host)["state"] == "RUNNING"
+    other.cdc("pause", "shop")
+    assert status(first)["state"] == "PAUSED"
+    other.cdc("resume", "shop")
+    other.cdc("stop", "shop", "--yes")
+    assert status(first)["state"] == "CANCELLED"
+    assert "shop is CANCELLED" in first.cdc("start", job_file(tmp_path), code=2)
+
+
+def test_killed_host_is_taken_over(make_host, tmp_path):
+    first, second = make_host("first").start(), make_host("second").start()
+    for name in ("a", "b", "c"):
+        first.cdc("start", job_file(tmp_path, name))
+    second.kill()
+    for name in ("a", "b", "c"):
+        runs_on(first, name, "first")
+    with opened(first) as store:
+        kinds = {event.kind for event in store.events.newest(limit=1000)}
+    assert {"assigned", "spec"} <= kinds
+    assert second.start().row("jobs") == []  # running jobs are not moved back
+
+
+def test_killed_driver_is_started_again_on_its_host(make_host, tmp_path):
+    host = make_host("first").start()
+    host.cdc("start", job_file(tmp_path))
+    before = record(host)
+    os.kill(before.supervisor_pid, signal.SIGKILL)
+    os.kill(before.driver_pid, signal.SIGKILL)
+    wait_until(lambda: record(host).driver_pid not in (None, before.driver_pid), "another driver")
+    assert runs_on(host, "shop", "first").fence > before.fence
+
+
+def test_silent_driver_is_killed_and_started_again(make_host, tmp_path):
+    host = make_host("first").start()
+    host.cdc("start", job_file(tmp_path))
+    before = record(host)
+    wait_until(lambda: "The job starts" in host.log.read_text(), "the log")
+    os.kill(before.driver_pid, signal.SIGSTOP)
+    wait_until(lambda: not psutil.pid_exists(before.driver_pid), "the end of the silent driver")
+    assert runs_on(host, "shop", "first").driver_pid != before.driver_pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_restarted_serve_finds_its_drivers(make_host, tmp_path, number):
+    host = make_host("first").start()
+    host.cdc("start", job_file(tmp_path))
+    before = record(host)
+    host.end(number)
+    host.start()
+    assert host.row("jobs") == ["shop"]
+    after = record(host)
+    assert (after.driver_pid, after.fence) == (before.driver_pid, before.fence)
+    os.kill(before.driver_pid, signal.SIGKILL)
+    runs_on(host, "shop", "first")
+
+
+def test_drained_host_gives_its_jobs_away(make_host, tmp_path):
+    first = make_host("first").start()
+    first.cdc("start", job_file(tmp_path))
+    second = make_host("second").start()
+    second.cdc("hosts", "--drain", "first")
+    runs_on(second, "shop", "second")
+    assert "DRAINED" in first.cdc("hosts")
+    first.cdc("hosts", "--undrain", "first")
+    printed = first.cdc("move", "shop")
+    assert "shop is RUNNING on host first." in printed
+    assert "first already" in first.cdc("move", "shop", "first", code=2)
+    assert "no host third" in first.cdc("move", "shop", "third", code=2)
+
+
+def test_drain_on_exit_ends_the_drivers(make_host, tmp_path):
+    first = make_host("first", options=("--drain-on-exit",)).start()
+    first.cdc("start", job_file(tmp_path))
+    before = record(first)
+    second = make_host("second").start()
+    assert first.end() == 0
+    assert not psutil.pid_exists(before.driver_pid)
+    runs_on(second, "shop", "second")
+
+
+def test_second_process_with_the_name_of_a_host_is_refused(make_host, tmp_path):
+    first = make_host("first").start()
+    other = make_host("other", keys="")
+    other.file.write_text(first.file.read_text())
+    other.environment["CDC_HOST"] = "first"
+    assert "Another process runs the host first" in other.cdc("serve", str(other.file), code=1)
+    same = first.cdc("serve", str(first.file), code=1)
+    assert "Another `cdc serve` runs with this CDC_HOME" in same
+
+
+def test_jobs_folder_is_followed(make_host, tmp_path):
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    job_file(jobs, "a")
+    (jobs / "broken.yaml").write_text("name: [")
+    (jobs / "relative.yaml").write_text(JOB.format(name="relative").replace("/tmp/cdc-no", "./no"))
+    host = make_host("first", keys=f"jobs: {jobs}\n").start()
+    before = runs_on(host, "a", "first")
+    assert "broken.yaml" in host.log.read_text() and "relative path './no" in host.log.read_text()
+    job_file(jobs, "a", keys="commit: {interval: 9s}\n")
+    wait_until(lambda: record(host, "a").fence > before.fence, "a restart with the new file")
+    runs_on(host, "a", "first")
+    job_file(jobs, "a", keys="commit: {interval: nonsense}\n")
+    wait_until(lambda: "specification is refused" in host.log.read_text(), "the refusal")
+    assert status(host, "a")["state"] == "RUNNING"
+    job_file(jobs, "b")
+    runs_on(host, "b", "first")
+
+
+def test_job_that_cannot_start_says_why(make_host, tmp_path):
+    host = make_host("first").start()
+    file = job_file(tmp_path, keys="nonsense: 1\n")
+    printed = host.cdc("start", file, code=2)
+    assert "nonsense" in printed and "is not a known key" in printed
+    assert "nonsense" in status(host)["reason"]
+    host.cdc("start", job_file(tmp_path))
+    big = job_file(tmp_path, "big", keys="resources: {memory: 100GiB}\n")
+    assert "no host has 102400 MiB free" in host.cdc("start", big, code=3)
+    there = job_file(tmp_path, "there", keys="host_selector: {zone: eu}\n")
+    assert "labels {zone: eu}" in host.cdc("start", there, code=3)
+
+
+def test_store_away_leaves_the_drivers_running(make_host, tmp_path, store, mysql):
+    from tests.support.receiving import TcpProxy
+
+    with TcpProxy(mysql.port) as proxy:
+        store["CDC_STORE"] = store["CDC_STORE"].replace(f":{mysql.port}/", f":{proxy.port}/")
+        host = make_host("first").start()
+        host.cdc("start", job_file(tmp_path))
+        before = record(host)
+        proxy.refusing = True
+        proxy.cut_all()
+        wait_until(lambda: "does not answer; the drivers continue" in host.log.read_text(), "the log")
+        proxy.refusing = False
+        with opened(host) as reader:
+            wait_until(lambda: reader.hosts.all()[0].is_alive, "the heartbeat")
+        assert record(host).driver_pid == before.driver_pid
+        assert status(host)["state"] == "RUNNING"

@@ -1,0 +1,120 @@
+"""Hosts as processes: each is a ``cdc serve`` with its own ``$CDC_HOME`` and name on one state store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from cdc.state.opening import open_store
+from cdc.state.sql import SqlStore
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
+FAKE = "tests.integration.cdc_fake_cli"  # drivers without Spark
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return when ``condition`` holds. The limit only finds hangs."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {LIMIT_S:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+class HostProcess:
+    """A ``cdc serve``, and the processes that it has started."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        store: Mapping[str, str],
+        *,
+        keys: str = "",
+        module: str = FAKE,
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.home = folder / name
+        self.file = folder / f"{name}.serve.yaml"
+        self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{port: 0}}\nlease: 2s\n{keys}")
+        self.environment = {
+            **os.environ, **store, "CDC_HOME": str(self.home), "CDC_HOST": name, "CDC_LEASE": "2", "COLUMNS": "160",
+            "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "SHOP_PASSWORD": "secret-word",
+        }  # fmt: skip
+        self._command = [sys.executable, "-m", module]
+        self._options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = folder / f"{name}.log"
+
+    def start(self) -> HostProcess:
+        """Start ``cdc serve``. Return when its row is in the store."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._command, "serve", str(self.file), *self._options],
+                cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        ready = "is ready"
+        begin = self.log.stat().st_size
+        wait_until(
+            lambda: ready in self.log.read_text()[begin:] or self.process.poll() is not None, f"host {self.name}"
+        )
+        return self
+
+    def row(self, key: str) -> object:
+        """Return a value of this host's row in ``cdc hosts``; None if there is no row."""
+        rows = [row for row in json.loads(self.cdc("hosts", "--output", "json")) if row["name"] == self.name]
+        return rows[0][key] if rows else None
+
+    def cdc(self, *words: str, code: int = 0) -> str:
+        """Run a command on this host and return what it prints."""
+        done = subprocess.run(
+            [*self._command, *words], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=LIMIT_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if words[-1] == "json" else done.stdout + done.stderr
+
+    def kill(self) -> None:
+        """End every process of the host at once, as a loss of power does."""
+        for process in self._all():
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGSTOP)  # none of them starts another one meanwhile
+        for process in self._all():
+            with suppress(psutil.Error):
+                process.kill()
+        if self.process is not None:
+            self.process.wait(LIMIT_S)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal to ``cdc serve`` alone, and return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)
+
+    def _all(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid != os.getpid() and process.environ().get("CDC_HOME") == str(self.home):
+                    found.append(process)
+        return found
+
+
+@contextmanager
+def opened(host: HostProcess) -> Iterator[SqlStore]:
+    """Open the store of a host in this process."""
+    store = open_store(environment=host.environment, folder=host.home.with_name("reader"))
+    try:
+        yield store
+    finally:
+        store.close()

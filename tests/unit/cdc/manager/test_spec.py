@@ -1,0 +1,32 @@
+import pytest
+
+from cdc.errors import ConfigError
+from cdc.manager.spec import read_spec
+
+JOB = "name: shop\nsource: {type: binlog, password: '${NOT_SET}'}\nsink: {type: delta, path: /data}\n"
+
+
+def test_read_spec_returns_what_placement_needs_without_the_secrets():
+    spec = read_spec(JOB + "resources: {memory: 2GiB}\nhost_selector: {zone: eu}\n")
+    assert (spec.name, spec.memory, spec.selector) == ("shop", 2 << 30, {"zone": "eu"})
+    assert "${NOT_SET}" in spec.text
+    assert read_spec(JOB).memory == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("name: [", "not valid YAML"),
+        ("source: {type: binlog}\n", "no valid name"),
+        ("name: ../x\n", "no valid name"),
+        (JOB + "resources: {memory: lots}\n", "must be a size"),
+        (JOB.replace("'${NOT_SET}'", "word"), "source.password is written out"),
+        (JOB.replace("/data", "./data"), "sink.path is the relative path './data'"),
+        (JOB.replace("type: binlog", "type: binlog, tls: {ca: ca.pem}"), "source.tls.ca"),
+    ],
+)
+def test_read_spec_of_a_text_that_hosts_cannot_use_is_refused(text, says):
+    with pytest.raises(ConfigError) as refused:
+        read_spec(text, "shop.yaml")
+    assert says in str(refused.value) and refused.value.hint
