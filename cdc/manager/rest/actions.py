@@ -73,18 +73,15 @@ class JobActions:
 
         Never raises; the event gets the result.
         """
-        record = deployment.record
+        record, is_managed = deployment.record, deployment.spec is not None
         with suppress(CheckpointError):
-            is_offline, is_managed = not has_driver(self._store, record), deployment.spec is not None
-            # the desired state is saved already, and the hosts follow it
-            is_done = is_offline and is_managed and (isinstance(body, PauseJob | StopJob) or body == Resume())
-            if (
-                not is_done
-                and self._store.is_shared
-                and (is_managed or not (is_offline and is_here(self._store, record)))
-            ):
+            is_offline, is_local = not has_driver(self._store, record), is_here(self._store, record)
+            is_final = is_offline and is_managed and isinstance(body, StopJob)  # the hosts run it no more
+            is_left = not is_offline or (is_managed and not isinstance(body, PauseJob | StopJob))
+            if self._store.is_shared and not is_final and (is_left or not is_local):
                 return  # the driver reads the events of a shared store, also one that starts within a minute
             if self._store.events.take(number, f"{self._store.host.name}:api"):
+                is_done = is_final and not is_local
                 self._store.events.answer(number, {"ok": True} if is_done else self._carry_out(record, body))
 
     def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
