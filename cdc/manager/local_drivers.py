@@ -144,7 +144,7 @@ class LocalDrivers:
             check_identity(job.record, config, accept_server=False)
         except (CdcError, OSError) as error:  # the running job continues with its specification
             local.refused = job.generation
-            self._log_failure(job.job, f"the new specification is refused: {_short(error)}", error)
+            self._add_failure(job.job, f"the new specification is refused: {_short(error)}", error)
             return
         _log.info("The job restarts with its new specification.", extra={"job": job.job})
         self.end(job)
@@ -161,9 +161,9 @@ class LocalDrivers:
         with suppress(LeaseLost, CheckpointError):
             if job.record.state in (JobState.PENDING, JobState.RUNNING):
                 set_offline_state(self._store, job.record, JobState.PENDING, _short(error), error.hint)
-        self._log_failure(job.job, f"the job does not start: {_short(error)}", error)
+        self._add_failure(job.job, f"the job does not start: {_short(error)}", error)
 
-    def _log_failure(self, name: str, text: str, error: Exception) -> None:
+    def _add_failure(self, name: str, text: str, error: Exception) -> None:
         _log.error("%s", text, extra={"job": name})
         hint = error.hint if isinstance(error, CdcError) else ""
         code = error.exit_code if isinstance(error, CdcError) else 1

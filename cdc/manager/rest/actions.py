@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,13 +13,13 @@ from typing import Any
 
 from cdc.api.client import Driver
 from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
-from cdc.config.fields import Model
-from cdc.config.loader import FILE_BYTES_MOST
+from cdc.config.loader import parse_job
 from cdc.config.models import Config, load_config
 from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
 from cdc.job.registry import has_driver, has_supervisor, is_here, set_offline_state
 from cdc.job.resume_policy import check_resume
 from cdc.logging_setup import HIDDEN, masked
+from cdc.manager.spec import read_spec
 from cdc.paths import state_folder
 from cdc.state.base import JobRecord, JobState, ResumeKind, forgetting
 from cdc.state.deployments import Deployment, DesiredState
@@ -75,18 +73,15 @@ class JobActions:
 
         Never raises; the event gets the result.
         """
-        record = deployment.record
+        record, is_managed = deployment.record, deployment.spec is not None
         with suppress(CheckpointError):
-            is_offline, is_managed = not has_driver(self._store, record), deployment.spec is not None
-            # the desired state is saved already, and the hosts follow it
-            is_done = is_offline and is_managed and (isinstance(body, PauseJob | StopJob) or body == Resume())
-            if (
-                not is_done
-                and self._store.is_shared
-                and (is_managed or not (is_offline and is_here(self._store, record)))
-            ):
+            is_offline, is_local = not has_driver(self._store, record), is_here(self._store, record)
+            is_final = is_offline and is_managed and isinstance(body, StopJob)  # the hosts run it no more
+            is_left = not is_offline or (is_managed and not isinstance(body, PauseJob | StopJob))
+            if self._store.is_shared and not is_final and (is_left or not is_local):
                 return  # the driver reads the events of a shared store, also one that starts within a minute
             if self._store.events.take(number, f"{self._store.host.name}:api"):
+                is_done = is_final and not is_local
                 self._store.events.answer(number, {"ok": True} if is_done else self._carry_out(record, body))
 
     def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
@@ -132,52 +127,34 @@ class JobActions:
         JobDirectory(state_folder(), record.name).remove()
 
 
-def check_spec(name: str, spec: str) -> None:
-    """Raise ConfigError if a specification is not valid, has another name, or contains a secret."""
-    config = read_spec(spec)
-    if config.name != name:
-        raise ConfigError(f"The specification has the name {config.name}.", hint="Use one name.", address=name)
-    _refuse_secrets(config, spec)
+def check_spec(name: str, text: str) -> None:
+    """Raise ConfigError if a specification is not valid, has another name, a relative path or a secret."""
+    spec = read_spec(text, "The specification")
+    if spec.name != name:
+        raise ConfigError(f"The specification has the name {spec.name}.", hint="Use one name.", address=name)
+    _, issues = parse_job(text.encode(), Path("/job.yaml"))
+    if not issues:  # otherwise a variable may be set only on the host that runs the job, which checks the other keys
+        _load(text)
 
 
-def read_spec(spec: str) -> Config:
-    """Return the job file in ``spec``. Raises: ConfigError - it is not valid, or has a path that is relative."""
-    if len(spec.encode()) > FILE_BYTES_MOST:
-        raise ConfigError("The specification is larger than 1 MiB.", hint="Divide the job.")
+def _load(text: str) -> Config:
     with tempfile.TemporaryDirectory(prefix="cdc-spec-") as folder:
         file = Path(folder) / "job.yaml"
-        file.write_text(spec, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
         try:
-            config = load_config(file)
+            return load_config(file)
         except ConfigError as error:
-            text = "\n".join(line.strip() for line in error.message.replace(f"{folder}/", "").strip().splitlines())
-            raise ConfigError(text, hint="Nothing was changed. Correct the specification.") from None
-        if any(path.startswith(f"{folder}/") for path in _paths(config)):
-            raise ConfigError(
-                "The specification has a relative path.",
-                hint="Write absolute paths: the job may run on any host, in another folder.",
-            )
-        return config
-
-
-def _paths(model: Model) -> Iterator[str]:
-    """Yield the absolute paths of a job file: the text properties of its mappings."""
-    for kind in type(model).__mro__:
-        found = (
-            getattr(model, name) for name, one in vars(kind).items() if isinstance(one, property) and name[0] != "_"
-        )
-        yield from (value for value in found if isinstance(value, str))
-    for value in vars(model).values():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, Model):
-                yield from _paths(one)
+            lines = error.message.replace(f"{folder}/", "").strip().splitlines()
+            message = "\n".join(line.strip() for line in lines)
+            raise ConfigError(message, hint="Nothing was changed. Correct the specification.") from None
 
 
 def findings_of(store: SqlStore, spec: str) -> dict[str, Any]:
     """Return what ``cdc check`` finds for a specification. Raises: ConfigError - it is not valid."""
     from cdc.checks.job import check_job
 
-    config = read_spec(spec)
+    read_spec(spec, "The specification")
+    config = _load(spec)
     record = store.job(config.name)
     findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
     hidden = config.secrets()
@@ -196,14 +173,3 @@ def _without(text: str, hidden: tuple[str, ...]) -> str:
     for secret in sorted(hidden, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return masked(text)
-
-
-def _refuse_secrets(config: Config, spec: str) -> None:
-    """Raise ConfigError if the text has the value of a secret: the store and its readers must not get it."""
-    for secret in config.secrets():
-        if re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", spec):
-            raise ConfigError(
-                "The specification contains a password or another secret.",
-                hint="Write ${NAME} or ${file:/path} instead, and set it on the hosts that run the job.",
-                job=config.name,
-            )

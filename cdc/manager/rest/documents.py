@@ -14,7 +14,7 @@ from cdc.api.models import CheckpointStatus, JobStatus
 from cdc.errors import CdcError, error_to_json
 from cdc.logging_setup import HIDDEN, SECRET_SETTING, masked
 from cdc.manager.rest.history import Sampler
-from cdc.state.base import Checkpoint
+from cdc.state.base import Checkpoint, JobState
 from cdc.state.deployments import Deployment
 from cdc.state.events import JobEvent
 from cdc.state.hosts import Host
@@ -88,8 +88,12 @@ def host_document(host: Host, deployments: tuple[Deployment, ...], this: str) ->
         "is_schedulable": host.schedulable,
         "seen_seconds_ago": round(host.seen_ago_s, 1),
         "is_this": host.name == this,
-        "jobs": [one.job for one in deployments if (one.host or one.holder) == host.name],
+        "jobs": [one.job for one in deployments if (one.host or one.holder) == host.name and not _has_ended(one)],
     }
+
+
+def _has_ended(deployment: Deployment) -> bool:
+    return deployment.record.state in (JobState.CANCELLED, JobState.DONE)
 
 
 def error_document(error: CdcError) -> dict[str, Any]:

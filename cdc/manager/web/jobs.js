@@ -102,7 +102,7 @@ export function hostsView({ hosts, session }) {
   return h(
     "div",
     { class: "view", "data-key": "hosts" },
-    h("div", { class: "heading" }, h("h1", null, "Hosts"), h("p", { class: "quiet" }, `${count(hosts.length)} ${hosts.length === 1 ? "host runs" : "hosts run"} cdc serve with this store.`)),
+    h("div", { class: "heading" }, h("h1", null, "Hosts"), h("p", { class: "quiet" }, `${count(hosts.filter((host) => host.is_alive).length)} of ${count(hosts.length)} alive.`)),
     hosts.length ? hostCards(hosts, session) : h("p", { class: "card empty" }, prose("No host has joined. `cdc serve` on a host joins it.")),
   );
 }
@@ -118,7 +118,8 @@ function hostCards(hosts, session) {
         "li",
         { class: "card host", "data-key": host.name },
         h("div", { class: "name" }, h("b", null, host.name), h("span", { class: `pill ${kind}` }, word), host.is_this && h("span", { class: "quiet small" }, "this host")),
-        h("p", { class: "quiet small" }, `${count(host.jobs.length)} jobs · ${size(host.memory_bytes)} for jobs · heartbeat ${host.seen_seconds_ago < 1 ? "now" : `${seconds(host.seen_seconds_ago)} ago`}`),
+        h("p", { class: "quiet small" }, `${count(host.jobs.length)} ${host.jobs.length === 1 ? "job" : "jobs"} · ${size(host.memory_bytes)} for jobs`),
+        h("p", { class: "quiet small" }, `Heartbeat ${host.seen_seconds_ago < 1 ? "now" : `${seconds(host.seen_seconds_ago)} ago`}`),
         Object.keys(host.labels).length > 0 && h("p", { class: "quiet small" }, Object.entries(host.labels).map(([name, value]) => `${name}=${value}`).join(", ")),
         session && host.jobs.length > 0 && h("p", { class: "links" }, host.jobs.slice(0, 50).map((name) => h("a", { href: `#/jobs/${name}` }, name))),
         session?.role === "admin" && h("button", { type: "button", "data-do": "host", "data-verb": verb, "data-host": host.name }, verb === "drain" ? "Drain" : "Accept jobs again"),
