@@ -40,7 +40,12 @@ class RowFields(Protocol):
 
 
 _CHANNEL_KEYS = ("topic", "fields", "paths", "delete_when")
-_KEYS_OF_FORMAT = {"json": _CHANNEL_KEYS, "csv": ("topic", "fields", "delete_when"), "debezium-json": ("fields",)}
+_KEYS_OF_FORMAT = {
+    "json": _CHANNEL_KEYS,
+    "csv": ("topic", "fields", "delete_when"),
+    "debezium-json": ("fields",),
+    "maxwell": ("fields",),
+}
 
 
 def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
@@ -60,8 +65,8 @@ def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
                 )
         if channel.topic is not None and "*" in channel.source:
             raise CrossFieldError("channels", f"{channel.source} is a pattern, so it cannot have `topic`")
-        if source_format in ("json", "csv") and channel.fields is None:
-            raise CrossFieldError("channels", f"{channel.source} needs `fields`: plain rows have no types")
+        if source_format in ("json", "csv", "maxwell") and channel.fields is None:
+            raise CrossFieldError("channels", f"{channel.source} needs `fields`: the messages have no types")
 
 
 class KafkaTime(Model):
@@ -165,10 +170,11 @@ class KafkaSourceConfig(Model):
         description="Names of topics. One `*` in a name matches any text; topics that match later join, from their "
         "first offset."
     )
-    format: Literal["canal-json", "debezium-json", "json", "csv"] = Field(
+    format: Literal["canal-json", "canal", "debezium-json", "maxwell", "json", "csv"] = Field(
         description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`), "
-        "`debezium-json` (change events of Debezium), or one row per message, with `fields` in the channel: `json` (an "
-        "object) or `csv` (a line)."
+        "`canal` (protobuf messages of Canal, `canal.mq.flatMessage = false`), `debezium-json` (change events of "
+        "Debezium), `maxwell` (messages of Maxwell, with types of MySQL in `fields` of the channel), or one row per "
+        "message, with `fields` in the channel: `json` (an object) or `csv` (a line)."
     )
     separator: Annotated[str, Field(pattern=r"^[\x01-\x09\x0b\x0c\x0e-!#-\[\]-~]$")] = Field(
         default=",", description="Character between the values of a line (`csv`). Not a double quote or a backslash."
@@ -218,9 +224,9 @@ class KafkaSourceConfig(Model):
     )
     time_zone: str = Field(
         default="+00:00",
-        description="UTC offset of times without a zone in TIMESTAMP columns: of the Canal server's JVM "
-        "(`canal-json`), or of the rows (`json`, `csv`). The offset must be fixed: a zone with summer time is "
-        "ambiguous.",
+        description="UTC offset of times without a zone in TIMESTAMP columns: of the JVM of Canal or Maxwell "
+        "(`canal-json`, `canal`, `maxwell`), or of the rows (`json`, `csv`). The offset must be fixed: a zone "
+        "with summer time is ambiguous.",
     )
     properties: dict[Text, Annotated[str, BeforeValidator(setting)]] = Field(
         default_factory=dict,

@@ -155,7 +155,7 @@ def _schema_of(source_format: str, channel: ChannelConfig, database: str, table:
     if channel.fields is None:
         return None
     key = _source_key(channel, channel.fields)
-    if source_format == "debezium-json":
+    if source_format in ("debezium-json", "maxwell"):  # their values depend on the type in MySQL
         return schema_of_types(database, table, channel.fields, key)
     schema = schema_of_fields(database, table, channel.fields, key)
     if channel.delete_when is None:

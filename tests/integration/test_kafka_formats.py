@@ -1,4 +1,4 @@
-"""Complete jobs on a real broker: plain rows as JSON and Debezium's change events into Delta tables."""
+"""Complete jobs on a real broker: each format of messages into Delta tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zlib
 
 import pytest
 
+from cdc.sources.canal.protocol_pb2 import Column, Entry, EventKind, Header, Messages, Packet, RowChange, RowData
 from tests.support.kafka_jobs import PARTITIONS, Job, ends_of, is_caught_up
 from tests.support.seeds import seed_of
 
@@ -98,6 +99,60 @@ class DebeziumRows:
         return {"id": key, "note": row["note"], "amount": amount, "at": AT_MS}
 
 
+class MaxwellRows:
+    """A change as Maxwell sends it."""
+
+    def key(self, key):
+        return {"database": "shop", "table": "orders", "pk.id": key}
+
+    def upsert(self, key, before, row):
+        if before is None:
+            yield key, self._change("insert", self._row(key, row))
+        else:
+            old = {name: value for name, value in before.items() if value != row[name]}
+            yield key, self._change("update", self._row(key, row), old=old)
+
+    def delete(self, key, row):
+        yield key, self._change("delete", self._row(key, row))
+
+    def _change(self, kind, data, **fields):
+        return {"database": "shop", "table": "orders", "type": kind, "ts": 1_700_000_000, "data": data, **fields}
+
+    def _row(self, key, row):
+        return {"id": key, **row, "at": "2024-02-29 01:02:03.456"}
+
+
+class CanalPackets:
+    """A change as a protobuf message of Canal."""
+
+    def key(self, key):
+        return {"id": key}
+
+    def upsert(self, key, before, row):
+        yield key, packet(EventKind.INSERT if before is None else EventKind.UPDATE, key, before, row)
+
+    def delete(self, key, row):
+        yield key, packet(EventKind.DELETE, key, row, None)
+
+
+def packet(kind, key, before, after):
+    types = {"id": "bigint", "note": "varchar(100)", "amount": "decimal(10,2)", "at": "datetime(3)"}
+
+    def columns(row):
+        values = {} if row is None else {"id": key, **row, "at": "2024-02-29 01:02:03.456"}
+        return [
+            Column(index=list(types).index(name), name=name, mysql_type=types[name], is_key=name == "id",
+                   value="" if value is None else str(value), is_null=value is None)
+            for name, value in values.items()
+        ]  # fmt: skip
+
+    rows = [RowData(before_columns=columns(before), after_columns=columns(after))]
+    change = RowChange(event_kind=kind, rows=rows).SerializeToString()
+    header = Header(database="shop", table="orders", execute_time_ms=1_700_000_000_000)
+    body = Messages(batch_id=1, messages=[Entry(header=header, kind=2, store_value=change).SerializeToString()])
+    return Packet(kind=Packet.MESSAGES, body=body.SerializeToString()).SerializeToString()
+
+
 class Shop:
     """Keyed rows, and their changes in a topic: each key in one partition."""
 
@@ -126,7 +181,7 @@ class Shop:
     def _send(self, messages):
         for key, value in messages:
             partition = zlib.crc32(str(key).encode()) % PARTITIONS
-            text = value if value is None or isinstance(value, str) else json.dumps(value)
+            text = value if value is None or isinstance(value, str | bytes) else json.dumps(value)
             self._producer.produce(self._topic, text, json.dumps(self._form.key(key)), partition)
 
 
@@ -151,12 +206,16 @@ def _job_of(kind, start, topic):
     if kind == "lines":
         fields = "fields: {id: BIGINT, note: STRING, amount: 'DECIMAL(10,2)', at: TIMESTAMP_NTZ}"
         return start('format: csv\nseparator: ";"', f"topic: {topic}, key: [id], {fields}"), CsvRows()
+    if kind == "maxwell":
+        return start("format: maxwell", FIELDS), MaxwellRows()
+    if kind == "canal":
+        return start("format: canal"), CanalPackets()
     if kind == "schema":
         return start("format: debezium-json"), DebeziumRows(True)
     return start("format: debezium-json\n" + MODES, FIELDS), DebeziumRows(False)
 
 
-@pytest.mark.parametrize("kind", ["rows", "lines", "schema", "modes"])
+@pytest.mark.parametrize("kind", ["rows", "lines", "maxwell", "canal", "schema", "modes"])
 def test_kafka_format_job_equals_the_model_after_a_kill(kafka, topic, start, kind):
     job, form = _job_of(kind, start, topic)
     shop = Shop(kafka, topic, form, seed_of())

@@ -29,7 +29,7 @@ _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaErr
 
 
 @dataclass(slots=True)
-class Chunk:
+class ReadMessages:
     """What one call has read."""
 
     blocks: list[MessageBlock] = field(default_factory=list)  # one per topic
@@ -83,40 +83,40 @@ class MessageReader:
             self._handle.remove(found)
             self._assigned -= {*found}
 
-    def read(self, timeout_s: float) -> Chunk:
+    def read(self, timeout_s: float) -> ReadMessages:
         """Return what has arrived. Blocks for ``timeout_s`` at most."""
         if self._reporter is not None:
             self._reporter.poll(0)  # runs its callbacks
         messages = self._handle.read(timeout_s)
         try:
-            return self._chunk(messages)
+            return self._collected(messages)
         finally:
             messages.free()
 
-    def _chunk(self, messages: RawMessages) -> Chunk:
-        chunk, last = Chunk(), {}
+    def _collected(self, messages: RawMessages) -> ReadMessages:
+        read, last = ReadMessages(), {}
         good = np.flatnonzero(messages.error == 0)
         addresses = messages.topic[good]
         _, firsts = np.unique(addresses, return_index=True)
         for first in np.sort(firsts).tolist():
             topic = messages.topic_name(int(good[first]))
             chosen = good[addresses == addresses[first]]
-            chunk.blocks.append(_block(topic, messages, chosen))
+            read.blocks.append(_block(topic, messages, chosen))
             numbers, at = np.unique(messages.partition[chosen][::-1], return_index=True)
             for number, newest in zip(numbers.tolist(), chosen[len(chosen) - 1 - at].tolist(), strict=True):
                 last[topic, number] = newest
-                chunk.epochs[topic, number] = messages.epoch(newest)
+                read.epochs[topic, number] = messages.epoch(newest)
         for event in np.flatnonzero(messages.error).tolist():
             error = messages.reported(event)
             partition = (messages.topic_name(event), int(messages.partition[event]))
             if error.code() == KafkaError._PARTITION_EOF:
                 if last.get(partition, -1) < event:  # no message has arrived after it
-                    chunk.ends[partition] = int(messages.offset[event])
+                    read.ends[partition] = int(messages.offset[event])
             elif error.code() in _LOST:
-                chunk.lost.append(partition)
+                read.lost.append(partition)
             else:
-                chunk.error = self._cluster.translated(error)
-        return chunk
+                read.error = self._cluster.translated(error)
+        return read
 
     def report(self, position: KafkaPosition) -> None:
         """Report the offsets of a committed position to the group, without waiting."""

@@ -18,7 +18,7 @@ from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
 from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost
-from cdc.sources.kafka.reader import Chunk, MessageReader
+from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.read_ahead import Window
 
 REFRESH_S = 30.0
@@ -141,7 +141,7 @@ class KafkaStream:
             reader.close()
         self._cluster.close()
 
-    def _read(self) -> Chunk:
+    def _read(self) -> ReadMessages:
         assert self._reader is not None
         chunk = self._reader.read(_READ_S)
         if chunk.error is not None:
@@ -153,7 +153,7 @@ class KafkaStream:
                 self._reader.add(partition, offset)
         return chunk
 
-    def _deliver(self, chunk: Chunk) -> None:
+    def _deliver(self, chunk: ReadMessages) -> None:
         ended: dict[Partition, int] = {}
         for each in chunk.blocks:
             block = each

@@ -20,8 +20,9 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes, column_of_field, debezium_plan
+from cdc.sources.kafka.formats.images import rows_of_images
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     ONE,
@@ -33,7 +34,7 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import RowReader, TablePlan, in_order, needed_columns
+from cdc.sources.kafka.formats.rows import RowParser, TablePlan, in_order, needed_columns
 from cdc.sources.kafka.messages import MessageBlock
 
 _TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "ts_ms"))
@@ -51,7 +52,7 @@ class DebeziumJson:
         """``modes``: of the connector, for messages without a schema; None: such messages are refused."""
         self._tables = tables
         self._modes = modes
-        self._reader = RowReader()
+        self._reader = RowParser()
 
     @property
     def invalid_dates(self) -> Counter[tuple[str, str]]:
@@ -105,7 +106,7 @@ class DebeziumJson:
 
     def _tables_of(
         self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: dict[int, str]
-    ) -> tuple[list[DecodedRows | None], list[Statement]]:
+    ) -> tuple[list[DecodedRows | None], list[DdlMessage]]:
         chosen = np.flatnonzero((ops >= _CREATE) & (ops <= _TRUNCATE))
         names = Slices(
             block.data,
@@ -117,7 +118,7 @@ class DebeziumJson:
         )
         groups, firsts = group_rows(names, (0, 1, 2))
         tables: list[DecodedRows | None] = []
-        statements: list[Statement] = []
+        statements: list[DdlMessage] = []
         for group, first in enumerate(firsts):
             rows = chosen[groups == group]
             try:
@@ -132,7 +133,7 @@ class DebeziumJson:
                     faults[number] = f"its table or its schema cannot be read: {error}"
                 continue
             for number in envelope.source[rows[ops[rows] == _TRUNCATE]].tolist():
-                statements.append(Statement(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
+                statements.append(DdlMessage(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
             at = message_position(block, int(names.source[first]))
             plan = self._plan(database, table, fields, _key_fields(block, int(names.source[first])), at)
             rows = rows[ops[rows] != _TRUNCATE]
@@ -193,17 +194,7 @@ class DebeziumJson:
                 block.data, after.starts[slot], after.lengths[slot], before.starts[slot], before.lengths[slot],
                 updates, changed,
             )  # fmt: skip
-        # the first half of a changed key is the before image, the second one the after image
-        repeats = np.where(changed, 2, 1)
-        rows = after.take(np.repeat(np.arange(len(envelope)), repeats))
-        deleted = np.repeat(ops == _DELETE, repeats)
-        firsts = (np.cumsum(repeats) - repeats)[changed]
-        deleted[firsts] = True
-        sources = np.flatnonzero((ops == _DELETE) | changed)
-        targets = np.flatnonzero(deleted)
-        rows.starts[:, targets] = before.starts[:, sources]
-        rows.lengths[:, targets] = before.lengths[:, sources]
-        rows.kinds[:, targets] = before.kinds[:, sources]
+        rows, deleted, repeats = rows_of_images(before, after, ops == _DELETE, changed)
         message = np.repeat(envelope.source, repeats)
         key_change = np.repeat(changed, repeats)
         if faults:

@@ -25,7 +25,7 @@ from cdc.sources.kafka.formats import typed_kernels
 from cdc.sources.kafka.formats.json_kernels import FALSE, NUMBER, OBJECT, TRUE
 from cdc.sources.kafka.formats.json_slices import ONE_OR_ABSENT, Names, Texts, slice_objects
 from cdc.sources.kafka.formats.rows import TEXT_KINDS, ColumnPlan, Parser, unescaped
-from cdc.sources.kafka.formats.typed_values import bad_value, base64, moments, plain_plan, utf8
+from cdc.sources.kafka.formats.typed_values import bad_value, base64, documents, moments, plain_plan, utf8
 
 _TIME = "io.debezium.time."
 _DATA = "io.debezium.data."
@@ -152,7 +152,7 @@ def debezium_plan(
     if kind in (Kind.ENUM, Kind.SET):
         return ColumnPlan(column, _labels_of, TEXT_KINDS)
     if kind is Kind.JSON:
-        return ColumnPlan(column, _documents, TEXT_KINDS)
+        return ColumnPlan(column, documents, TEXT_KINDS)
     if kind is Kind.GEOMETRY:
         return ColumnPlan(column, _geometries, (OBJECT,))
     if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
@@ -295,14 +295,6 @@ def _datetimes(texts: Texts, unit: int) -> pa.Array:
 
 def _labels_of(texts: Texts) -> pa.Array:
     return pc.replace_substring(utf8(texts), "\\,", ",")
-
-
-def _documents(texts: Texts) -> pa.Array:
-    """Return JSON documents with blanks as MySQL prints them. Debezium sends them without."""
-    out = np.empty(2 * int(np.maximum(texts.lengths, 0).sum(dtype=np.int64)) + 8, np.uint8)
-    starts, lengths = np.empty_like(texts.starts), np.empty_like(texts.lengths)
-    typed_kernels.spaced_json(texts.data, texts.starts, texts.lengths, out, starts, lengths)
-    return text.utf8_array(out, starts, lengths)
 
 
 def _geometries(texts: Texts) -> pa.Array:

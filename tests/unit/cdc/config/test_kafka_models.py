@@ -98,6 +98,9 @@ def test_kafka_formats_take_their_keys(tmp_path):
         ("canal-json", "fields: {id: BIGINT}", "", "`fields` of shop.orders is used only with"),
         ("debezium-json", "topic: o", "", "`topic` of shop.orders is used only with"),
         ("debezium-json", "delete_when: x", "", "`delete_when` of shop.orders is used only with"),
+        ("canal", "fields: {id: BIGINT}", "", "`fields` of shop.orders is used only with"),
+        ("maxwell", "key: [id]", "", "shop.orders needs `fields`"),
+        ("maxwell", "fields: {id: BIGINT}, topic: o", "", "`topic` of shop.orders is used only with"),
         ("json", "key: [id]", "", "shop.orders needs `fields`"),
         (
             "json",
