@@ -13,6 +13,7 @@ from cdc.errors import CdcError
 from cdc.job.kafka_wiring import KafkaParts
 from cdc.model.kafka_position import PartitionOffset
 from cdc.sources.kafka.cluster import Cluster, Topics
+from cdc.sources.kafka.formats.debezium_avro import DebeziumAvro
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.reader import MessageReader
@@ -79,7 +80,7 @@ def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Fi
         except CdcError as error:
             yield finding_of(error)
             continue
-        if isinstance(decoder, DebeziumJson):
+        if isinstance(decoder, DebeziumJson | DebeziumAvro):
             yield from _defaults(block, decoder.columns_with_default(block))
         for fault in decoded.faults[:1]:
             yield Finding(
@@ -97,7 +98,7 @@ def _defaults(block: MessageBlock, columns: tuple[str, ...] | None) -> Iterator[
     what = "a column with a default" if columns is None else f"column {', '.join(columns[:5])}"
     yield Finding(
         f"A NULL in {what} may arrive as the default of the column, in topic {block.topic}.",
-        "Set replace.null.with.default=false in the JSON converter (Kafka Connect 3.9 and later). A message does not "
+        "Set replace.null.with.default=false in the converter (Kafka Connect 3.9 and later). A message does not "
         "show whether it is set.",
         fatal=False,
     )

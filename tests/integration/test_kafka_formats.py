@@ -10,6 +10,8 @@ import zlib
 import pytest
 
 from cdc.sources.canal.protocol_pb2 import Column, Entry, EventKind, Header, Messages, Packet, RowChange, RowData
+from tests.emulators.schema_registry import RegistryEmulator
+from tests.support.avro_messages import avro_message, avro_schema, avro_value
 from tests.support.kafka_jobs import PARTITIONS, Job, ends_of, is_caught_up
 from tests.support.seeds import seed_of
 
@@ -99,6 +101,36 @@ class DebeziumRows:
         return {"id": key, "note": row["note"], "amount": amount, "at": AT_MS}
 
 
+class AvroRows:
+    """A change as Debezium sends it with the AvroConverter."""
+
+    def __init__(self, registry):
+        self.number = 1  # of the schema
+        self._json = DebeziumRows(True)
+        both = [{"type": "struct", "fields": SCHEMA, "optional": True, "field": name} for name in ("before", "after")]
+        names = {"db": "string", "table": "string", "ts_ms": "int64"}
+        source = {"type": "struct", "field": "source", "fields": [{"field": n, "type": k} for n, k in names.items()]}
+        operation = [{"field": "op", "type": "string"}, {"field": "ts_ms", "type": "int64"}]
+        self._schema = {"type": "struct", "fields": [*both, source, *operation]}
+        self._key = {"type": "struct", "fields": SCHEMA[:1]}
+        registry.schemas |= {1: avro_schema(self._schema), 2: avro_schema(self._key, "Key")}
+
+    def key(self, key):
+        return avro_message(2, avro_schema(self._key, "Key"), {"id": key})
+
+    def upsert(self, key, before, row):
+        return self._avro(self._json.upsert(key, before, row))
+
+    def delete(self, key, row):
+        return self._avro(self._json.delete(key, row))
+
+    def _avro(self, messages):
+        for key, value in messages:
+            if value is not None:
+                value = avro_message(self.number, avro_schema(self._schema), avro_value(self._schema, value["payload"]))
+            yield key, value
+
+
 class MaxwellRows:
     """A change as Maxwell sends it."""
 
@@ -182,7 +214,9 @@ class Shop:
         for key, value in messages:
             partition = zlib.crc32(str(key).encode()) % PARTITIONS
             text = value if value is None or isinstance(value, str | bytes) else json.dumps(value)
-            self._producer.produce(self._topic, text, json.dumps(self._form.key(key)), partition)
+            own = self._form.key(key)
+            own = own if isinstance(own, bytes) else json.dumps(own)
+            self._producer.produce(self._topic, text, own, partition)
 
 
 @pytest.fixture
@@ -236,6 +270,31 @@ def test_kafka_format_job_equals_the_model_after_a_kill(kafka, topic, start, kin
         key: (row["note"], row["amount"]) for key, row in shop.rows.items()
     }
     assert len(rows) > 100 and {f"{at:%F %T.%f}" for _, _, at in rows.values()} == {"2024-02-29 01:02:03.456000"}
+
+
+def test_registry_that_is_away_delays_an_avro_job_and_an_unknown_schema_pauses_it(kafka, topic, start):
+    with RegistryEmulator() as registry:
+        form = AvroRows(registry)
+        shop = Shop(kafka, topic, form, seed_of())
+        job = start(f"format: debezium-avro\nregistry: {{url: '{registry.url}'}}")
+        shop.change(200)
+        assert "column note may arrive as the default" in job.cdc("check", job.file)
+        job.process.start()
+        job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+    assert "registry does not answer" in job.cdc("check", job.file, code=3)
+    form.number = 3
+    shop.change(200)
+    job.process.wait_for("a retry", lambda status: "registry does not answer" in str(status), 240)
+    with RegistryEmulator(port=registry.port) as again:
+        again.schemas = {**registry.schemas, 3: registry.schemas[1]}
+        job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+        rows = job.table("note", "amount")
+        assert {key: (note, float(amount)) for key, (note, amount) in rows.items()} == {
+            key: (row["note"], row["amount"]) for key, row in shop.rows.items()
+        }
+        kafka.send(topic, b"\0\0\0\0\x09\0")
+        status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 240)
+        assert "does not have schema 9" in status["reason"]
 
 
 def test_check_refuses_debezium_messages_without_schema_and_modes(kafka, topic, start):
