@@ -34,6 +34,7 @@ class KafkaParts:
     def __init__(self, name: str, source: KafkaSourceConfig, channels: Sequence[ChannelConfig], routes: Routes) -> None:
         """``name``: of the job. Raises: ConfigError - a type or a path of a channel is not valid."""
         self._name, self._source = name, source
+        self.format_name = source.format
         self._routes = routes
         self._tables = TablesOfJob(source.format, channels, routes)
         self.settings = KafkaSettings(

@@ -255,7 +255,7 @@ def test_kafka_format_job_equals_the_model_after_a_kill(kafka, topic, start, kin
     shop = Shop(kafka, topic, form, seed_of())
     shop.change(500)
     found = job.cdc("check", job.file)
-    assert "can start" in found
+    assert "can start" in found and "of shop.orders for ods.orders:" in found and "\n  id: " in found
     assert ("column note may arrive as the default" in found) is (kind == "schema")
     assert ("A NULL in a column with a default may arrive" in found) is (kind == "modes")
     job.process.start()
@@ -301,6 +301,8 @@ def test_check_refuses_debezium_messages_without_schema_and_modes(kafka, topic, 
     job = start("format: debezium-json", FIELDS)
     Shop(kafka, topic, DebeziumRows(False), 1).change(1)
     refused = job.cdc("check", job.file, code=3)
+    job.file.write_text(job.file.read_text().replace("debezium-json", "maxwell"))
+    assert "look like `format: debezium-json`, but `source.format` is maxwell" in job.cdc("check", job.file, code=3)
     assert "no schema" in refused and "source.connector" in refused and "schemas.enable=true" in refused
 
 
@@ -308,7 +310,9 @@ def test_bad_messages_are_kept_and_counted_after_a_kill_and_stop_at_the_limit(ka
     rows = f"{{topic: {topic}, key: [id], fields: {{id: BIGINT, note: STRING}}}}"[1:-1]
     job = start("format: json\nbad_rows: {max_messages: 2, path: ./bad}", rows)
     kafka.send(topic, '{"id": 1, "note": "a"}', "not json", '{"id": "x"}', '{"id": 2, "note": "b"}')
-    assert "can start" in job.cdc("check", job.file)
+    (sample,) = json.loads(job.cdc("check", job.file, "--output", "json"))["samples"]
+    assert (sample["target"], sample["partition"], sample["offset"], sample["deleted"]) == ("ods.orders", 0, 3, False)
+    assert [(one["name"], one["value"]) for one in sample["columns"]] == [("id", "2"), ("note", "b")]
     job.process.start()
     status = job.process.wait_for("the end", is_caught_up({0: 4, 1: 0, 2: 0}), 240)
     assert status["bad_messages"] == 2 and job.table("note") == {1: ("a",), 2: ("b",)}
