@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 MESSAGES = 20_000  # of one call: large enough for kernels, small enough for the window
 _LEAST_QUEUE_KB, _MOST_QUEUE_KB = 1024, 65_536  # what librdkafka may read ahead; 64 MiB is its default
-_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(slots=True)
@@ -34,16 +34,24 @@ class ReadMessages:
 
     blocks: list[MessageBlock] = field(default_factory=list)  # one per topic
     epochs: dict[Partition, int] = field(default_factory=dict)  # leader epoch of the last message
+    firsts: dict[Partition, tuple[int, int]] = field(default_factory=dict)  # if noted: offset, epoch of the first one
     ends: dict[Partition, int] = field(default_factory=dict)  # the offset at which a partition has no more messages now
     lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
+    truncated: list[Partition] = field(default_factory=list)  # a new leader does not have the messages that were read
     error: CdcError | None = None
 
 
 class MessageReader:
     """Reads the assigned partitions. Calls: one thread."""
 
-    def __init__(self, settings: KafkaSettings, cluster: Cluster, window_bytes: int) -> None:
-        """Create the consumer; it connects in the background. Raises: ConfigError - a property is refused."""
+    def __init__(
+        self, settings: KafkaSettings, cluster: Cluster, window_bytes: int, *, notes_first: bool = False
+    ) -> None:
+        """Create the consumer; it connects in the background. ``notes_first``: fill ``ReadMessages.firsts``.
+
+        Raises: ConfigError - a property is refused.
+        """
+        self._notes_first = notes_first
         self.report_error: KafkaError | None = None  # of the last report of offsets
         self._cluster, self._settings = cluster, settings
         self._assigned: set[Partition] = set()
@@ -106,6 +114,11 @@ class MessageReader:
             for number, newest in zip(numbers.tolist(), chosen[len(chosen) - 1 - at].tolist(), strict=True):
                 last[topic, number] = newest
                 read.epochs[topic, number] = messages.epoch(newest)
+            if self._notes_first:
+                numbers, at = np.unique(messages.partition[chosen], return_index=True)
+                for number, oldest in zip(numbers.tolist(), chosen[at].tolist(), strict=True):
+                    first = (int(messages.offset[oldest]), messages.epoch(oldest))
+                    read.firsts.setdefault((topic, number), first)
         for event in np.flatnonzero(messages.error).tolist():
             error = messages.reported(event)
             partition = (messages.topic_name(event), int(messages.partition[event]))
@@ -114,6 +127,8 @@ class MessageReader:
                     read.ends[partition] = int(messages.offset[event])
             elif error.code() in _LOST:
                 read.lost.append(partition)
+            elif error.code() == KafkaError._LOG_TRUNCATION:
+                read.truncated.append(partition)
             else:
                 read.error = self._cluster.translated(error)
         return read
