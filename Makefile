@@ -57,6 +57,9 @@ recovery: setup ## The whole fault matrix (every fault point, fault, receiver an
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power; CHANGES=1: columns change
 	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power) $(if $(CHANGES),--changes)
 
+kills-kafka: setup ## 100 kills (KILLS=n, SEED=n) of a job with a Kafka source, compared row by row after every tenth
+	$(BIN)/python -m tests.recovery.kafka_crash $(if $(KILLS),--kills $(KILLS)) $(if $(FORMAT),--format $(FORMAT))
+
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -110,4 +113,4 @@ lock: ## Write the lock files again: requirements.lock to run, requirements-dev.
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
 
-.PHONY: help setup demo warm check test integration canal recovery kills stress stress-long soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean
+.PHONY: help setup demo warm check test integration canal recovery kills kills-kafka stress stress-long soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean

@@ -1,11 +1,12 @@
 """Kafka messages: from a broker to one buffer, and from messages in memory to Arrow batches.
 
-For comparison, confluent-kafka's ``consume`` reads the same messages as one object each, and Python's ``json`` parses
-them without a conversion of values.
+For comparison, confluent-kafka's ``consume`` reads the same messages as one object each, and Python's ``json``,
+protobuf or fastavro parse them without a conversion of values.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import statistics
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 from numpy.typing import NDArray
@@ -26,17 +28,25 @@ from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import PartitionOffset
 from cdc.model.schema import TableSchema
 from cdc.sources.canal.layout import LayoutColumn, schema_of
+from cdc.sources.canal.protocol_pb2 import Column, Entry, EventKind, Header, Messages, Packet, RowChange, RowData
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.formats.canal_json import CanalJson
+from cdc.sources.kafka.formats.canal_protobuf import CanalProtobuf
+from cdc.sources.kafka.formats.debezium_avro import DebeziumAvro
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes
+from cdc.sources.kafka.formats.maxwell import Maxwell
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 from cdc.sources.kafka.reader import MESSAGES, MessageReader
+from cdc.sources.kafka.schema_registry import SchemaRegistry
 from tests.emulators.kafka import KafkaBroker, obtain_kafka
+from tests.emulators.schema_registry import RegistryEmulator
+from tests.support.avro_messages import avro_message, avro_schema, avro_value
 
 _BLOCK_MESSAGES, _ROUNDS, _REPEATS, _LIBRARY_MESSAGES = 10_000, 30, 9, 10_000
 _GOAL = "400,000 rows/s, target 1,000,000"
+_GOALS = {"kafka.decode.debezium_avro": "500,000 rows/s, target 2,000,000"}
 _TYPES = {
     "id": "bigint", "customer_id": "int", "status": "varchar(40)", "priority": "tinyint", "amount": "decimal(12,2)",
     "note": "varchar(100)", "day": "date", "ordered_at": "datetime", "changed_at": "timestamp(3)", "weight": "double",
@@ -115,9 +125,80 @@ def _block(texts: list[bytes]) -> MessageBlock:
     )  # fmt: skip
 
 
-def _measure(name: str, decoder: Format, message: Callable[[int], dict[str, Any]]) -> None:
+def _text(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def _maxwell(number: int) -> dict[str, Any]:
+    data = {
+        "id": number, "customer_id": 471_100 + number % 977, "status": "waiting for payment", "priority": number % 9,
+        "amount": number % 100_000 + 0.5, "note": "please ring twice, the dog is friendly",
+        "day": f"2024-01-{1 + number % 28:02}", "ordered_at": f"2024-01-02 03:04:{number % 60:02}",
+        "changed_at": f"2024-01-02 03:04:05.{number % 1000:03}", "weight": number % 999 + 0.375,
+    }  # fmt: skip
+    return {"database": "shop", "table": "orders", "type": "insert", "ts": 1_700_000_000, "xid": number, "commit": True,
+            "data": data}  # fmt: skip
+
+
+def _packet(number: int) -> bytes:
+    row = _canal(number)["data"][0]
+    columns = [
+        Column(index=at, name=name, mysql_type=kind, is_key=at == 0, value=row[name])
+        for at, (name, kind) in enumerate(_TYPES.items())
+    ]
+    change = RowChange(event_kind=EventKind.INSERT, rows=[RowData(after_columns=columns)])
+    header = Header(file="mysql-bin.000001", database="shop", table="orders", execute_time_ms=1_700_000_000_000)
+    entry = Entry(header=header, kind=Entry.ROW_DATA, store_value=change.SerializeToString())
+    body = Messages(batch_id=number, messages=[entry.SerializeToString()]).SerializeToString()
+    return Packet(kind=Packet.MESSAGES, body=body).SerializeToString()
+
+
+def _rows_of_packet(text: bytes) -> list[RowChange]:
+    entries = map(Entry.FromString, Messages.FromString(Packet.FromString(text).body).messages)
+    return [RowChange.FromString(entry.store_value) for entry in entries]
+
+
+_CONNECT = {  # of the columns, as Debezium's connector describes them
+    "id": ("int64", None, {}), "customer_id": ("int32", None, {}), "status": ("string", None, {}),
+    "priority": ("int16", None, {}),
+    "amount": ("bytes", "org.apache.kafka.connect.data.Decimal", {"scale": "2", "connect.decimal.precision": "12"}),
+    "note": ("string", None, {}), "day": ("int32", "io.debezium.time.Date", {}),
+    "ordered_at": ("int64", "io.debezium.time.Timestamp", {}),
+    "changed_at": ("string", "io.debezium.time.ZonedTimestamp", {}), "weight": ("double", None, {}),
+}  # fmt: skip
+
+
+class _AvroWriter:
+    """Writes the change events as Avro."""
+
+    def __init__(self) -> None:
+        fields = [
+            {"field": name, "type": kind, "name": logical, "parameters": given, "optional": name != "id"}
+            for name, (kind, logical, given) in _CONNECT.items()
+        ]
+        images = [{"type": "struct", "fields": fields, "optional": True, "field": name} for name in ("before", "after")]
+        kinds = {int: "int64", str: "string", type(None): "string"}
+        source = [
+            {"field": name, "type": kinds[type(value)], "optional": value is None}
+            for name, value in _debezium(0)["source"].items()
+        ]
+        names = {"op": "string", "ts_ms": "int64"}
+        rest = [{"field": name, "type": kind} for name, kind in names.items()]
+        self._connect = {
+            "type": "struct", "fields": [*images, {"field": "source", "type": "struct", "fields": source}, *rest]
+        }  # fmt: skip
+        self.schema = avro_schema(self._connect)
+
+    def __call__(self, number: int) -> bytes:
+        return avro_message(1, self.schema, avro_value(self._connect, _debezium(number)))
+
+
+def _measure(
+    name: str, decoder: Format, message: Callable[[int], bytes], library: Callable[[bytes], object] | None = None
+) -> None:
+    """``library``: decodes a message to objects, for comparison."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # the figures are those of one core
-    texts = [json.dumps(message(number), separators=(",", ":")).encode() for number in range(_BLOCK_MESSAGES)]
+    texts = [message(number) for number in range(_BLOCK_MESSAGES)]
     block = _block(texts)
     found = decoder.decode(block)  # compiles
     if found.faults or [table.rows.num_rows for table in found.tables] != [_BLOCK_MESSAGES]:
@@ -131,23 +212,36 @@ def _measure(name: str, decoder: Format, message: Callable[[int], dict[str, Any]
         for _ in range(_ROUNDS):
             decoder.decode(block)
         cpu.append((time.process_time() - began) / (_ROUNDS * _BLOCK_MESSAGES))
+    parse = library or json.loads
     began = time.process_time()
     for text in texts[:_LIBRARY_MESSAGES]:
-        json.loads(text)
-    library = _LIBRARY_MESSAGES / (time.process_time() - began)
+        parse(text)
+    rate = round(_LIBRARY_MESSAGES / (time.process_time() - began))
     report(
-        name, 1 / statistics.median(cpu), "rows/s", goal=_GOAL, checked="count of rows, keys",
+        name, 1 / statistics.median(cpu), "rows/s", goal=_GOALS.get(name, _GOAL), checked="count of rows, keys",
         data={"rows": _ROUNDS * _BLOCK_MESSAGES, "columns": len(_TYPES),
               "bytes_per_message": sum(map(len, texts)) // len(texts)},
         values=[round(1 / each, 1) for each in cpu], cpu_s_per_million=round(statistics.median(cpu) * 1e6, 3),
-        baselines={"Python's json, parsing alone": round(library)},
+        baselines={"one object per message, parsing alone": rate},
     )  # fmt: skip
 
 
 def decode(_: Options) -> None:
     """Measure each format. The rates are rows per second of CPU time."""
-    _measure("kafka.decode.canal_json", CanalJson(_Orders()), _canal)
-    _measure("kafka.decode.debezium_json", DebeziumJson(_Orders(), modes=DebeziumModes()), _debezium)
+    tables = _Orders()
+    _measure("kafka.decode.canal_json", CanalJson(tables), lambda number: _text(_canal(number)))
+    _measure("kafka.decode.canal", CanalProtobuf(tables), _packet, _rows_of_packet)
+    modes = DebeziumModes()
+    _measure("kafka.decode.debezium_json", DebeziumJson(tables, modes=modes), lambda number: _text(_debezium(number)))
+    _measure("kafka.decode.maxwell", Maxwell(tables), lambda number: _text(_maxwell(number)))
+    writer = _AvroWriter()
+    with RegistryEmulator() as registry:
+        registry.schemas[1] = writer.schema
+        parsed = fastavro.parse_schema(writer.schema)
+        _measure(
+            "kafka.decode.debezium_avro", DebeziumAvro(tables, SchemaRegistry(registry.url)), writer,
+            lambda text: fastavro.schemaless_reader(io.BytesIO(text[5:]), parsed, None),
+        )  # fmt: skip
 
 
 class _Sums:

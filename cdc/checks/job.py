@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cdc.checks.canal import canal_findings, ring_findings, source_findings
 from cdc.checks.ddl_preview import Preview, preview_change, preview_statement
@@ -27,6 +28,9 @@ from channels.sinks.stream_load.time_limit import TimeLimit
 from channels.task import RunIdentity
 from spark.java import check_spark
 from spark.settings import has_authentication
+
+if TYPE_CHECKING:
+    from cdc.checks.kafka import Sample
 
 
 def check_job(config: Config, incarnation: str = "", checkpoint: Checkpoint | None = None) -> tuple[Finding, ...]:
@@ -103,6 +107,19 @@ def _source_findings(
         return run_checks([partial(kafka_findings, parts, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
+
+
+def samples_of_job(config: Config) -> list[Sample]:
+    """Return a row of each topic of a Kafka job, beside its target columns; none for other sources.
+
+    Calls: after ``check_job`` found that the job can start. Raises: CdcError.
+    """
+    if not isinstance(config.source, KafkaSourceConfig):
+        return []
+    from cdc.checks.kafka import kafka_samples  # the client library is an optional dependency
+
+    with _built(config) as components:
+        return [*kafka_samples(kafka_parts(config, config.source, components.routes), components.routes)]
 
 
 def _described_rows(config: Config, components: Components) -> list[TableSchema]:

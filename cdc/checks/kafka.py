@@ -7,20 +7,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from cdc.checks.mysql import finding_of
 from cdc.errors import CdcError
 from cdc.job.kafka_wiring import KafkaParts
 from cdc.model.kafka_position import PartitionOffset
+from cdc.model.schema import DELETED
 from cdc.sources.kafka.cluster import Cluster, Topics
+from cdc.sources.kafka.formats.base import DecodedRows
+from cdc.sources.kafka.formats.debezium_avro import DebeziumAvro
 from cdc.sources.kafka.formats.debezium_json import DebeziumJson
+from cdc.sources.kafka.formats.guess import guess_format
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.reader import MessageReader
+from channels.routes import Routes
 from channels.sinks.base import Finding
 
 _SHORT_MS = 24 * 3600 * 1000  # a job that is PAUSED over a night must still find its messages
 _SAMPLE_S = 5.0
 _TIMEOUT_S = 10.0
+_SHOWN = 60  # characters of a value
+
+
+@dataclass(frozen=True, slots=True)
+class SampleColumn:
+    """A column of a target table, and the value for it in a message."""
+
+    name: str
+    source: str  # the source column or expression
+    value: str | None  # of the source column; None: NULL, or not known
+    is_computed: bool  # ``source`` is an expression, so its value is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A row of a message, beside the columns of its target table."""
+
+    topic: str
+    partition: int
+    offset: int
+    table: str
+    target: str
+    deleted: bool
+    columns: tuple[SampleColumn, ...]
 
 
 def kafka_findings(parts: KafkaParts, *, is_new: bool) -> Iterator[Finding]:
@@ -77,17 +108,65 @@ def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Fi
         try:
             decoded = decoder.decode(block)
         except CdcError as error:
-            yield finding_of(error)
+            yield _with_guess(finding_of(error), parts, block)
             continue
-        if isinstance(decoder, DebeziumJson):
+        if isinstance(decoder, DebeziumJson | DebeziumAvro):
             yield from _defaults(block, decoder.columns_with_default(block))
         for fault in decoded.faults[:1]:
-            yield Finding(
+            finding = Finding(
                 f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
                 f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
                 "Check that `source.format` is the format of the messages.",
                 fatal=parts.bad_messages() is None,
             )
+            yield _with_guess(finding, parts, block)
+
+
+def _with_guess(finding: Finding, parts: KafkaParts, block: MessageBlock) -> Finding:
+    """Add to the hint which format the messages have, if it seems to be another one."""
+    found = guess_format(block)
+    if found is None or found == parts.format_name:
+        return finding
+    return replace(
+        finding,
+        hint=f"The messages look like `format: {found}`, but `source.format` is {parts.format_name}. {finding.hint}",
+    )
+
+
+def kafka_samples(parts: KafkaParts, routes: Routes) -> Iterator[Sample]:
+    """Yield the newest row of each topic and table as it arrives, beside its target columns.
+
+    Yields nothing for messages that cannot be read, because ``kafka_findings`` reports them.
+    """
+    decoder = parts.decoder()
+    with Cluster(parts.settings, _TIMEOUT_S) as cluster:
+        for block in _newest(parts, cluster, cluster.topics()):
+            with suppress(CdcError):
+                for rows in decoder.decode(block).tables:
+                    yield _sample(block, rows, routes)
+
+
+def _sample(block: MessageBlock, rows: DecodedRows, routes: Routes) -> Sample:
+    mapping = routes.mapping_for(rows.schema.database, rows.schema.table)
+    assert mapping is not None  # formats decode rows of mapped tables only
+    last = rows.rows.slice(rows.rows.num_rows - 1).to_pylist()[0]
+    values = {name.casefold(): value for name, value in last.items() if name != DELETED}
+    sources = mapping.columns or {name: name for name in last if name != DELETED}
+    columns = []
+    for name, source in sources.items():
+        bare = source.strip("` ").casefold()
+        value = values.get(bare)
+        columns.append(SampleColumn(name, source, None if value is None else str(value)[:_SHOWN], bare not in values))
+    message = int(rows.message[-1])
+    return Sample(
+        block.topic,
+        int(block.partition[message]),
+        int(block.offset[message]),
+        rows.schema.name,
+        mapping.target,
+        bool(last[DELETED]),
+        tuple(columns),
+    )
 
 
 def _defaults(block: MessageBlock, columns: tuple[str, ...] | None) -> Iterator[Finding]:
@@ -97,7 +176,7 @@ def _defaults(block: MessageBlock, columns: tuple[str, ...] | None) -> Iterator[
     what = "a column with a default" if columns is None else f"column {', '.join(columns[:5])}"
     yield Finding(
         f"A NULL in {what} may arrive as the default of the column, in topic {block.topic}.",
-        "Set replace.null.with.default=false in the JSON converter (Kafka Connect 3.9 and later). A message does not "
+        "Set replace.null.with.default=false in the converter (Kafka Connect 3.9 and later). A message does not "
         "show whether it is set.",
         fatal=False,
     )

@@ -35,20 +35,28 @@ def check(job_file: Path, output: str) -> None:
     from cdc.config.models import load_config
 
     config = load_config(job_file)
-    from cdc.checks.job import check_job
-    from cdc.cli.views import finding_view
+    from cdc.checks.job import check_job, samples_of_job
+    from cdc.cli.views import finding_view, sample_view
     from cdc.job.registry import open_store
 
     with console(stderr=True).status("Checking source, sink and tables"), open_store() as store:
         record = store.job(config.name)
         findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
-    findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
-    is_refused, terminal = any(finding.fatal for finding in findings), console()
+        findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
+        is_refused = any(finding.fatal for finding in findings)
+        samples = [] if is_refused else samples_of_job(config)
+    terminal = console()
     if output == "json":
-        body = {"job": config.name, "can_start": not is_refused, "findings": [asdict(one) for one in findings]}
+        body = {
+            "job": config.name,
+            "can_start": not is_refused,
+            "findings": [asdict(one) for one in findings],
+            "samples": [asdict(one) for one in samples],
+        }
         click.echo(json.dumps(body, indent=2))
     else:
         finding_view(findings, terminal)
+        sample_view(samples, terminal)
     if is_refused:
         sys.exit(PrerequisiteError.exit_code)
     if output == "json":

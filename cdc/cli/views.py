@@ -18,6 +18,7 @@ from cdc.api.verify_models import VerifySummary
 
 if TYPE_CHECKING:
     from cdc.checks.ddl_preview import Preview
+    from cdc.checks.kafka import Sample
     from cdc.model.change_record import ChangeRecord, RecordedTable
     from cdc.state.deployments import Deployment
     from cdc.state.hosts import Host
@@ -242,6 +243,18 @@ def finding_view(findings: Iterable[Finding], console: Console) -> None:
         kind = Text("refused ", style="bold red") if finding.fatal else Text("warning ", style="yellow")
         console.print(kind.append(finding.problem, style="default not bold"), soft_wrap=True)
         console.print(Text(f"  hint: {finding.hint}"), soft_wrap=True)
+
+
+def sample_view(samples: Iterable[Sample], console: Console) -> None:
+    """Print rows of messages beside their target columns, without markup."""
+    for sample in samples:
+        row = "a delete" if sample.deleted else "a row"
+        where = f"{sample.topic}[{sample.partition}]:{sample.offset}"
+        console.print(Text(f"{where} has {row} of {sample.table} for {sample.target}:"), soft_wrap=True)
+        for column in sample.columns:
+            name = column.name if column.source == column.name else f"{column.name} = {column.source}"
+            value = "(computed)" if column.is_computed else "NULL" if column.value is None else column.value
+            console.print(Text(f"  {name}: ", style="dim").append(value, style="default not dim"), soft_wrap=True)
 
 
 def count(number: int) -> str:

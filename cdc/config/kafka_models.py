@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Protocol
+from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SecretStr,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from cdc.config.fields import Address, Count, Model, PathText, Text, filled, fixed_offset, setting, zone_us
 from cdc.config.loader import CrossFieldError
@@ -40,7 +50,12 @@ class RowFields(Protocol):
 
 
 _CHANNEL_KEYS = ("topic", "fields", "paths", "delete_when")
-_KEYS_OF_FORMAT = {"json": _CHANNEL_KEYS, "csv": ("topic", "fields", "delete_when"), "debezium-json": ("fields",)}
+_KEYS_OF_FORMAT = {
+    "json": _CHANNEL_KEYS,
+    "csv": ("topic", "fields", "delete_when"),
+    "debezium-json": ("fields",),
+    "maxwell": ("fields",),
+}
 
 
 def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
@@ -60,8 +75,8 @@ def check_channels(source_format: str, channels: Sequence[RowFields]) -> None:
                 )
         if channel.topic is not None and "*" in channel.source:
             raise CrossFieldError("channels", f"{channel.source} is a pattern, so it cannot have `topic`")
-        if source_format in ("json", "csv") and channel.fields is None:
-            raise CrossFieldError("channels", f"{channel.source} needs `fields`: plain rows have no types")
+        if source_format in ("json", "csv", "maxwell") and channel.fields is None:
+            raise CrossFieldError("channels", f"{channel.source} needs `fields`: the messages have no types")
 
 
 class KafkaTime(Model):
@@ -140,6 +155,23 @@ class DebeziumConnector(Model):
     )
 
 
+class RegistryConfig(Model):
+    """A schema registry."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+(/[^?#@\s]*)?$")] = Field(
+        description="Base address of a schema registry with Confluent's interface, such as `http://r1:8081`."
+    )
+    username: Text | None = Field(default=None, description="User name. Default: the registry needs no login.")
+    password: SecretStr = Field(default=SecretStr(""), description="Password of `username`.")
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> RegistryConfig:
+        parts = urlsplit(self.url)
+        if self.username and parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+            raise CrossFieldError("url", "must begin with https:// if there is a login, because passwords are secret")
+        return self
+
+
 class BadRows(Model):
     """What happens to messages that cannot be decoded."""
 
@@ -165,10 +197,11 @@ class KafkaSourceConfig(Model):
         description="Names of topics. One `*` in a name matches any text; topics that match later join, from their "
         "first offset."
     )
-    format: Literal["canal-json", "debezium-json", "json", "csv"] = Field(
+    format: Literal["canal-json", "canal", "debezium-json", "debezium-avro", "maxwell", "json", "csv"] = Field(
         description="Format of the messages: `canal-json` (flat messages of Canal, `canal.mq.flatMessage = true`), "
-        "`debezium-json` (change events of Debezium), or one row per message, with `fields` in the channel: `json` (an "
-        "object) or `csv` (a line)."
+        "`canal` (protobuf messages of Canal, `canal.mq.flatMessage = false`), `debezium-json` and `debezium-avro` "
+        "(change events of Debezium), `maxwell` (messages of Maxwell, with types of MySQL in `fields` of the channel), "
+        "or one row per message, with `fields` in the channel: `json` (an object) or `csv` (a line)."
     )
     separator: Annotated[str, Field(pattern=r"^[\x01-\x09\x0b\x0c\x0e-!#-\[\]-~]$")] = Field(
         default=",", description="Character between the values of a line (`csv`). Not a double quote or a backslash."
@@ -177,6 +210,9 @@ class KafkaSourceConfig(Model):
         default=None,
         description="Modes of Debezium's connector (`debezium-json`). Required if the messages have no schema, because "
         "the form of their values depends on them.",
+    )
+    registry: RegistryConfig | None = Field(
+        default=None, description="Schema registry with the schemas of the messages (`debezium-avro`)."
     )
     start: KafkaStartAt = Field(
         default="earliest",
@@ -218,9 +254,9 @@ class KafkaSourceConfig(Model):
     )
     time_zone: str = Field(
         default="+00:00",
-        description="UTC offset of times without a zone in TIMESTAMP columns: of the Canal server's JVM "
-        "(`canal-json`), or of the rows (`json`, `csv`). The offset must be fixed: a zone with summer time is "
-        "ambiguous.",
+        description="UTC offset of times without a zone in TIMESTAMP columns: of the JVM of Canal or Maxwell "
+        "(`canal-json`, `canal`, `maxwell`), or of the rows (`json`, `csv`). The offset must be fixed: a zone "
+        "with summer time is ambiguous.",
     )
     properties: dict[Text, Annotated[str, BeforeValidator(setting)]] = Field(
         default_factory=dict,
@@ -254,6 +290,8 @@ class KafkaSourceConfig(Model):
     def _of_debezium(self) -> KafkaSourceConfig:
         if self.connector is not None and self.format != "debezium-json":
             raise CrossFieldError("connector", "is used only with `format: debezium-json`")
+        if (self.registry is not None) != (self.format == "debezium-avro"):
+            raise CrossFieldError("registry", "is used with `format: debezium-avro`, and with no other format")
         return self
 
     @model_validator(mode="after")

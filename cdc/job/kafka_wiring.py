@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdc.api.models import Resume
-from cdc.config.kafka_models import KafkaGroup, KafkaOffsets, KafkaSourceConfig, KafkaTime
+from cdc.config.kafka_models import KafkaGroup, KafkaOffsets, KafkaSourceConfig, KafkaTime, RegistryConfig
 from cdc.config.models import ChannelConfig
 from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import KafkaPosition
@@ -23,6 +23,7 @@ from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from cdc.sources.kafka.formats.fields import parse_path, schema_of_fields, schema_of_types
 from cdc.sources.kafka.formats.registry import create_format
 from cdc.sources.kafka.receiver import KafkaReceiver
+from cdc.sources.kafka.schema_registry import SchemaRegistry
 from cdc.sources.kafka.start import KafkaStart, resolve
 from channels.routes import Routes
 
@@ -33,6 +34,7 @@ class KafkaParts:
     def __init__(self, name: str, source: KafkaSourceConfig, channels: Sequence[ChannelConfig], routes: Routes) -> None:
         """``name``: of the job. Raises: ConfigError - a type or a path of a channel is not valid."""
         self._name, self._source = name, source
+        self.format_name = source.format
         self._routes = routes
         self._tables = TablesOfJob(source.format, channels, routes)
         self.settings = KafkaSettings(
@@ -69,8 +71,17 @@ class KafkaParts:
         source = self._source
         modes = None if source.connector is None else DebeziumModes(source.connector.decimal_handling_mode)
         return create_format(
-            source.format, tables=self._tables, zone_us=source.zone_us, modes=modes, separator=source.separator
+            source.format,
+            tables=self._tables,
+            zone_us=source.zone_us,
+            modes=modes,
+            separator=source.separator,
+            registry=None if source.registry is None else self._registry(source.registry),
         )
+
+    @staticmethod
+    def _registry(config: RegistryConfig) -> SchemaRegistry:
+        return SchemaRegistry(config.url, config.username or "", config.password.get_secret_value())
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """Return the tables that channels without a pattern describe by `fields`."""
@@ -155,7 +166,7 @@ def _schema_of(source_format: str, channel: ChannelConfig, database: str, table:
     if channel.fields is None:
         return None
     key = _source_key(channel, channel.fields)
-    if source_format == "debezium-json":
+    if source_format in ("debezium-json", "maxwell"):  # their values depend on the type in MySQL
         return schema_of_types(database, table, channel.fields, key)
     schema = schema_of_fields(database, table, channel.fields, key)
     if channel.delete_when is None:

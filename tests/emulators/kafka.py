@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from cdc.demo.local_servers import free_port
 from cdc.errors import PrerequisiteError
@@ -35,18 +42,19 @@ def _quiet(*_: object) -> None:
 
 
 class KafkaBroker:
-    """One Kafka node (broker and controller) on loopback, with a second listener that asks for SASL PLAIN.
+    """One Kafka node (broker and controller) on loopback, with listeners that ask for SASL PLAIN, and for SCRAM in TLS.
 
     It ends with its parent. Use it as a context manager.
     """
 
     def __init__(self, jars: Path, folder: Path) -> None:
-        self.port, self.sasl_port, self._controller = free_port(), free_port(), free_port()
+        self.port, self.sasl_port, self.tls_port, self._controller = (free_port() for _ in range(4))
         self.folder, self.log = folder, folder / "kafka.log"
         self._jars = jars
         self._process: subprocess.Popen[bytes] | None = None
         self._admin: AdminClient | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        self.certificate = create_certificate(folder, "broker")
         self._format()
         (folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()))
 
@@ -59,6 +67,18 @@ class KafkaBroker:
     def sasl_address(self) -> str:
         """``host:port`` of the listener with SASL PLAIN."""
         return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def tls_address(self) -> str:
+        """``host:port`` of the listener with TLS and SASL SCRAM-SHA-512. ``certificate`` is its CA."""
+        return f"127.0.0.1:{self.tls_port}"
+
+    def add_scram_user(self) -> None:
+        """Let USER log in with SCRAM."""
+        kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(USER, kind, PASSWORD.encode())
+        for future in self.admin.alter_user_scram_credentials([change]).values():
+            future.result(60)
 
     @property
     def admin(self) -> AdminClient:
@@ -78,7 +98,7 @@ class KafkaBroker:
     def _settings(self) -> dict[str, object]:
         listeners = (
             f"PLAINTEXT://127.0.0.1:{self.port},LOGIN://127.0.0.1:{self.sasl_port},"
-            f"CONTROLLER://127.0.0.1:{self._controller}"
+            f"TLS://127.0.0.1:{self.tls_port},CONTROLLER://127.0.0.1:{self._controller}"
         )
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         return {
@@ -88,10 +108,18 @@ class KafkaBroker:
             "controller.listener.names": "CONTROLLER",
             "listeners": listeners,
             "advertised.listeners": listeners.rsplit(",", 1)[0],
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT"
+            ),
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.login.plain.sasl.jaas.config": f'{module} required user_{USER}="{PASSWORD}";',
+            "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.tls.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            "listener.name.tls.ssl.keystore.type": "PEM",
+            "listener.name.tls.ssl.keystore.location": self.certificate.with_suffix(".key"),
             "log.dirs": self.folder / "data",
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": 1,
@@ -207,6 +235,19 @@ class KafkaBroker:
         for value in values:
             producer.produce(topic, value, key, partition)
         assert producer.flush(60) == 0
+
+
+def create_certificate(folder: Path, name: str) -> Path:
+    """Create a certificate for 127.0.0.1, and beside it a file with its key. Return the path of the certificate."""
+    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    if not certificate.exists():
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9",
+             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        key.write_text(key.read_text() + certificate.read_text())
+    return certificate
 
 
 def _random_id() -> str:

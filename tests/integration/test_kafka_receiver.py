@@ -248,6 +248,24 @@ def test_receiver_pauses_at_lost_offsets_or_skips_them(kafka, topic, opened):
         opened(topic, start=beyond, accepted=Accepted(gap=True, skips_lost=True))
 
 
+def test_receiver_names_an_unclean_election(kafka, topic, opened):
+    kafka.create(topic)
+    kafka.send(topic, *rows(0, 1, 2))
+    start = start_at(kafka, topic)
+    kafka.stop()
+    kafka.launch()
+    until(lambda: kafka.partitions(topic) == [0])
+    kafka.send(topic, *rows(*range(3, 10)))
+    # the job has read five messages of the first leader, which had three when it ended
+    saved = KafkaPosition.of(start.cluster, start.ids, {(topic, 0): PartitionOffset(5, 0)})
+    with pytest.raises(PositionLost, match=r"before offset 5: .* unclean leader election"):
+        opened(topic, start=saved, accepted=Accepted(gap=True, skips_lost=True))
+    same = KafkaPosition.of(start.cluster, start.ids, {(topic, 0): PartitionOffset(3, 0)})
+    assert Collector(opened(topic, start=same)).collect_rows(7).values() == [*range(3, 10)]
+    again = opened(topic, start=saved, accepted=Accepted(server=True))
+    assert Collector(again).collect_rows(10).values() == [*range(10)]
+
+
 def test_receiver_finishes_at_stop_at(kafka, topic, opened):
     kafka.create(topic, 2)
     kafka.send(topic, *rows(1, 2))

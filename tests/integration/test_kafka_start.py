@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cdc.errors import ConfigError, SourceActionRequired, SourceUnavailable
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.start import KafkaStart, resolve
-from tests.emulators.kafka import PASSWORD, USER
+from tests.emulators.kafka import PASSWORD, USER, create_certificate
 
 
 @pytest.fixture
@@ -95,3 +95,22 @@ def test_cluster_names_a_wrong_password_an_unknown_property_and_a_dead_broker(ka
         ask(kafka.address, {"foo.bar": "1"})
     with pytest.raises(SourceUnavailable, match="refused"):
         ask("127.0.0.1:1", {})
+
+
+def test_cluster_names_a_wrong_certificate_and_a_wrong_scram_password(kafka, topic, tmp_path):
+    kafka.create(topic)
+    kafka.add_scram_user()
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": USER}
+    right = {**login, "sasl.password": PASSWORD, "ssl.ca.location": str(kafka.certificate)}
+
+    def ask(properties):
+        with Cluster(KafkaSettings((kafka.tls_address,), (topic,), "test", properties=properties), timeout_s=10) as it:
+            return it.topics()
+
+    assert topic in ask(right).topics
+    with pytest.raises(SourceActionRequired, match=r"(?i)authentication failed") as refused:
+        ask({**right, "sasl.password": "wr0ng-one"})
+    assert "wr0ng-one" not in str(refused.value)
+    other = create_certificate(tmp_path, "other")
+    with pytest.raises(SourceActionRequired, match="certificate verify failed"):
+        ask({**right, "ssl.ca.location": str(other)})

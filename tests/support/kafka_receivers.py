@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdc.model.schema import DELETED, Column, Kind, TableSchema
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Statement
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 from cdc.sources.kafka.receiver import KafkaReceiver
 from cdc.sources.kafka.start import KafkaStart, resolve
@@ -47,7 +47,7 @@ class RowsOfTests:
                 faults.append(Fault(number, "it is not JSON"))
                 continue
             if "sql" in row:
-                statements.append(Statement(number, "shop", "orders", row["sql"]))
+                statements.append(DdlMessage(number, "shop", "orders", row["sql"]))
             else:
                 rows.setdefault("extra" in row, []).append((number, row))
         tables = tuple(self._table(WIDE if wide else PLAIN, found) for wide, found in rows.items())

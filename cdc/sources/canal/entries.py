@@ -84,6 +84,15 @@ class RowPlan:
     arrow: pa.Schema
 
 
+@dataclass(frozen=True, slots=True)
+class EntryRows:
+    """The rows of entries of one table and layout, in order of the entries."""
+
+    plan: RowPlan
+    arrays: list[pa.Array]  # the columns of the plan, then ``__deleted``
+    entries: np.ndarray  # their numbers
+
+
 class EntryDecoder:
     """Decode row entries of mapped tables to Changes.
 
@@ -127,6 +136,16 @@ class EntryDecoder:
         The rows are numbered from ``sequence`` + 1 on.
         Raises: DecodeError, SchemaMismatch, UnsupportedRowFormat; ``context`` has the position.
         """
+        decoded, counts = self.rows(entries, first, last)
+        bases = sequence + np.cumsum(counts) - counts
+        numbered = tuple(_numbered(one, counts, bases) for one in decoded)
+        return numbered, int(counts.sum())
+
+    def rows(self, entries: Entries, first: int, last: int) -> tuple[list[EntryRows], np.ndarray]:
+        """Return the rows of the entries from ``first`` up to, not including, ``last``, and their number by entry.
+
+        Raises: as ``changes``.
+        """
         counts = np.zeros(len(entries), np.int64)
         rows = (entries.index[:, kernels.KIND] == kernels.ROW_DATA) & (entries.index[:, kernels.ROWS] > 0)
         candidates = first + np.flatnonzero(rows[first:last])
@@ -139,19 +158,17 @@ class EntryDecoder:
             try:
                 if key not in self._plans and not self._can_plan(entries, key, int(members[0])):
                     continue
-                decoded.append((*self._decode(entries, key, members, counts), members))
+                decoded.append(self._decode(entries, key, members, counts))
             except (UnsupportedRowFormat, DecodeError) as error:
                 newest_ms = int(entries.index[members, kernels.TIME_MS].max())
                 if not self._omits(error, [table_text(*name)], newest_ms):
                     raise
                 counts[members] = 0
-        bases = sequence + np.cumsum(counts) - counts
-        numbered = tuple(_numbered(*each, counts, bases) for each in decoded if len(each[1][0]))
-        return numbered, int(counts.sum())
+        return [one for one in decoded if len(one.arrays[0])], counts
 
     def _decode(
         self, entries: Entries, key: tuple[str, str, int], members: np.ndarray, counts: np.ndarray
-    ) -> tuple[RowPlan, list[pa.Array]]:
+    ) -> EntryRows:
         plan = self._plans[key]
         fields = entries.index[members]
         images = np.where(fields[:, kernels.EVENT] == kernels.UPDATE, 2, 1)
@@ -187,7 +204,7 @@ class EntryDecoder:
                 error.context |= {"table": plan.schema.name, "column": column.name, "at": entries.position(int(entry))}
                 raise
         arrays.append(pa.array(deleted[:rows]))
-        return plan, arrays
+        return EntryRows(plan, arrays, members)
 
     def _can_plan(self, entries: Entries, key: tuple[str, str, int], entry: int) -> bool:
         """Plan how a table's rows are read. Return False if the table is omitted."""
@@ -280,11 +297,10 @@ def _grouped(members: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
     return sorted(groups, key=lambda group: int(group[0]))
 
 
-def _numbered(
-    plan: RowPlan, arrays: list[pa.Array], members: np.ndarray, counts: np.ndarray, bases: np.ndarray
-) -> Changes:
+def _numbered(rows: EntryRows, counts: np.ndarray, bases: np.ndarray) -> Changes:
     """Return Changes with ``__sequence``, in the order of the entries over all tables."""
-    rows = counts[members]
-    ends = np.cumsum(rows)
-    sequence = np.arange(1, ends[-1] + 1, dtype=np.int64) + np.repeat(bases[members] - (ends - rows), rows)
-    return Changes(plan.schema, pa.RecordBatch.from_arrays([*arrays, pa.array(sequence)], schema=plan.arrow))
+    numbers = counts[rows.entries]
+    ends = np.cumsum(numbers)
+    sequence = np.arange(1, ends[-1] + 1, dtype=np.int64) + np.repeat(bases[rows.entries] - (ends - numbers), numbers)
+    batch = pa.RecordBatch.from_arrays([*rows.arrays, pa.array(sequence)], schema=rows.plan.arrow)
+    return Changes(rows.plan.schema, batch)

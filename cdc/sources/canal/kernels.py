@@ -27,6 +27,7 @@ ENTRY_FIELDS = 27
 # kinds of an entry and of an event, as in protocol.proto
 BEGIN, ROW_DATA, END = 1, 2, 3
 INSERT, UPDATE, DELETE = 1, 2, 3
+MESSAGES = 7  # kind of a packet
 
 # return values below 0 are faults
 MALFORMED = -1
@@ -339,3 +340,41 @@ def locate_rows(  # type: ignore[no-untyped-def]
                 row += 1
         row_counts[which] = row - first
     return row, 0
+
+
+@kernel
+def locate_bodies(data, at, sizes, starts, lengths):  # type: ignore[no-untyped-def]
+    """Find the Messages body of each packet; a value of size -1 has an empty one.
+
+    Return the first value that is not an uncompressed packet of the kind MESSAGES, or -1.
+    """
+    for row in range(at.size):
+        starts[row], lengths[row] = at[row], 0
+        if sizes[row] < 0:
+            continue
+        here, end = at[row], at[row] + sizes[row]
+        kind, compression, found = np.int64(0), np.int64(0), False
+        while here < end:
+            number, value, length, here = _field(data, here, end)
+            if here < 0:
+                return row
+            if number == 3:
+                kind = value
+            elif number == 4:
+                compression = value
+            elif number == 5:
+                starts[row], lengths[row] = value, length
+                found = True
+        if kind != MESSAGES or compression > 1 or not found:
+            return row
+    return -1
+
+
+@kernel
+def join_bodies(data, starts, lengths, out):  # type: ignore[no-untyped-def]
+    """Copy the bodies to ``out``, one after the other."""
+    to = 0
+    for row in range(starts.size):
+        for at in range(starts[row], starts[row] + lengths[row]):
+            out[to] = data[at]
+            to += 1

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, DecodeError, SourceActionRequired
+from cdc.errors import CdcError, DecodeError, SourceActionRequired, SourceUnavailable
 from cdc.model.batch import Batch, Changes
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.model.schema import SEQUENCE
@@ -136,6 +136,8 @@ class BatchMaker:
         """Decode a block. If the format refuses it, decode the messages before the first one that it refuses."""
         try:
             return self._decoder.decode(block), block, None
+        except SourceUnavailable:  # of the schema registry; every part of the block needs it
+            raise
         except CdcError as error:
             first, last, found = 0, len(block.offset), error  # ``first`` messages are readable, ``last`` are not
             while last - first > 1:

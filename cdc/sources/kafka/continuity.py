@@ -102,6 +102,25 @@ def skip_lost(
     return {**offsets, **moved}
 
 
+def skip_truncated(
+    cluster: Cluster, offsets: Mapping[Partition, PartitionOffset], accepted: Accepted
+) -> dict[Partition, PartitionOffset]:
+    """Return the first messages of partitions whose leader does not have the messages before ``offsets``.
+
+    The offsets can be in the log of the new leader, with other messages.
+    Raises: PositionLost - the user has not accepted that.
+    """
+    if offsets and not accepted.server:
+        (topic, number), offset = min(offsets.items())
+        raise PositionLost(
+            f"The leader of {topic}[{number}] does not have the messages that the job read before offset "
+            f"{offset.next}: the log was truncated by an unclean leader election.",
+            hint="Rows of the lost messages stay in the target. `cdc resume NAME --accept-server` reads the partition "
+            "from its first message. Set unclean.leader.election.enable=false.",
+        )
+    return {one: PartitionOffset(first) for one, first in cluster.first_offsets(offsets).items()}
+
+
 def _other_topics(topics: Topics, saved: KafkaPosition, accepted: Accepted) -> frozenset[str]:
     """Return the topics that were created again, if the user accepts that. They are read from their first offsets."""
     ids = saved.ids

@@ -16,7 +16,7 @@ from cdc.model.schema import Column, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_effect import EffectKind
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Statement
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.stops import Stop
 from cdc.sources.schema_history import ResumeOptions, SchemaHistory
@@ -58,7 +58,7 @@ class Layouts:
             return known
         return self._history.add(name, schema, position)
 
-    def _at_statement(self, block: MessageBlock, statement: Statement, effect: Effect, before: Before) -> Stop | None:
+    def _at_statement(self, block: MessageBlock, statement: DdlMessage, effect: Effect, before: Before) -> Stop | None:
         accepted = self._accepted.get(_id(block, statement.message))
         position = before(block, statement.message)
         options = ResumeOptions(after_ddl=accepted is not None, past_ddl=bool(accepted))

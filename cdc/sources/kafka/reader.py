@@ -25,25 +25,33 @@ _log = logging.getLogger(__name__)
 
 MESSAGES = 20_000  # of one call: large enough for kernels, small enough for the window
 _LEAST_QUEUE_KB, _MOST_QUEUE_KB = 1024, 65_536  # what librdkafka may read ahead; 64 MiB is its default
-_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(slots=True)
-class Chunk:
+class ReadMessages:
     """What one call has read."""
 
     blocks: list[MessageBlock] = field(default_factory=list)  # one per topic
     epochs: dict[Partition, int] = field(default_factory=dict)  # leader epoch of the last message
+    firsts: dict[Partition, tuple[int, int]] = field(default_factory=dict)  # if noted: offset, epoch of the first one
     ends: dict[Partition, int] = field(default_factory=dict)  # the offset at which a partition has no more messages now
     lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
+    truncated: list[Partition] = field(default_factory=list)  # a new leader does not have the messages that were read
     error: CdcError | None = None
 
 
 class MessageReader:
     """Reads the assigned partitions. Calls: one thread."""
 
-    def __init__(self, settings: KafkaSettings, cluster: Cluster, window_bytes: int) -> None:
-        """Create the consumer; it connects in the background. Raises: ConfigError - a property is refused."""
+    def __init__(
+        self, settings: KafkaSettings, cluster: Cluster, window_bytes: int, *, notes_first: bool = False
+    ) -> None:
+        """Create the consumer; it connects in the background. ``notes_first``: fill ``ReadMessages.firsts``.
+
+        Raises: ConfigError - a property is refused.
+        """
+        self._notes_first = notes_first
         self.report_error: KafkaError | None = None  # of the last report of offsets
         self._cluster, self._settings = cluster, settings
         self._assigned: set[Partition] = set()
@@ -83,40 +91,47 @@ class MessageReader:
             self._handle.remove(found)
             self._assigned -= {*found}
 
-    def read(self, timeout_s: float) -> Chunk:
+    def read(self, timeout_s: float) -> ReadMessages:
         """Return what has arrived. Blocks for ``timeout_s`` at most."""
         if self._reporter is not None:
             self._reporter.poll(0)  # runs its callbacks
         messages = self._handle.read(timeout_s)
         try:
-            return self._chunk(messages)
+            return self._collected(messages)
         finally:
             messages.free()
 
-    def _chunk(self, messages: RawMessages) -> Chunk:
-        chunk, last = Chunk(), {}
+    def _collected(self, messages: RawMessages) -> ReadMessages:
+        read, last = ReadMessages(), {}
         good = np.flatnonzero(messages.error == 0)
         addresses = messages.topic[good]
         _, firsts = np.unique(addresses, return_index=True)
         for first in np.sort(firsts).tolist():
             topic = messages.topic_name(int(good[first]))
             chosen = good[addresses == addresses[first]]
-            chunk.blocks.append(_block(topic, messages, chosen))
+            read.blocks.append(_block(topic, messages, chosen))
             numbers, at = np.unique(messages.partition[chosen][::-1], return_index=True)
             for number, newest in zip(numbers.tolist(), chosen[len(chosen) - 1 - at].tolist(), strict=True):
                 last[topic, number] = newest
-                chunk.epochs[topic, number] = messages.epoch(newest)
+                read.epochs[topic, number] = messages.epoch(newest)
+            if self._notes_first:
+                numbers, at = np.unique(messages.partition[chosen], return_index=True)
+                for number, oldest in zip(numbers.tolist(), chosen[at].tolist(), strict=True):
+                    first = (int(messages.offset[oldest]), messages.epoch(oldest))
+                    read.firsts.setdefault((topic, number), first)
         for event in np.flatnonzero(messages.error).tolist():
             error = messages.reported(event)
             partition = (messages.topic_name(event), int(messages.partition[event]))
             if error.code() == KafkaError._PARTITION_EOF:
                 if last.get(partition, -1) < event:  # no message has arrived after it
-                    chunk.ends[partition] = int(messages.offset[event])
+                    read.ends[partition] = int(messages.offset[event])
             elif error.code() in _LOST:
-                chunk.lost.append(partition)
+                read.lost.append(partition)
+            elif error.code() == KafkaError._LOG_TRUNCATION:
+                read.truncated.append(partition)
             else:
-                chunk.error = self._cluster.translated(error)
-        return chunk
+                read.error = self._cluster.translated(error)
+        return read
 
     def report(self, position: KafkaPosition) -> None:
         """Report the offsets of a committed position to the group, without waiting."""

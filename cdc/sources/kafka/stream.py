@@ -17,8 +17,9 @@ from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
-from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost
-from cdc.sources.kafka.reader import Chunk, MessageReader
+from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost, skip_truncated
+from cdc.sources.kafka.reader import MessageReader, ReadMessages
+from cdc.sources.kafka.truncation import truncated_logs
 from cdc.sources.read_ahead import Window
 
 REFRESH_S = 30.0
@@ -108,6 +109,10 @@ class KafkaStream:
         read = {one: offset for one, offset in self._maker.offsets.items() if one in topics.partitions}
         if self._until is not None:
             read = {one: offset for one, offset in read.items() if offset.next < self._until.get(one, 0)}
+        truncated = truncated_logs(self._settings, self._cluster, read)
+        moved = skip_truncated(self._cluster, truncated, self._accepted) if truncated else {}
+        self._maker.offsets.update(moved)
+        read |= moved
         self._assigned = {*read}
         self._reader.assign(read)
         self._next_refresh = time.monotonic() + self._refresh_s
@@ -141,19 +146,26 @@ class KafkaStream:
             reader.close()
         self._cluster.close()
 
-    def _read(self) -> Chunk:
+    def _read(self) -> ReadMessages:
         assert self._reader is not None
         chunk = self._reader.read(_READ_S)
         if chunk.error is not None:
             self._note(chunk.error)
         if chunk.lost:
             offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
-            for partition, offset in skip_lost(self._cluster, offsets, self._accepted).items():
-                self._maker.offsets[partition] = offset
-                self._reader.add(partition, offset)
+            self._move(skip_lost(self._cluster, offsets, self._accepted))
+        if chunk.truncated:
+            offsets = {one: self._maker.offsets[one] for one in chunk.truncated if one in self._maker.offsets}
+            self._move(skip_truncated(self._cluster, offsets, self._accepted))
         return chunk
 
-    def _deliver(self, chunk: Chunk) -> None:
+    def _move(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
+        assert self._reader is not None
+        for partition, offset in offsets.items():
+            self._maker.offsets[partition] = offset
+            self._reader.add(partition, offset)
+
+    def _deliver(self, chunk: ReadMessages) -> None:
         ended: dict[Partition, int] = {}
         for each in chunk.blocks:
             block = each

@@ -39,7 +39,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class DdlMessage:
     """A DDL statement that was sent as a message."""
 
     message: int  # its number in the block
@@ -54,7 +54,7 @@ class Decoded:
 
     tables: tuple[DecodedRows, ...]  # one per table and layout, in order of the first row
     faults: tuple[Fault, ...]  # in order of the messages; none of their rows are in ``tables``
-    statements: tuple[Statement, ...]  # in order of the messages
+    statements: tuple[DdlMessage, ...]  # in order of the messages
     source_time_us: NDArray[np.int64]  # per message, since 1970, UTC; -1: none
 
 

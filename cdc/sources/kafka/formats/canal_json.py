@@ -12,14 +12,15 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.errors import GAP_HINT, CdcError, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
+from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import TableSchema
 from cdc.sources.canal import value_kernels
-from cdc.sources.canal.layout import Layout, LayoutColumn, mismatches, schema_of
+from cdc.sources.canal.layout import Layout, LayoutColumn
 from cdc.sources.canal.value_parsers import Parser as CanalParser
 from cdc.sources.canal.value_parsers import value_parser
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.canal_schemas import canal_schema, not_full
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     LISTS,
@@ -32,7 +33,7 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import ColumnPlan, Parser, RowReader, TablePlan, in_order, needed_columns
+from cdc.sources.kafka.formats.rows import ColumnPlan, Parser, RowParser, TablePlan, in_order, needed_columns
 from cdc.sources.kafka.messages import MessageBlock
 
 _ENVELOPE = Names(("data", "old", "type", "database", "table", "isDdl", "sql", "mysqlType", "pkNames", "es"))
@@ -52,7 +53,7 @@ class CanalJson:
         """``zone_us``: how far the clock of the Canal server's JVM is ahead of UTC, for TIMESTAMP values."""
         self._tables = tables
         self._zone_us = zone_us
-        self._reader = RowReader()
+        self._reader = RowParser()
 
     @property
     def invalid_dates(self) -> Counter[tuple[str, str]]:
@@ -79,7 +80,9 @@ class CanalJson:
             _source_times(block, envelope),
         )
 
-    def _statements(self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: dict[int, str]) -> tuple[Statement, ...]:
+    def _statements(
+        self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: dict[int, str]
+    ) -> tuple[DdlMessage, ...]:
         found = []
         for row in np.flatnonzero(is_ddl).tolist():
             number = int(envelope.source[row])
@@ -91,7 +94,7 @@ class CanalJson:
             if not isinstance(sql, str) or not sql:
                 faults[number] = "it is DDL without a statement in `sql`"
                 continue
-            found.append(Statement(number, str(database or ""), str(table or ""), sql))
+            found.append(DdlMessage(number, str(database or ""), str(table or ""), sql))
         return tuple(found)
 
     def _rows(
@@ -132,14 +135,14 @@ class CanalJson:
     def _plan(self, database: str, table: str, layout: Layout, at: str) -> TablePlan | None:
         """Return how the rows of a layout are read; None if the job omits the table."""
         try:
-            schema = self._schema(database, table, layout)
+            schema = canal_schema(self._tables, database, table, layout)
             reads = self._tables.reads(schema)
             received = {column.name.casefold(): column for column in layout}
             columns = []
             for column in needed_columns(schema, reads):
                 each = received.get(column.name.casefold())
                 if each is None:
-                    raise _not_full(column.name)
+                    raise not_full(column.name)
                 columns.append(ColumnPlan(column, _parser(value_parser(column, each, schema, self._zone_us))))
             return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
         except CdcError as error:
@@ -148,24 +151,6 @@ class CanalJson:
             if isinstance(error, (SchemaMismatch, TargetMismatch)) and self._tables.leave_out(database, table, error):
                 return None
             raise
-
-    def _schema(self, database: str, table: str, layout: Layout) -> TableSchema:
-        """Return the schema of the rows: the known one, with charsets and NOT NULL, if the rows match it."""
-        known = self._tables.schema(database, table)
-        if known is None:
-            if not layout:
-                raise SchemaMismatch(
-                    "The messages have no types in `mysqlType`, and the table's types are not known.",
-                    hint="Let the producer send `mysqlType` in every message, as Canal does.",
-                )
-            return _described(database, table, layout)
-        names = {column.name.casefold() for column in layout}
-        read = sorted(column.name for column in needed_columns(known, self._tables.reads(known)))
-        missing = [name for name in read if name.casefold() not in names]
-        if missing and names < {column.name.casefold() for column in known.columns}:
-            raise _not_full(missing[0])
-        # rows with other types are a change of the table, which the receiver sees by their schema
-        return known if mismatches(known, layout, read) is None else _described(database, table, layout)
 
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
@@ -272,24 +257,8 @@ def _layout_of(schema: TableSchema) -> Layout:
     )
 
 
-def _described(database: str, table: str, layout: Layout) -> TableSchema:
-    try:
-        return schema_of(database, table, layout)
-    except SchemaMismatch as error:
-        error.hint = "Remove the column from the messages with a field filter of Canal."
-        raise
-
-
 def _parser(parse: CanalParser) -> Parser:
     return lambda texts: parse((texts.data, texts.starts, texts.lengths))
-
-
-def _not_full(column: str) -> UnsupportedRowFormat:
-    return UnsupportedRowFormat(
-        f"The rows do not have column {column}, which the mapping reads.",
-        hint=f"Set binlog_row_image=FULL on the server, and remove field filters from Canal. {GAP_HINT}",
-        column=column,
-    )
 
 
 def _source_times(block: MessageBlock, envelope: Slices) -> NDArray[np.int64]:

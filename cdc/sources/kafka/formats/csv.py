@@ -15,7 +15,7 @@ from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTab
 from cdc.sources.kafka.formats.json_kernels import FALSE, NULL, STRING, TRUE
 from cdc.sources.kafka.formats.json_slices import Slices
 from cdc.sources.kafka.formats.plain_json import joined, table_plan, tombstones
-from cdc.sources.kafka.formats.rows import RowReader, TablePlan
+from cdc.sources.kafka.formats.rows import RowParser, TablePlan
 from cdc.sources.kafka.messages import MessageBlock
 
 _TOO_FEW, _TOO_MANY, _OPEN_QUOTE, _AFTER_QUOTE, _LINE = 1, 2, 3, 4, 5
@@ -36,7 +36,7 @@ class Csv:
         self._tables = tables
         self._separator = ord(separator)
         self._zone_us = zone_us
-        self._reader = RowReader()
+        self._reader = RowParser()
 
     @property
     def invalid_dates(self) -> Counter[tuple[str, str]]:

@@ -8,20 +8,18 @@ Source: Debezium documentation, "Data change events" of the MySQL connector; gol
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
-from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables, Statement, message_position
-from cdc.sources.kafka.formats.debezium_types import DebeziumModes, column_of_field, debezium_plan
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.debezium_rows import CREATE, DELETE, OPS, TRUNCATE, ChangeImages, DebeziumRows
+from cdc.sources.kafka.formats.debezium_types import JSON, DebeziumModes
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     ONE,
@@ -33,30 +31,21 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import RowReader, TablePlan, in_order, needed_columns
+from cdc.sources.kafka.formats.rows import TablePlan, in_order
 from cdc.sources.kafka.messages import MessageBlock
 
 _TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "ts_ms"))
 _PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _TS = range(9)
 _SOURCE_NAMES = Names(("db", "table", "ts_us", "ts_ms"))
 _DB, _TABLE, _TS_US, _TS_MS = range(4)
-_OPS = Names(("c", "r", "u", "d", "t", "m"))
-_CREATE, _READ, _UPDATE, _DELETE, _TRUNCATE, _MESSAGE = range(6)
 
 
-class DebeziumJson:
+class DebeziumJson(DebeziumRows):
     """Decodes Debezium's change events. Implements ``Format``."""
 
     def __init__(self, tables: KafkaTables, *, modes: DebeziumModes | None = None) -> None:
         """``modes``: of the connector, for messages without a schema; None: such messages are refused."""
-        self._tables = tables
-        self._modes = modes
-        self._reader = RowReader()
-
-    @property
-    def invalid_dates(self) -> Counter[tuple[str, str]]:
-        """The number of zero and invalid dates that became NULL, by table and column."""
-        return self._reader.invalid_dates
+        super().__init__(tables, JSON, modes)
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
@@ -65,7 +54,7 @@ class DebeziumJson:
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
-        ops = words_of(envelope[_OP], _OPS)
+        ops = words_of(envelope[_OP], OPS)
         # heartbeats, transaction marks and DDL have no `op`: they are in topics of their own, without order to rows
         other = (ops == -2) & (
             (envelope.kinds[_DDL] != kernels.ABSENT)
@@ -92,21 +81,21 @@ class DebeziumJson:
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
-        ops = words_of(envelope[_OP], _OPS)
-        for row in np.flatnonzero((ops >= _CREATE) & (ops <= _DELETE)).tolist():
+        ops = words_of(envelope[_OP], OPS)
+        for row in np.flatnonzero((ops >= CREATE) & (ops <= DELETE)).tolist():
             try:
                 names = (str(source[_DB].value(row)), str(source[_TABLE].value(row)))
                 fields = _fields(envelope[_SCHEMA].value(row))
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue  # ``decode`` reports the fault
-            if self._tables.maps(*names):
+            if self.tables.maps(*names):
                 return None if fields is None else tuple(name for name, each in fields.items() if _has_default(each))
         return ()
 
     def _tables_of(
         self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: dict[int, str]
-    ) -> tuple[list[DecodedRows | None], list[Statement]]:
-        chosen = np.flatnonzero((ops >= _CREATE) & (ops <= _TRUNCATE))
+    ) -> tuple[list[DecodedRows | None], list[DdlMessage]]:
+        chosen = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
         names = Slices(
             block.data,
             np.stack([source.starts[_DB, chosen], source.starts[_TABLE, chosen], envelope.starts[_SCHEMA, chosen]]),
@@ -117,101 +106,47 @@ class DebeziumJson:
         )
         groups, firsts = group_rows(names, (0, 1, 2))
         tables: list[DecodedRows | None] = []
-        statements: list[Statement] = []
+        statements: list[DdlMessage] = []
         for group, first in enumerate(firsts):
             rows = chosen[groups == group]
             try:
                 database, table = names[0].value(first), names[1].value(first)
                 if not isinstance(database, str) or not isinstance(table, str):
                     raise ValueError("`source` has no `db` or no `table`")
-                if not self._tables.maps(database, table):
+                if not self.tables.maps(database, table):
                     continue
                 fields = _fields(names[2].value(first))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 for number in envelope.source[rows].tolist():
                     faults[number] = f"its table or its schema cannot be read: {error}"
                 continue
-            for number in envelope.source[rows[ops[rows] == _TRUNCATE]].tolist():
-                statements.append(Statement(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
+            for number in envelope.source[rows[ops[rows] == TRUNCATE]].tolist():
+                statements.append(DdlMessage(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
             at = message_position(block, int(names.source[first]))
-            plan = self._plan(database, table, fields, _key_fields(block, int(names.source[first])), at)
-            rows = rows[ops[rows] != _TRUNCATE]
+            plan = self.plan(database, table, fields, _key_fields(block, int(names.source[first])), at)
+            rows = rows[ops[rows] != TRUNCATE]
             if plan is not None and len(rows):
                 tables.append(self._read(block, plan, envelope.take(rows), ops[rows], faults))
         return tables, statements
 
-    def _plan(
-        self, database: str, table: str, fields: Mapping[str, Any] | None, key: tuple[str, ...], at: str
-    ) -> TablePlan | None:
-        """Return how the rows of a table and schema are read; None if the job omits the table."""
-        try:
-            schema = self._tables.schema(database, table)
-            if fields is None and (schema is None or self._modes is None):
-                raise _no_schema()
-            if schema is None:
-                schema = _schema_of(database, table, fields or {}, key)
-            reads = self._tables.reads(schema)
-            columns = []
-            for column in needed_columns(schema, reads):
-                field = None if fields is None else fields.get(column.name)
-                if fields is not None and field is None:
-                    raise SchemaMismatch(
-                        f"The messages do not have column {column.name}, which the mapping reads.",
-                        hint="Do not exclude the column in Debezium, or remove it from the mapping.",
-                        column=column.name,
-                    )
-                columns.append(debezium_plan(column, schema, field, self._modes))
-            return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
-        except CdcError as error:
-            error.context.setdefault("table", f"{database}.{table}")
-            error.context.setdefault("at", at)
-            if isinstance(error, (SchemaMismatch, TargetMismatch)) and self._tables.leave_out(database, table, error):
-                return None
-            raise
-
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, ops: NDArray[np.int8], faults: dict[int, str]
     ) -> DecodedRows | None:
-        names = Names(plan.names)
-        after = slice_objects(
-            block.data, envelope.starts[_AFTER], _object_sizes(envelope, _AFTER), names, ONE_OR_ABSENT
+        images, present = [], []
+        for slot, name in ((_BEFORE, "before"), (_AFTER, "after")):
+            sizes = _object_sizes(envelope, slot)
+            image = slice_objects(block.data, envelope.starts[slot], sizes, Names(plan.names), ONE_OR_ABSENT)
+            for row in np.flatnonzero(image.faults).tolist():
+                faults.setdefault(int(envelope.source[row]), f"`{name}`: {FAULTS[image.faults[row]]}")
+            if len(image) != len(envelope):
+                # images with invalid JSON have no row; the envelope was valid, so this cannot be
+                raise AssertionError("An image of a valid message is not valid JSON.")
+            images.append(image)
+            present.append(sizes >= 0)
+        before, after = (
+            Slices(one.data, one.starts, one.lengths, one.kinds, envelope.source, one.faults) for one in images
         )
-        before = slice_objects(
-            block.data, envelope.starts[_BEFORE], _object_sizes(envelope, _BEFORE), names, ONE_OR_ABSENT
-        )
-        has_after = envelope.kinds[_AFTER] == kernels.OBJECT
-        has_before = envelope.kinds[_BEFORE] == kernels.OBJECT
-        _image_faults(envelope, "before", (ops == _DELETE) | (ops == _UPDATE), has_before, before.faults, faults)
-        _image_faults(envelope, "after", ops != _DELETE, has_after, after.faults, faults)
-        if len(after) != len(envelope) or len(before) != len(envelope):
-            # images with invalid JSON have no row; the envelope was valid, so this cannot be
-            raise AssertionError("An image of a valid message is not valid JSON.")
-        changed = np.zeros(len(envelope), np.bool_)
-        updates = ops == _UPDATE
-        for slot in plan.key_slots:
-            value_kernels.differing(
-                block.data, after.starts[slot], after.lengths[slot], before.starts[slot], before.lengths[slot],
-                updates, changed,
-            )  # fmt: skip
-        # the first half of a changed key is the before image, the second one the after image
-        repeats = np.where(changed, 2, 1)
-        rows = after.take(np.repeat(np.arange(len(envelope)), repeats))
-        deleted = np.repeat(ops == _DELETE, repeats)
-        firsts = (np.cumsum(repeats) - repeats)[changed]
-        deleted[firsts] = True
-        sources = np.flatnonzero((ops == _DELETE) | changed)
-        targets = np.flatnonzero(deleted)
-        rows.starts[:, targets] = before.starts[:, sources]
-        rows.lengths[:, targets] = before.lengths[:, sources]
-        rows.kinds[:, targets] = before.kinds[:, sources]
-        message = np.repeat(envelope.source, repeats)
-        key_change = np.repeat(changed, repeats)
-        if faults:
-            keep = ~np.isin(message, np.fromiter(faults, np.int64))
-            rows, deleted, message, key_change = rows.take(keep), deleted[keep], message[keep], key_change[keep]
-        if not len(rows):
-            return None
-        return self._reader.read(block, plan, rows, deleted, message, key_change, faults)
+        return self.rows(block, plan, ChangeImages(ops, before, after, *present), faults)
 
 
 def _envelopes(block: MessageBlock, faults: dict[int, str]) -> Slices:
@@ -237,16 +172,6 @@ def _object_sizes(slices: Slices, slot: int) -> NDArray[np.int32]:
     return np.where(slices.kinds[slot] == kernels.OBJECT, slices.lengths[slot], np.int32(-1))
 
 
-def _image_faults(
-    envelope: Slices, name: str, needed: NDArray[np.bool_], present: NDArray[np.bool_], found: NDArray[np.uint8],
-    faults: dict[int, str],
-) -> None:  # fmt: skip
-    for row in np.flatnonzero(needed & ~present).tolist():
-        faults.setdefault(int(envelope.source[row]), f"its operation needs `{name}`, which is null or absent")
-    for row in np.flatnonzero(found).tolist():
-        faults.setdefault(int(envelope.source[row]), f"`{name}`: {FAULTS[found[row]]}")
-
-
 def _fields(schema: Any) -> Mapping[str, Any] | None:
     """Return the fields of the ``after`` image by name; None if the message has no schema."""
     if schema is None:
@@ -270,27 +195,6 @@ def _key_fields(block: MessageBlock, message: int) -> tuple[str, ...]:
 
 def _has_default(field: Mapping[str, Any]) -> bool:
     return bool(field.get("optional")) and field.get("default") is not None
-
-
-def _no_schema() -> SchemaMismatch:
-    return SchemaMismatch(
-        "The messages have no schema, so the units and forms of their values are not known.",
-        hint="Set schemas.enable=true in the JSON converter. Or set `fields` of the channel to the types of MySQL, and "
-        "`source.connector` to the modes of Debezium's connector.",
-    )
-
-
-def _schema_of(database: str, table: str, fields: Mapping[str, Any], key: tuple[str, ...]) -> TableSchema:
-    name = table_text(database, table)
-    columns = tuple(_column(field, name, column in key) for column, field in fields.items())
-    return TableSchema(database, table, columns, key)
-
-
-def _column(field: Mapping[str, Any], table: str, is_key: bool) -> Column:
-    try:
-        return column_of_field(field, table, is_key)
-    except SchemaMismatch:  # it is raised again if the mapping reads the column
-        return Column(str(field["field"]), Kind.TEXT, str(field.get("name") or field.get("type")))
 
 
 def _source_times(block: MessageBlock, envelope: Slices, source: Slices) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from cdc.sources.kafka.formats import typed_kernels
 from cdc.sources.kafka.formats.json_kernels import FALSE, NUMBER, OBJECT, TRUE
 from cdc.sources.kafka.formats.json_slices import ONE_OR_ABSENT, Names, Texts, slice_objects
 from cdc.sources.kafka.formats.rows import TEXT_KINDS, ColumnPlan, Parser, unescaped
-from cdc.sources.kafka.formats.typed_values import bad_value, base64, moments, plain_plan, utf8
+from cdc.sources.kafka.formats.typed_values import bad_value, base64, documents, moments, plain_plan, utf8
 
 _TIME = "io.debezium.time."
 _DATA = "io.debezium.data."
@@ -55,6 +55,42 @@ _PLAIN = {
 }
 _INTEGERS = {Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.MEDIUMINT: 24, Kind.INT: 32, Kind.BIGINT: 64, Kind.YEAR: 16}
 _LARGEST_MS = 253_402_300_800_000  # the year 10000
+
+
+class Encoding(Protocol):
+    """How numbers and bytes are written in messages. ``row`` is in the context of each DecodeError."""
+
+    def whole(self, texts: Texts, low: int, high: int) -> np.ndarray:
+        """Return integers as int64. Raises: DecodeError - one is not from ``low`` to ``high``."""
+
+    def floats(self, texts: Texts, column: Column, schema: TableSchema) -> pa.Array | tuple[pa.Array, int]:
+        """Return FLOATs or DOUBLEs. Raises: DecodeError."""
+
+    def binary(self, texts: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return bytes as buffer, starts and lengths. Raises: DecodeError."""
+
+
+class JsonEncoding:
+    """Numbers as text, and bytes in base64."""
+
+    def whole(self, texts: Texts, low: int, high: int) -> np.ndarray:
+        """See ``Encoding``."""
+        out = np.empty(len(texts), np.int64)
+        row = value_kernels.integers(texts.data, texts.starts, texts.lengths, low, high, out)
+        if row >= 0:
+            raise bad_value(texts, row, f"an integer from {low} to {high}")
+        return out
+
+    def floats(self, texts: Texts, column: Column, schema: TableSchema) -> pa.Array | tuple[pa.Array, int]:
+        """See ``Encoding``."""
+        return plain_plan(column, schema).parse(texts)
+
+    def binary(self, texts: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``Encoding``."""
+        return base64(texts)
+
+
+JSON = JsonEncoding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +152,11 @@ def _labels(allowed: str) -> tuple[str, ...]:
 
 
 def debezium_plan(
-    column: Column, schema: TableSchema, field: Mapping[str, Any] | None, modes: DebeziumModes | None
+    column: Column,
+    schema: TableSchema,
+    field: Mapping[str, Any] | None,
+    modes: DebeziumModes | None,
+    encoding: Encoding = JSON,
 ) -> ColumnPlan:
     """Return how a column is read. ``field``: its Connect schema; None: the messages have none, so ``modes`` decide.
 
@@ -129,34 +169,37 @@ def debezium_plan(
     elif kind is Kind.DECIMAL and modes is not None and modes.decimals == "string":
         base = "string"
     if kind in _INTEGERS:
-        return ColumnPlan(column, _integers(column), (NUMBER, TRUE, FALSE) if kind is Kind.TINYINT else (NUMBER,))
+        return ColumnPlan(
+            column, _integers(column, encoding), (NUMBER, TRUE, FALSE) if kind is Kind.TINYINT else (NUMBER,)
+        )
     if kind is Kind.BIT:
-        return ColumnPlan(column, lambda texts: _bits(texts, column), (*TEXT_KINDS, TRUE, FALSE))
+        return ColumnPlan(column, lambda texts: _bits(texts, column, encoding), (*TEXT_KINDS, TRUE, FALSE))
     if kind is Kind.DECIMAL:
         if base == "string":
             return plain_plan(column, schema)
         if column.precision > 38:
-            return ColumnPlan(column, lambda texts: _long_decimals(texts, column.scale), TEXT_KINDS)
-        return ColumnPlan(column, lambda texts: _decimals(texts, column), TEXT_KINDS)
+            return ColumnPlan(column, lambda texts: _long_decimals(texts, column.scale, encoding), TEXT_KINDS)
+        return ColumnPlan(column, lambda texts: _decimals(texts, column, encoding), TEXT_KINDS)
     if kind in (Kind.FLOAT, Kind.DOUBLE):
-        return ColumnPlan(column, plain_plan(column, schema).parse, (NUMBER,))
+        return ColumnPlan(column, lambda texts: encoding.floats(texts, column, schema), (NUMBER,))
     if kind is Kind.DATE:
-        return ColumnPlan(column, _days, (NUMBER,))
+        return ColumnPlan(column, lambda texts: _days(texts, encoding), (NUMBER,))
     if kind is Kind.TIME:
-        return ColumnPlan(column, lambda texts: _times(texts, column.fsp), (NUMBER,))
+        return ColumnPlan(column, lambda texts: _times(texts, column.fsp, encoding), (NUMBER,))
     if kind is Kind.DATETIME:
         unit = _TIMES[name][2] if name in _TIMES else (1000 if column.fsp <= 3 else 1)
-        return ColumnPlan(column, lambda texts: _datetimes(texts, unit), (NUMBER,))
+        return ColumnPlan(column, lambda texts: _datetimes(texts, unit, encoding), (NUMBER,))
     if kind is Kind.TIMESTAMP:
         return ColumnPlan(column, lambda texts: moments(texts, column.arrow, True), TEXT_KINDS)
     if kind in (Kind.ENUM, Kind.SET):
         return ColumnPlan(column, _labels_of, TEXT_KINDS)
     if kind is Kind.JSON:
-        return ColumnPlan(column, _documents, TEXT_KINDS)
+        return ColumnPlan(column, documents, TEXT_KINDS)
     if kind is Kind.GEOMETRY:
-        return ColumnPlan(column, _geometries, (OBJECT,))
+        return ColumnPlan(column, lambda texts: _geometries(texts, encoding), (OBJECT,))
     if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
-        return plain_plan(column, schema)
+        width = column.length if kind is Kind.BINARY else None
+        return ColumnPlan(column, lambda texts: text.binary_array(*encoding.binary(texts), width), TEXT_KINDS)
     return ColumnPlan(column, plain_plan(column, schema).parse, TEXT_KINDS)
 
 
@@ -185,20 +228,12 @@ def _check_field(column: Column, schema: TableSchema, field: Mapping[str, Any]) 
         )
 
 
-def _whole(texts: Texts, low: int, high: int) -> np.ndarray:
-    out = np.empty(len(texts), np.int64)
-    row = value_kernels.integers(texts.data, texts.starts, texts.lengths, low, high, out)
-    if row >= 0:
-        raise bad_value(texts, row, f"an integer from {low} to {high}")
-    return out
-
-
 def _mask(texts: Texts) -> np.ndarray | None:
     null = texts.lengths < 0
     return null if null.any() else None
 
 
-def _integers(column: Column) -> Parser:
+def _integers(column: Column, encoding: Encoding) -> Parser:
     """Return the parser of integers. Debezium sends a BIGINT UNSIGNED as the signed number with the same bits."""
     bits = _INTEGERS[column.kind]
     unsigned = column.unsigned or column.kind is Kind.YEAR
@@ -211,9 +246,9 @@ def _integers(column: Column) -> Parser:
         boolean = (texts.kinds == TRUE) | (texts.kinds == FALSE)
         if boolean.any():  # TINYINT(1) with Debezium's TinyIntOneToBooleanConverter
             numbers = Texts(texts.data, texts.starts, np.where(boolean, np.int32(-1), texts.lengths), texts.kinds)
-            whole = np.where(boolean, texts.kinds == TRUE, _whole(numbers, low, high))
+            whole = np.where(boolean, texts.kinds == TRUE, encoding.whole(numbers, low, high))
         else:
-            whole = _whole(texts, low, high)
+            whole = encoding.whole(texts, low, high)
         if not wraps:
             return pa.array(whole.astype(store), column.arrow, mask=_mask(texts))
         words = np.zeros((len(texts), 2), np.uint64)
@@ -229,9 +264,9 @@ def _decimal_array(words: np.ndarray, texts: Texts, kind: pa.DataType) -> pa.Arr
     return pa.Array.from_buffers(kind, len(texts), [validity, pa.py_buffer(words)])
 
 
-def _decimals(texts: Texts, column: Column) -> pa.Array:
+def _decimals(texts: Texts, column: Column, encoding: Encoding) -> pa.Array:
     words = np.empty((len(texts), 2), np.uint64)
-    row = typed_kernels.big_endian_words(*base64(texts), words)
+    row = typed_kernels.big_endian_words(*encoding.binary(texts), words)
     if row >= 0:
         raise bad_value(texts, row, f"a {column.type}")
     array = _decimal_array(words, texts, column.arrow)
@@ -243,9 +278,9 @@ def _decimals(texts: Texts, column: Column) -> pa.Array:
     return array
 
 
-def _long_decimals(texts: Texts, scale: int) -> pa.Array:
+def _long_decimals(texts: Texts, scale: int, encoding: Encoding) -> pa.Array:
     """Return DECIMALs of more than 38 digits as text. This is Python work per value, but such columns are rare."""
-    data, starts, lengths = base64(texts)
+    data, starts, lengths = encoding.binary(texts)
     found: list[str | None] = []
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         if length < 0:
@@ -258,12 +293,12 @@ def _long_decimals(texts: Texts, scale: int) -> pa.Array:
     return pa.array(found, pa.string())
 
 
-def _bits(texts: Texts, column: Column) -> pa.Array:
-    """Return BIT(1), which is true or false, and longer ones, which are base64 of little-endian bytes."""
+def _bits(texts: Texts, column: Column, encoding: Encoding) -> pa.Array:
+    """Return BIT(1), which is true or false, and longer ones, which are little-endian bytes."""
     boolean = (texts.kinds == TRUE) | (texts.kinds == FALSE)
     lengths = np.where(boolean, np.int32(-1), texts.lengths)
     out = np.empty(len(texts), np.uint64)
-    data, starts, sizes = base64(Texts(texts.data, texts.starts, lengths, texts.kinds))
+    data, starts, sizes = encoding.binary(Texts(texts.data, texts.starts, lengths, texts.kinds))
     row = typed_kernels.little_endian_words(data, starts, sizes, column.length, out)
     if row >= 0:
         raise bad_value(texts, row, f"a BIT({column.length})")
@@ -275,43 +310,35 @@ def _bits(texts: Texts, column: Column) -> pa.Array:
     return pa.array(out.view(np.int64), column.arrow, mask=_mask(texts))
 
 
-def _days(texts: Texts) -> pa.Array:
-    days = _whole(texts, -(1 << 31), (1 << 31) - 1)
+def _days(texts: Texts, encoding: Encoding) -> pa.Array:
+    days = encoding.whole(texts, -(1 << 31), (1 << 31) - 1)
     row = typed_kernels.days_in_range(days)
     if row >= 0:
         raise bad_value(texts, row, "a date from year 0 to 9999, in days since 1970")
     return pa.array(days.astype(np.int32), pa.date32(), mask=_mask(texts))
 
 
-def _times(texts: Texts, fsp: int) -> pa.Array:
+def _times(texts: Texts, fsp: int, encoding: Encoding) -> pa.Array:
     limit = 839 * 3_600_000_000
-    return time_text_array(_whole(texts, -limit, limit), texts.lengths >= 0, fsp)
+    return time_text_array(encoding.whole(texts, -limit, limit), texts.lengths >= 0, fsp)
 
 
-def _datetimes(texts: Texts, unit: int) -> pa.Array:
+def _datetimes(texts: Texts, unit: int, encoding: Encoding) -> pa.Array:
     limit = _LARGEST_MS * 1000 // unit
-    return pa.array(_whole(texts, -limit, limit - 1) * unit, pa.timestamp("us"), mask=_mask(texts))
+    return pa.array(encoding.whole(texts, -limit, limit - 1) * unit, pa.timestamp("us"), mask=_mask(texts))
 
 
 def _labels_of(texts: Texts) -> pa.Array:
     return pc.replace_substring(utf8(texts), "\\,", ",")
 
 
-def _documents(texts: Texts) -> pa.Array:
-    """Return JSON documents with blanks as MySQL prints them. Debezium sends them without."""
-    out = np.empty(2 * int(np.maximum(texts.lengths, 0).sum(dtype=np.int64)) + 8, np.uint8)
-    starts, lengths = np.empty_like(texts.starts), np.empty_like(texts.lengths)
-    typed_kernels.spaced_json(texts.data, texts.starts, texts.lengths, out, starts, lengths)
-    return text.utf8_array(out, starts, lengths)
-
-
-def _geometries(texts: Texts) -> pa.Array:
+def _geometries(texts: Texts, encoding: Encoding) -> pa.Array:
     """Return geometries in MySQL's form: the SRID in 4 bytes, little-endian, and then WKB."""
     inner = slice_objects(texts.data, texts.starts, texts.lengths, Names(("wkb", "srid")), ONE_OR_ABSENT)
-    wkb = text.binary_array(*base64(unescaped(inner[0])))
+    wkb = text.binary_array(*encoding.binary(unescaped(inner[0])))
     missing = (texts.lengths >= 0) & (inner.lengths[0] < 0)
     if missing.any():
         raise bad_value(texts, int(np.argmax(missing)), "a geometry with `wkb`")
-    srids = _whole(inner[1], 0, (1 << 32) - 1).astype("<u4")
+    srids = encoding.whole(inner[1], 0, (1 << 32) - 1).astype("<u4")
     heads = pa.FixedSizeBinaryArray.from_buffers(pa.binary(4), len(texts), [None, pa.py_buffer(srids)])
     return pc.binary_join_element_wise(heads.cast(pa.binary()), wkb, b"")

@@ -71,7 +71,7 @@ def schema_of_types(database: str, table: str, types: Mapping[str, str], key: Co
             raise ConfigError(
                 f"The type {text!r} of field {name} is not a type of MySQL.",
                 hint="Write the type as SHOW CREATE TABLE prints it, such as BIGINT UNSIGNED, DECIMAL(10,2) or "
-                "DATETIME(6): Debezium's values depend on it.",
+                "DATETIME(6): the form of the values depends on it.",
                 table=table_text(database, table),
             ) from None
         columns.append(replace(column, nullable=bare == text.strip()))

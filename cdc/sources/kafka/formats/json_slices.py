@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdc.sources.kafka.formats import group_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.json_kernels import LISTS, ONE, ONE_OR_ABSENT, STRING
 
@@ -122,14 +123,14 @@ def group_rows(slices: Slices, slots: Sequence[int]) -> tuple[NDArray[np.int32],
     groups = np.empty(len(slices), np.int32)
     firsts = np.empty(len(slices), np.int64)
     chosen = list(slots)
-    count = kernels.group_rows(slices.data, slices.starts[chosen], slices.lengths[chosen], groups, firsts)
+    count = group_kernels.group_rows(slices.data, slices.starts[chosen], slices.lengths[chosen], groups, firsts)
     return groups, firsts[:count].tolist()
 
 
 def words_of(texts: Texts, words: Names) -> NDArray[np.int8]:
     """Return the number of the word that each value equals; -1: none of them, -2: null or absent."""
     out = np.empty(len(texts), np.int8)
-    kernels.words_of(texts.data, texts.starts, texts.lengths, words.data, words.ends, out)
+    group_kernels.words_of(texts.data, texts.starts, texts.lengths, words.data, words.ends, out)
     return out
 
 

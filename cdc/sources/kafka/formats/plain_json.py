@@ -21,7 +21,7 @@ from cdc.sources.kafka.formats.json_slices import (
     bare_values,
     slice_objects,
 )
-from cdc.sources.kafka.formats.rows import RowReader, TablePlan, needed_columns
+from cdc.sources.kafka.formats.rows import RowParser, TablePlan, needed_columns
 from cdc.sources.kafka.formats.typed_values import plain_plan
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -35,7 +35,7 @@ class PlainJson:
         """``zone_us``: how far moments without a zone are ahead of UTC, for TIMESTAMP columns."""
         self._tables = tables
         self._zone_us = zone_us
-        self._reader = RowReader()
+        self._reader = RowParser()
 
     @property
     def invalid_dates(self) -> Counter[tuple[str, str]]:

@@ -63,7 +63,7 @@ def needed_columns(schema: TableSchema, reads: RequiredColumns) -> tuple[Column,
     return tuple(column for column in schema.columns if column.name.casefold() in requested)
 
 
-class RowReader:
+class RowParser:
     """Reads rows of tables to Arrow. Keeps only counts between calls."""
 
     def __init__(self) -> None:

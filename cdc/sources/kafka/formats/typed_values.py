@@ -109,3 +109,11 @@ def moments(texts: Texts, kind: pa.DataType, zones: bool, zone_us: int = 0) -> t
     if row >= 0:
         raise bad_value(texts, row, "a date and time" + ("" if zones else " without a zone"))
     return pa.array(out, kind, mask=None if valid.all() else ~valid), invalid
+
+
+def documents(texts: Texts) -> pa.Array:
+    """Return JSON documents with blanks as MySQL prints them."""
+    out = np.empty(2 * int(np.maximum(texts.lengths, 0).sum(dtype=np.int64)) + 8, np.uint8)
+    starts, lengths = np.empty_like(texts.starts), np.empty_like(texts.lengths)
+    typed_kernels.spaced_json(texts.data, texts.starts, texts.lengths, out, starts, lengths)
+    return text.utf8_array(out, starts, lengths)

@@ -90,6 +90,9 @@ def test_kafka_formats_take_their_keys(tmp_path):
     text = job_of("debezium-json", "fields: {id: BIGINT}", MODES)
     source = load_config(write_job(tmp_path, text)).source
     assert source.connector.decimal_handling_mode == "precise"
+    login = ", registry: {url: 'https://r:8081/base', username: u, password: s3cret}"
+    config = load_config(write_job(tmp_path, job_of("debezium-avro", "key: [id]", login)))
+    assert config.source.registry.url == "https://r:8081/base" and "s3cret" in config.secrets()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,13 @@ def test_kafka_formats_take_their_keys(tmp_path):
         ("canal-json", "fields: {id: BIGINT}", "", "`fields` of shop.orders is used only with"),
         ("debezium-json", "topic: o", "", "`topic` of shop.orders is used only with"),
         ("debezium-json", "delete_when: x", "", "`delete_when` of shop.orders is used only with"),
+        ("canal", "fields: {id: BIGINT}", "", "`fields` of shop.orders is used only with"),
+        ("maxwell", "key: [id]", "", "shop.orders needs `fields`"),
+        ("maxwell", "fields: {id: BIGINT}, topic: o", "", "`topic` of shop.orders is used only with"),
+        ("debezium-avro", "key: [id]", "", "source.registry"),
+        ("canal", "key: [id]", ", registry: {url: 'http://r:8081'}", "source.registry"),
+        ("debezium-avro", "key: [id]", ", registry: {url: 'http://u:p@r:8081'}", "source.registry.url"),
+        ("debezium-avro", "key: [id]", ", registry: {url: 'http://r', username: u, password: p}", "source.registry"),
         ("json", "key: [id]", "", "shop.orders needs `fields`"),
         (
             "json",

@@ -5,7 +5,7 @@ import pytest
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.sources.kafka.cluster import Topic, Topics
-from cdc.sources.kafka.continuity import Accepted, continue_at
+from cdc.sources.kafka.continuity import Accepted, continue_at, skip_truncated
 
 
 class Logs:
@@ -74,3 +74,10 @@ def test_missing_topic_or_partition_pauses_unless_the_gap_is_accepted():
         continue_at(Logs(), topics(missing=("o",)), saved, Accepted())
     with pytest.raises(SourceActionRequired, match="no topic new"):
         continue_at(logs, topics(missing=("new",), o=("id", 2)), saved, Accepted(gap=True, server=True))
+
+
+def test_truncated_log_pauses_and_is_read_from_its_first_offset():
+    logs, offsets = Logs(o=[(3, 90)]), {("o", 0): PartitionOffset(50, 7)}
+    with pytest.raises(PositionLost, match=r"leader of o\[0\] .* offset 50: .* unclean leader election"):
+        skip_truncated(logs, offsets, Accepted(gap=True, skips_lost=True))
+    assert skip_truncated(logs, offsets, Accepted(server=True)) == {("o", 0): PartitionOffset(3)}

@@ -7,12 +7,14 @@ import pytest
 from cdc.errors import ConfigError
 from cdc.sources.kafka.formats.base import topic_table
 from cdc.sources.kafka.formats.registry import FORMATS, create_format
+from cdc.sources.kafka.schema_registry import SchemaRegistry
 from tests.support.kafka_messages import MappedTables, block_of
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_create_format_decodes_an_empty_block(name):
-    found = create_format(name, tables=MappedTables(only=("a.b",)), zone_us=5).decode(block_of([None]))
+    tables, schemas = MappedTables(only=("a.b",)), SchemaRegistry("http://127.0.0.1:1")
+    found = create_format(name, tables=tables, zone_us=5, registry=schemas).decode(block_of([None]))
     assert not found.tables and not found.faults and found.source_time_us.tolist() == [-1]
 
 

@@ -1,0 +1,202 @@
+"""Debezium's change events as Avro: a zero, the number of the schema in 4 bytes, then the data.
+
+A registry has the schemas, with the same names as those in JSON messages. The form of Apicurio with numbers of 8 bytes
+is not supported.
+
+Source: Confluent documentation, "Wire format"; Debezium documentation, "Avro Serialization".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cdc.model.schema import Column, TableSchema
+from cdc.model.table_names import table_text
+from cdc.sources.kafka.formats import avro_kernels as kernels
+from cdc.sources.kafka.formats import avro_program as program
+from cdc.sources.kafka.formats.avro_program import AvroEvents, events_of
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.debezium_rows import CREATE, OPS, TRUNCATE, ChangeImages, DebeziumRows
+from cdc.sources.kafka.formats.json_kernels import ABSENT, NULL, OBJECT
+from cdc.sources.kafka.formats.json_slices import Slices, Texts, group_rows, shown, words_of
+from cdc.sources.kafka.formats.rows import TablePlan, in_order
+from cdc.sources.kafka.formats.typed_values import bad_value
+from cdc.sources.kafka.messages import MessageBlock
+from cdc.sources.kafka.schema_registry import SchemaRegistry
+
+_FAULTS = {
+    kernels.CUT: "its Avro data ends too early",
+    kernels.BAD_UNION: "its Avro data has a union without such a branch",
+    kernels.BAD_LENGTH: "its Avro data has a negative length",
+    kernels.TRAILING: "more data follows its Avro data",
+    kernels.BAD_BOOLEAN: "its Avro data has a boolean that is neither 0 nor 1",
+}
+
+
+class AvroEncoding:
+    """Numbers and bytes in Avro's binary form. Implements ``Encoding``."""
+
+    def whole(self, texts: Texts, low: int, high: int) -> np.ndarray:
+        """See ``Encoding``."""
+        out = np.empty(len(texts), np.int64)
+        row = kernels.longs(texts.data, texts.starts, texts.lengths, low, high, out)
+        if row >= 0:
+            raise bad_value(texts, row, f"an integer from {low} to {high}")
+        return out
+
+    def floats(self, texts: Texts, column: Column, schema: TableSchema) -> pa.Array:
+        """See ``Encoding``."""
+        short, long = np.empty(len(texts), np.uint32), np.empty(len(texts), np.uint64)
+        kernels.float_bits(texts.data, texts.starts, texts.lengths, short, long)
+        values = np.where(texts.lengths == 4, short.view(np.float32).astype(np.float64), long.view(np.float64))
+        return pc.cast(pa.array(values, mask=texts.lengths < 0), column.arrow)
+
+    def binary(self, texts: Texts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``Encoding``."""
+        return texts.data, texts.starts, texts.lengths
+
+
+class DebeziumAvro(DebeziumRows):
+    """Decodes Debezium's change events in Avro. Implements ``Format``."""
+
+    def __init__(self, tables: KafkaTables, registry: SchemaRegistry) -> None:
+        """``registry``: has the schemas."""
+        super().__init__(tables, AvroEncoding())
+        self._registry = registry
+        self._events: dict[int, AvroEvents | str] = {}  # by number of the schema; a text: why it cannot be read
+
+    def decode(self, block: MessageBlock) -> Decoded:
+        """See ``Format``. Raises also: SourceUnavailable, SourceActionRequired - the registry has no schema."""
+        faults: dict[int, str] = {}
+        ids = np.empty(len(block.value_at), np.int64)
+        kernels.schema_ids(block.data, block.value_at, block.value_size, ids)
+        for number in np.flatnonzero(ids == -1).tolist():
+            at = int(block.value_at[number])
+            faults[number] = (
+                f"it does not begin with the number of a schema: {shown(block.data[at : at + 5].tobytes())}"
+            )
+        tables: list[DecodedRows | None] = []
+        statements: list[DdlMessage] = []
+        times = np.full(len(ids), -1, np.int64)
+        for id_ in np.unique(ids[ids >= 0]).tolist():
+            chosen = np.flatnonzero(ids == id_)
+            events = self._events_of(id_)
+            if isinstance(events, str):
+                for number in chosen.tolist():
+                    faults[number] = f"its schema {id_} cannot be read: {events}"
+            elif events.is_row:
+                tables += self._tables_of(block, events, chosen, times, faults, statements)
+        return Decoded(
+            in_order(tables),
+            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            tuple(sorted(statements, key=lambda each: each.message)),
+            times,
+        )
+
+    def columns_with_default(self, block: MessageBlock) -> tuple[str, ...]:
+        """Return the columns in which a NULL may arrive as the default, by the schemas of the messages."""
+        ids = np.empty(len(block.value_at), np.int64)
+        kernels.schema_ids(block.data, block.value_at, block.value_size, ids)
+        found: dict[str, None] = {}
+        for id_ in np.unique(ids[ids >= 0]).tolist():
+            events = self._events_of(id_)
+            if not isinstance(events, str):
+                found |= {
+                    name: None
+                    for name, field in events.fields.items()
+                    if field["optional"] and field["default"] is not None
+                }
+        return tuple(found)
+
+    def _events_of(self, id_: int) -> AvroEvents | str:
+        if id_ not in self._events:
+            schema = self._registry.schema(id_)
+            try:
+                self._events[id_] = events_of(schema)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._events[id_] = f"{error}"
+        return self._events[id_]
+
+    def _tables_of(
+        self,
+        block: MessageBlock,
+        events: AvroEvents,
+        chosen: NDArray[np.int64],
+        times: NDArray[np.int64],
+        faults: dict[int, str],
+        statements: list[DdlMessage],
+    ) -> Iterable[DecodedRows | None]:
+        values = _walked(block, events, chosen, faults)
+        for slot, unit in ((program.TS_MS, 1000), (program.TS_US, 1)):
+            known = values.lengths[slot] >= 0
+            times[values.source[known]] = AvroEncoding().whole(values[slot][known], -(1 << 53), 1 << 53) * unit
+        ops = words_of(values[program.OP], OPS)
+        for row in np.flatnonzero(ops < 0).tolist():
+            faults[int(values.source[row])] = (
+                f"it has no known `op` of Debezium: {shown(values[program.OP].bytes(row))}"
+            )
+        rows = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
+        values, ops = values.take(rows), ops[rows]
+        groups, firsts = group_rows(values, (program.DB, program.TABLE))
+        for group, first in enumerate(firsts):
+            members = np.flatnonzero(groups == group)
+            database, table = (
+                values[slot].bytes(first).decode("utf-8", "replace") for slot in (program.DB, program.TABLE)
+            )
+            if not self.tables.maps(database, table):
+                continue
+            for number in values.source[members[ops[members] == TRUNCATE]].tolist():
+                statements.append(DdlMessage(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
+            number = int(values.source[first])
+            plan = self.plan(database, table, events.fields, self._key(block, number), message_position(block, number))
+            members = members[ops[members] != TRUNCATE]
+            if plan is not None and len(members):
+                yield self.rows(block, plan, _images(events, plan, values.take(members), ops[members]), faults)
+
+    def _key(self, block: MessageBlock, message: int) -> tuple[str, ...]:
+        """Return the names of the key columns, from the schema of a message's key; () if it has none."""
+        at, size = int(block.key_at[message]), int(block.key_size[message])
+        if size < kernels.HEAD or block.data[at] != 0:
+            return ()
+        schema: Any = self._registry.schema(struct.unpack(">I", block.data[at + 1 : at + kernels.HEAD].tobytes())[0])
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            return ()
+        return tuple(str(field["name"]) for field in schema["fields"])
+
+
+def _walked(block: MessageBlock, events: AvroEvents, chosen: NDArray[np.int64], faults: dict[int, str]) -> Slices:
+    """Return the values of all slots of ``chosen``, without the messages that are faults."""
+    shape = (len(events.slots), len(chosen))
+    starts, lengths, kinds = np.empty(shape, np.int64), np.empty(shape, np.int32), np.empty(shape, np.uint8)
+    found = np.zeros(len(chosen), np.uint8)
+    kernels.walk(
+        block.data, block.value_at[chosen], block.value_size[chosen], events.program, starts, lengths, kinds, found
+    )
+    values = Slices(block.data, starts, lengths, kinds, chosen.astype(np.int32), found)
+    if not found.any():
+        return values
+    for row in np.flatnonzero(found).tolist():
+        faults[int(chosen[row])] = _FAULTS[found[row]]
+    return values.take(found == 0)
+
+
+def _images(events: AvroEvents, plan: TablePlan, values: Slices, ops: NDArray[np.int8]) -> ChangeImages:
+    images = []
+    for name in ("before", "after"):
+        slots = [events.slots[name, column] for column in plan.names]
+        images.append(
+            Slices(
+                values.data, values.starts[slots], values.lengths[slots], values.kinds[slots], values.source,
+                values.faults,
+            )
+        )  # fmt: skip
+        images[-1].kinds[images[-1].kinds == ABSENT] = NULL  # the image is null
+    has_before, has_after = (values.kinds[slot] == OBJECT for slot in (program.BEFORE, program.AFTER))
+    return ChangeImages(ops, images[0], images[1], has_before, has_after)
