@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.cli.options import debug_option, job_file_argument, name_argument
-from cdc.cli.start import check_prerequisites, check_startable, config_of, not_running, run_driver, start_detached
+from cdc.cli.start import (
+    check_first_start,
+    check_prerequisites,
+    check_startable,
+    config_of,
+    not_running,
+    run_driver,
+    start_detached,
+)
 from cdc.cli.terminal import POLL_S, console, poll_until, print_result
 from cdc.errors import ConfigError
 
@@ -61,7 +69,7 @@ def start(
         if foreground:
             with started_early(config, record, resumes=bool(resume_flags)) as sessions:
                 if record is None or not record.job_file:  # declared, and never run
-                    check_prerequisites(config, record.incarnation if record else "", None)
+                    check_first_start(config, record, is_supervised=bool(name))
                 options = {"adopt": adopt, "debug": debug}
                 sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
         check_startable(store, config)

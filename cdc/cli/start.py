@@ -19,7 +19,7 @@ from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError, with
 if TYPE_CHECKING:
     from cdc.api.models import JobStatus
     from cdc.config.models import Config
-    from cdc.state.base import Checkpoint
+    from cdc.state.base import Checkpoint, JobRecord
     from cdc.state.sql import SqlStore
     from spark.session import SessionHolder
 
@@ -37,6 +37,22 @@ def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint
     if fatal:
         problems = "\n".join(f"  {finding.problem} {with_job(finding.hint, config.name)}" for finding in fatal)
         raise PrerequisiteError(f"The job {config.name} cannot start:\n{problems}\n", hint="Nothing was started.")
+
+
+def check_first_start(config: Config, record: JobRecord | None, *, is_supervised: bool) -> None:
+    """Check servers and tables before the first start. Raises: PrerequisiteError.
+
+    ``is_supervised``: save the error, because the terminal of a supervised driver has no reader.
+    """
+    from cdc.paths import state_folder
+    from cdc.state.job_directory import JobDirectory
+
+    try:
+        check_prerequisites(config, record.incarnation if record else "", None)
+    except PrerequisiteError as error:
+        if is_supervised:
+            JobDirectory(state_folder(), config.name).set_failure(error)
+        raise
 
 
 def check_startable(store: SqlStore, config: Config) -> None:

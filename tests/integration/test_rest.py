@@ -204,6 +204,8 @@ def test_specification_is_saved_with_its_generation(url: str, store: SqlStore) -
     found = store.deployments.get("crm")
     assert found is not None and (found.spec, found.desired) == (SPEC, DesiredState.RUNNING)
     changed = SPEC + "commit: {interval: 3s}\n"
+    listed = ask(url, "GET", "/v1/jobs").json()[0]
+    assert (listed["reason"], listed["hint"]) == ("waits for a host", "See `cdc hosts`.")
     stale = ask(url, "PUT", "/v1/jobs/crm", data=changed, headers={"If-Match": '"7"'})
     assert stale.status_code == 409 and stale.json()["hint"] and "generation 1" in stale.json()["where"]
     assert ask(url, "PUT", "/v1/jobs/crm", data=changed, headers={"If-Match": '"1"'}).json()["generation"] == 2

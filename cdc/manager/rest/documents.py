@@ -34,11 +34,15 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
     if not is_live and deployment.is_held:  # the values of another host
         lag, rate = summary.get("lag_s", lag), summary.get("rows_per_s")
         committed = summary.get("last_committed_at") or committed
+    reason, hint = status.reason, status.hint
+    if reason is None and deployment.spec is not None and status.state is JobState.PENDING:
+        reason = f"starts on host {deployment.host}" if deployment.host else "waits for a host"
+        hint = f"See `cdc logs {deployment.job}`." if deployment.host else "See `cdc hosts`."
     return {
         "job": deployment.job,
         "state": status.state,
-        "reason": status.reason,
-        "hint": status.hint,
+        "reason": reason,
+        "hint": hint,
         "resume": status.resume,
         "desired_state": deployment.desired,
         "generation": deployment.generation,
