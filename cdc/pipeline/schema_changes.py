@@ -56,7 +56,7 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
         sequence=committed.sequence,
         closed_by=CloseReason.SCHEMA_CHANGE,
         counts=committed.counts,
-        snapshots={**_continued(_existing(committed, change), plan), **_loads(plan)},
+        snapshots=snapshots_after(_existing(committed, change), plan),
         targets=committed.targets,
         sink=committed.sink,
         left_out=context.routes.left_out,
@@ -106,6 +106,20 @@ def _existing(committed: Checkpoint, change: SchemaChange) -> dict[str, TableSna
     return {name: one for name, one in committed.snapshots.items() if name not in ended}
 
 
+def snapshots_after(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict[str, TableSnapshot]:
+    """Return the snapshots after the change: those that run, and those of tables that it loads again.
+
+    If a new snapshot replaces one that has not yet deleted its orphan rows, the new one deletes them.
+    """
+    loads = {}
+    for table in plan.tables:
+        if table.is_reloaded:
+            old = snapshots.get(table.source)
+            is_open = old is not None and old.deletes_orphans and old.is_due
+            loads[table.source] = TableSnapshot(deletes_orphans=table.deletes_orphans or is_open)
+    return {**_continued(snapshots, plan), **loads}
+
+
 def _continued(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict[str, TableSnapshot]:
     """Return running snapshots after the change. Bounds are texts, and stay valid for a key of a wider type.
 
@@ -113,11 +127,6 @@ def _continued(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict
     """
     changed = {table.source for table in plan.tables if table.steps}
     return {name: replace(one, compared_key=None) if name in changed else one for name, one in snapshots.items()}
-
-
-def _loads(plan: ChangePlan) -> dict[str, TableSnapshot]:
-    loaded = [table for table in plan.tables if table.is_reloaded]
-    return {table.source: TableSnapshot(deletes_orphans=table.deletes_orphans) for table in loaded}
 
 
 def roll_forward(context: RunContext, prepared: Checkpoint) -> Checkpoint:

@@ -21,15 +21,17 @@ from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
     ChangeMode,
+    ChangePlan,
     ChangePolicy,
     ColumnChange,
     Fill,
     FillKind,
+    PlannedTable,
     SchemaChange,
     TableChange,
 )
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
-from cdc.pipeline.schema_changes import prepare_change, roll_forward
+from cdc.pipeline.schema_changes import prepare_change, roll_forward, snapshots_after
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
 from channels.mapping import Mapping
@@ -465,3 +467,19 @@ def test_change_that_the_user_applies_is_planned_in_every_mode(tmp_path: Path, p
         assert prepare_change(context, committed, stop)
         roll_forward(context, store.unfinished()[0])
         assert sink.tables == {"ods.orders": EXPECTED}
+
+
+@pytest.mark.parametrize("state", SnapshotState)
+def test_new_snapshot_deletes_the_orphans_that_the_replaced_one_has_not_deleted(state: SnapshotState) -> None:
+    """A table is renamed away and back, and copied by pt-online-schema-change before its snapshot has ended."""
+    old = {"shop.orders": TableSnapshot(state, deletes_orphans=True), "shop.items": TableSnapshot(state)}
+    tables = tuple(
+        PlannedTable(name, name, TableSchema("shop", name, (), ()), is_reloaded=True) for name in (*old, "shop.new")
+    )
+    found = snapshots_after(old, ChangePlan("RENAME TABLE ...", tables))
+    assert {name: one.deletes_orphans for name, one in found.items()} == {
+        "shop.orders": state not in (SnapshotState.CATCHING_UP, SnapshotState.CONSISTENT),
+        "shop.items": False,
+        "shop.new": False,
+    }
+    assert all(one.state is SnapshotState.WAITING for one in found.values())
