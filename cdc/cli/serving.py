@@ -61,6 +61,7 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
     """Show the hosts of the state store with their jobs, or drain one."""
     from cdc.cli.views import hosts_view
     from cdc.job.registry import open_store
+    from cdc.manager.host_loop import is_to_run
 
     with open_store() as store:
         for name, drained in ((drain, True), (undrain, False)):
@@ -68,7 +69,7 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
                 raise _no_host(store, name)
         if forget is not None and not store.hosts.forget(forget):
             raise ConfigError(f"The host {forget} is alive or unknown.", hint="`cdc hosts` shows the hosts.")
-        found, jobs = store.hosts.all(), store.deployments.all()
+        found, jobs = store.hosts.all(), tuple(job for job in store.deployments.all() if is_to_run(job))
     if output == "json":
         click.echo(json.dumps([host_json(host, jobs) for host in found], indent=2))
     elif found:
