@@ -29,6 +29,9 @@ setup: $(VENV)/ready ## Make the environment in .venv, with what requirements-de
 demo: setup ## A private MySQL, a shop that is written to, a job that is killed and resumed, and the proof
 	$(BIN)/cdc demo
 
+demo-ha: setup ## Two hosts, one of which is killed: the other one takes over, and the proof
+	$(BIN)/cdc demo --hosts --folder demo-ha
+
 # what each of several workers would make for itself, side by side: the compiled kernels, the archive of the JVM's classes
 warm: setup
 	@$(BIN)/python -m spark.class_archive_builder & made=$$!; $(BIN)/python -m tests.recovery.matrix.warm && wait $$made

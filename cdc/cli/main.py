@@ -58,11 +58,13 @@ def app(context: click.Context, debug: bool) -> None:
     help="Empty folder, or the folder of an earlier demonstration, which is replaced. It keeps the tables.",
 )
 @click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the demonstration changes rows.")
-def demo(folder: Path, seconds: float) -> None:
+@click.option("--hosts", "on_hosts", is_flag=True, help="Show two hosts, one of which is killed.")
+def demo(folder: Path, seconds: float, on_hosts: bool) -> None:
     """Show a complete job on a temporary MySQL server."""
+    from cdc.demo.hosts import run_hosts_demo
     from cdc.demo.run import run_demo
 
-    sys.exit(run_demo(folder.absolute(), seconds=seconds))
+    sys.exit((run_hosts_demo if on_hosts else run_demo)(folder.absolute(), seconds=seconds))
 
 
 for _command in (

@@ -60,12 +60,12 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
     PrerequisiteError - there is no MySQL server, or the folder cannot be emptied.
     """
     report = console or Console()
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     binaries = obtain("mysql", lambda text: report.print(f"  {text}"))
-    _empty(folder)
+    empty(folder)
     with ExitStack() as stack:
-        server = _server(stack, binaries, folder, report)
-        _open_shop(server)
+        server = start_server(stack, binaries, folder, report)
+        open_shop(server)
         report.print(
             f"[bold]2[/] A shop with {len(shop.TABLES)} filled tables; {SHOPPERS} shoppers write to it continuously"
         )
@@ -84,10 +84,11 @@ def run_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = N
         is_equal = _verify(job, shoppers, report)
         _catch_up(job, server, report)
         job.stop()
-        return _prove(server, folder / "warehouse", report, is_equal=is_equal)
+        return prove(server, folder / "warehouse", report, is_equal=is_equal)
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
+    """Raise ConfigError if the folder has files that no demonstration wrote."""
     with _usable(folder):
         if folder.exists() and not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(
@@ -97,7 +98,8 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
+    """Empty the folder of an earlier demonstration, or create it. Raises: PrerequisiteError."""
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # delete MARK last, so that a partly emptied folder is still a demonstration's
@@ -121,7 +123,8 @@ def _usable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _server(stack: ExitStack, binaries: Binaries, folder: Path, report: Console) -> LocalServer:
+def start_server(stack: ExitStack, binaries: Binaries, folder: Path, report: Console) -> LocalServer:
+    """Start the source, with the user of the job. It ends with ``stack``. Raises: PrerequisiteError."""
     with report.status("[bold]1[/] Starting a private MySQL"):
         server = LocalServer.start(binaries, folder / "mysql", options=("--binlog-row-metadata=FULL",))
         stack.callback(server.kill)
@@ -130,13 +133,15 @@ def _server(stack: ExitStack, binaries: Binaries, folder: Path, report: Console)
     return server
 
 
-def _open_shop(server: LocalServer) -> None:
+def open_shop(server: LocalServer) -> None:
+    """Create the tables of the shop."""
     connection = server.connect()
     with connection:
         shop.create(connection)
 
 
-def _binlog_end(server: LocalServer) -> tuple[str, int]:
+def binlog_end(server: LocalServer) -> tuple[str, int]:
+    """Return file and offset of the end of the binary log."""
     connection = server.connect()
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOG STATUS")
@@ -223,12 +228,12 @@ def _progress(status: dict[str, Any], changes: int, rate: float, transactions: i
 
 
 def _catch_up(job: JobProcess, server: LocalServer, report: Console) -> None:
-    end = _binlog_end(server)
+    end = binlog_end(server)
     with report.status("[bold]8[/] Waiting for the job to catch up"):
         job.wait_for(f"caught up with {end[0]}:{end[1]}", lambda status: is_caught_up(status, end), 120)
 
 
-def _prove(server: LocalServer, warehouse: Path, report: Console, *, is_equal: bool) -> int:
+def prove(server: LocalServer, warehouse: Path, report: Console, *, is_equal: bool) -> int:
     """Compare every row without the job. ``is_equal``: what `cdc verify` found."""
     rows, agree = 0, is_equal
     for name, key in shop.KEYS.items():

@@ -24,6 +24,24 @@ def test_demo_ends_with_equal_source_and_target(tmp_path: Path) -> None:
     assert int(last.split()[-2]) > 10_000
 
 
+def test_demo_of_hosts_takes_over_and_ends_with_equal_tables(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "cdc.cli.main",
+        "demo",
+        "--hosts",
+        "--folder",
+        str(tmp_path / "d"),
+        "--seconds",
+        "8",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"}, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "took over: commits again" in done.stdout
+    assert done.stdout.strip().splitlines()[-1].startswith("demo: source and target agree: 4 tables, ")
+
+
 def no_server(*_: object) -> NoReturn:
     raise PrerequisiteError("There is no MySQL here.", hint="Install one.")
 
@@ -41,7 +59,7 @@ def test_demo_keeps_a_folder_that_is_not_a_demonstration(tmp_path: Path, monkeyp
 def test_demo_deletes_an_earlier_one_when_a_server_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, elsewhere = tmp_path / "demo", tmp_path / "mine.txt"
     elsewhere.write_text("mine")
-    monkeypatch.setattr(cdc.demo.run, "_server", no_server)
+    monkeypatch.setattr(cdc.demo.run, "start_server", no_server)
     monkeypatch.setattr(cdc.demo.run, "obtain", lambda *_: None)
     with pytest.raises(PrerequisiteError):
         run_demo(folder)
