@@ -9,6 +9,7 @@ With ``--power`` every second kill is a power failure of the machine: data that 
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import os
 import random
@@ -81,17 +82,16 @@ def run(
             job_file.write_text(job_text)
             os.sync()
             bar = progress.add_task(f"kills (seed {seed})", total=kills)
-            paused = Writers()
-            migrator = Migrator(server, seed, paused)
+            migrator = Migrator(server, seed, Writers())
             for first in range(0, kills, COMPARE_EVERY):
-                if changes:
-                    paused = Writers()
-                    migrator = migrator.next(paused)
+                paused = Writers()
                 writers = [shopper(server, seed * 1000 + first, number, paused.join()) for number in range(2)]
                 for writer in writers:
                     writer.start()
                 if not first:
                     until_commit(job)  # the first start is cold and includes the snapshot
+                if changes:  # not before the first start, which takes the tables as they are then
+                    migrator = migrator.next(paused)
                 with closing(SqliteStore(folder / "state")) as store:
                     store.add_verification("demo", VerifyRequest())  # the kills interrupt it
                     longest_s = min(timeout_s, max(LONGEST_S, 1.5 * until_commit(job)))
@@ -210,7 +210,8 @@ def check_changes(server: LocalServer, folder: Path, migrator: Migrator) -> None
     followed = [change.statement for change in store.changes(job.name, 1_000_000)]
     store.close()
     written, texts = migrator.statements, followed[::-1]
-    assert texts == written, f"statements were left out or followed twice: {texts[-5:]} != {written[-5:]}"
+    changed = [line for line in difflib.ndiff(written, texts) if not line.startswith("  ")]
+    assert texts == written, f"statements were left out (-) or followed twice (+): {changed}"
 
 
 def main() -> None:
