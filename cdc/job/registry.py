@@ -109,6 +109,8 @@ def _without_driver(store: SqlStore, record: JobRecord) -> tuple[str | None, str
         return f"the driver (process {record.driver_pid}) does not answer", f"See `cdc logs {record.name}`."
     if is_supervisor_alive(record):
         return "the driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
+    if record.state is JobState.PENDING and not record.job_file:  # declared, and never run
+        return record.reason or "waits for a host", record.hint or "See `cdc hosts`."
     if record.state is JobState.PENDING:
         return record.reason, record.hint or f"Start it with `cdc start {record.job_file}`."
     failure = JobDirectory(state_folder(), record.name).failure()

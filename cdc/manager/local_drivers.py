@@ -37,7 +37,7 @@ SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is kil
 LIVE_S = 2.0  # time for an answer
 FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # of a job that does not start, for example because its source is down
 SPEC_FILE = "job.yaml"  # in the folder of the job
-START_FAILED = "start_failed"  # detail of an event, for the command that waits for the start
+START_FAILED = "start_failed"  # detail of an event: the generation whose start failed, for the command that waits
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class LocalDrivers:
             check_identity(job.record, config, accept_server=False)
         except (CdcError, OSError) as error:  # the running job continues with its specification
             local.refused = job.generation
-            self._add_failure(job.job, f"the new specification is refused: {_short(error)}", error)
+            self._add_failure(job.job, job.generation, f"the new specification is refused: {_short(error)}", error)
             return
         _log.info("The job restarts with its new specification.", extra={"job": job.job})
         self.end(job)
@@ -161,13 +161,13 @@ class LocalDrivers:
         with suppress(LeaseLost, CheckpointError):
             if job.record.state in (JobState.PENDING, JobState.RUNNING):
                 set_offline_state(self._store, job.record, JobState.PENDING, _short(error), error.hint)
-        self._add_failure(job.job, f"the job does not start: {_short(error)}", error)
+        self._add_failure(job.job, local.generation, f"the job does not start: {_short(error)}", error)
 
-    def _add_failure(self, name: str, text: str, error: Exception) -> None:
+    def _add_failure(self, name: str, generation: int, text: str, error: Exception) -> None:
         _log.error("%s", text, extra={"job": name})
         hint = error.hint if isinstance(error, CdcError) else ""
         code = error.exit_code if isinstance(error, CdcError) else 1
-        detail = {START_FAILED: True, "hint": hint, "exit_code": code, "message": str(error)}
+        detail = {START_FAILED: generation, "hint": hint, "exit_code": code, "message": _message(error)}
         with suppress(CheckpointError):
             self._store.events.add(name, EventKind.STATE, text, actor=self._store.host.name, detail=detail)
 
@@ -194,8 +194,12 @@ def _save_spec(folder: JobDirectory, text: str, name: str = SPEC_FILE) -> Path:
     return file
 
 
+def _message(error: Exception) -> str:
+    return error.message.rstrip() if isinstance(error, CdcError) else str(error)
+
+
 def _short(error: Exception) -> str:
-    return " ".join((error.message if isinstance(error, CdcError) else str(error)).split())
+    return " ".join(_message(error).split())
 
 
 def _send(pid: int | None, number: int) -> None:

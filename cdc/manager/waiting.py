@@ -37,6 +37,8 @@ def wait_until_running(store: SqlStore, name: str, before: Before, timeout_s: fl
     Raises: CdcError - the start failed on its host; PrerequisiteError - no host can run the job.
     """
     specs, began = SpecCache(), time.monotonic()
+    first = store.deployments.get(name)
+    generation = first.generation if first is not None else 0  # an earlier one may still fail to start
     while time.monotonic() < began + timeout_s:
         found = store.deployments.get(name)
         if found is not None and found.fence > before.fence:
@@ -46,7 +48,7 @@ def wait_until_running(store: SqlStore, name: str, before: Before, timeout_s: fl
         if found is not None and found.record.state == "DONE":
             return None
         for event in store.events.newest(name, limit=20):
-            if event.id > before.event and event.detail.get(START_FAILED):
+            if event.id > before.event and event.detail.get(START_FAILED, -1) >= generation:
                 error = CdcError(str(event.detail.get("message")), hint=str(event.detail.get("hint") or ""))
                 error.exit_code = int(event.detail.get("exit_code", 1))
                 raise error

@@ -198,6 +198,7 @@ def test_job_that_cannot_start_says_why(make_host, tmp_path):
     host.cdc("start", job_file(tmp_path))
     big = job_file(tmp_path, "big", keys="resources: {memory: 100GiB}\n")
     assert "no host has 102400 MiB free" in host.cdc("start", big, code=3)
+    assert status(host, "big")["reason"] == "waits for a host"
     there = job_file(tmp_path, "there", keys="host_selector: {zone: eu}\n")
     assert "labels {zone: eu}" in host.cdc("start", there, code=3)
 
