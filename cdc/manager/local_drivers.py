@@ -52,6 +52,7 @@ class _Local:
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LONGEST_RETRY_S, spread=0.0))
     not_before: float = 0.0  # monotonic time of the next start
     generation: int = -1  # of the last start
+    is_ending: bool = False  # SIGTERM was sent
 
 
 class LocalDrivers:
@@ -97,23 +98,26 @@ class LocalDrivers:
             self._jobs.pop(job.job, None)
             return True
         local = self._jobs.setdefault(job.job, _Local())
+        if local.is_ending:
+            return False  # a second signal would end the driver at once, without its commit
+        local.is_ending = True
         if local.supervisor is not None and local.supervisor.poll() is None:
             local.supervisor.terminate()
         elif has_supervisor(self._store, job.record):
             _send(job.record.supervisor_pid, signal.SIGTERM)
-        elif is_driver_alive(job.record) and local.not_before != -1.0:
-            _send(job.record.driver_pid, signal.SIGTERM)  # once: the second signal would end it at once
-            local.not_before = -1.0
+        else:
+            _send(job.record.driver_pid, signal.SIGTERM)
         return False
 
     def keep_only(self, names: set[str]) -> None:
         """End the supervisors of jobs that this host does not run any more. Their drivers have lost their lease."""
         for name in self._jobs.keys() - names:
             local = self._jobs[name]
-            if local.supervisor is not None and local.supervisor.poll() is None:
-                local.supervisor.terminate()
-            else:
+            if local.supervisor is None or local.supervisor.poll() is not None:
                 del self._jobs[name]
+            elif not local.is_ending:
+                local.is_ending = True
+                local.supervisor.terminate()
 
     def _launch(self, job: Deployment, local: _Local) -> None:
         folder = JobDirectory(state_folder(), job.job)
@@ -125,7 +129,7 @@ class LocalDrivers:
             local.not_before = self._clock() + next(local.backoff)
             _log.error("The job cannot be started: %s", error, extra={"job": job.job})
             return
-        local.generation = job.generation
+        local.generation, local.is_ending = job.generation, False
         _log.info("The job starts.", extra={"job": job.job, "supervisor": local.supervisor.pid})
 
     def _follow_spec(self, job: Deployment, local: _Local) -> None:
@@ -154,8 +158,10 @@ class LocalDrivers:
         assert local.supervisor is not None
         code, local.supervisor = local.supervisor.returncode, None
         failure = JobDirectory(state_folder(), job.job).failure()
+        if code == 128 + signal.SIGTERM:  # on request: `cdc restart`, a new specification
+            return
         local.not_before = self._clock() + next(local.backoff)
-        if code in (0, 128 + signal.SIGTERM) or failure is None or isinstance(failure.error, LeaseLost):
+        if code == 0 or failure is None or isinstance(failure.error, LeaseLost):
             return
         error = failure.error
         with suppress(LeaseLost, CheckpointError):
