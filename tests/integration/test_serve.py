@@ -53,16 +53,17 @@ def record(host, name="shop"):
         return store.job(name)
 
 
-def runs_on(host, name, other):
-    """Wait until ``other`` runs the job, as ``host`` sees it."""
+def runs_on(host, name, other, fence=0):
+    """Wait until ``other`` runs the job with a greater fence, as ``host`` sees it."""
 
     def is_running():
         with opened(host) as store:
             found = store.deployments.get(name)
-        return found is not None and (found.host, found.record.state) == (other, "RUNNING") and found.is_held
+        is_there = found is not None and (found.host, found.record.state) == (other, "RUNNING") and found.is_held
+        return is_there and found.fence > fence
 
     wait_until(is_running, f"{name} RUNNING on {other}")
-    assert status(host, name)["state"] == "RUNNING"
+    wait_until(lambda: status(host, name)["state"] == "RUNNING", f"an answer of {name}")  # the record is saved first
     return record(host, name)
 
 
@@ -119,7 +120,7 @@ def test_silent_driver_is_killed_and_started_again(make_host, tmp_path):
     wait_until(lambda: "The job starts" in host.log.read_text(), "the log")
     os.kill(before.driver_pid, signal.SIGSTOP)
     wait_until(lambda: not psutil.pid_exists(before.driver_pid), "the end of the silent driver")
-    assert runs_on(host, "shop", "first").driver_pid != before.driver_pid
+    assert runs_on(host, "shop", "first", before.fence).driver_pid != before.driver_pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -133,7 +134,7 @@ def test_restarted_serve_finds_its_drivers(make_host, tmp_path, number):
     after = record(host)
     assert (after.driver_pid, after.fence) == (before.driver_pid, before.fence)
     os.kill(before.driver_pid, signal.SIGKILL)
-    runs_on(host, "shop", "first")
+    runs_on(host, "shop", "first", before.fence)
 
 
 def test_drained_host_gives_its_jobs_away(make_host, tmp_path):

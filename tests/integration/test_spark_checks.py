@@ -16,6 +16,7 @@ from cdc.config.models import load_config
 from cdc.job.job import Job
 from cdc.model.change_record import ChangeSummary
 from cdc.state.base import JobRecord, JobState
+from cdc.state.write_times import WriteTimes
 from channels.sinks.memory import MemorySink
 from channels.spark_runner import SparkTaskRunner
 from spark.session import SessionHolder
@@ -77,6 +78,7 @@ class Starting(SessionHolder):
 def test_status_reports_that_spark_is_starting(tmp_path: Path, state: JobState) -> None:
     runner = SparkTaskRunner(Starting("starting"), MemorySink())
     store = SimpleNamespace(
+        write_times=WriteTimes(),
         job=lambda _: None,
         last_committed=lambda _: None,
         requests=lambda _: (),
