@@ -209,7 +209,12 @@ class TcpProxy:
                 client.close()
                 continue
             with self._lock:
-                self._sockets += [client, server]
+                is_refused = self.refusing  # since ``cut_all``, which has not seen this connection
+                self._sockets += [] if is_refused else [client, server]
+            if is_refused:
+                client.close()
+                server.close()
+                continue
             silent = self._silent
             threading.Thread(target=self._forward, args=(client, server, False, silent), daemon=True).start()
             threading.Thread(target=self._forward, args=(server, client, True, silent), daemon=True).start()
