@@ -40,6 +40,9 @@ _FAULTS = {
 }
 
 
+_TIME_MOST = 1 << 60  # microseconds: some 36,000 years
+
+
 class AvroEncoding:
     """Numbers and bytes in Avro's binary form. Implements ``Encoding``."""
 
@@ -134,9 +137,7 @@ class DebeziumAvro(DebeziumRows):
         statements: list[DdlMessage],
     ) -> Iterable[DecodedRows | None]:
         values = _walked(block, events, chosen, faults)
-        for slot, unit in ((program.TS_MS, 1000), (program.TS_US, 1)):
-            known = values.lengths[slot] >= 0
-            times[values.source[known]] = AvroEncoding().whole(values[slot][known], -(1 << 53), 1 << 53) * unit
+        values = _with_times(values, times, faults)
         ops = words_of(values[program.OP], OPS)
         for row in np.flatnonzero(ops < 0).tolist():
             faults[int(values.source[row])] = (
@@ -169,6 +170,20 @@ class DebeziumAvro(DebeziumRows):
         if not isinstance(schema, dict) or schema.get("type") != "record":
             return ()
         return tuple(str(field["name"]) for field in schema["fields"])
+
+
+def _with_times(values: Slices, times: NDArray[np.int64], faults: dict[int, str]) -> Slices:
+    """Set the times of the messages in the source, in microseconds. Return the messages whose times can be true."""
+    is_bad = np.zeros(len(values.source), bool)
+    for slot, unit in ((program.TS_MS, 1000), (program.TS_US, 1)):
+        known = np.flatnonzero(values.lengths[slot] >= 0)
+        found = AvroEncoding().whole(values[slot][known], -(1 << 63), (1 << 63) - 1)
+        is_far = np.abs(found // 2) > _TIME_MOST // unit // 2  # half of it, because the least number has no absolute
+        times[values.source[known[~is_far]]] = found[~is_far] * unit
+        is_bad[known[is_far]] = True
+    for row in np.flatnonzero(is_bad).tolist():
+        faults[int(values.source[row])] = "its time in the source is not a time"
+    return values.take(np.flatnonzero(~is_bad)) if is_bad.any() else values
 
 
 def _walked(block: MessageBlock, events: AvroEvents, chosen: NDArray[np.int64], faults: dict[int, str]) -> Slices:
