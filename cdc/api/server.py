@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -30,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cdc.api.addresses import host_of, netloc_of
 from cdc.api.metrics import JobCollector
 from cdc.api.models import REQUESTS, Controls, request_from_json
 from cdc.config.fields import is_loopback
@@ -169,10 +169,10 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         headers = request.headers
-        if self._loopback and not is_loopback(_host_of(f"//{headers.get('host', '')}")):
+        if self._loopback and not is_loopback(host_of(f"//{headers.get('host', '')}")):
             return _error(403, "the Host header names another machine")
         origin = headers.get("origin")
-        if request.method == "POST" and origin is not None and _netloc_of(origin) != headers.get("host"):
+        if request.method == "POST" and origin is not None and netloc_of(origin) != headers.get("host"):
             return _error(403, "requests from other web pages are refused")
         if (not self._loopback or request.method not in {"GET", "HEAD"}) and not self._authorised(headers):
             return _error(401, "a bearer token is required", {"WWW-Authenticate": "Bearer"})
@@ -244,17 +244,3 @@ def _url(host: str, port: int) -> str:
     """Return an address that a client on this machine can use."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"
-
-
-def _netloc_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
-
-
-def _host_of(address: str) -> str:
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""

@@ -62,7 +62,12 @@ class ServeConfig(Model):
     listen: Listen = Field(default=Listen(), description="The address of REST API and web page.")
     tokens: TokenKeys = Field(default=TokenKeys(), description="Who may use REST API and web page.")
     lease: Seconds = Field(
-        default=10.0, ge=2, le=600, description="How long a host may be silent before others take over its jobs."
+        default=10.0,
+        ge=2,
+        le=600,
+        description=(
+            "How long a host may be silent before others take over its jobs. Default: `$CDC_LEASE`, else 10 s."
+        ),
     )
     jobs: PathText | None = Field(
         default=None, description="Folder of job files, which is watched. Each `*.yaml` in it is a job that runs."

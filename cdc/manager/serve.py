@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 def environment_of(config: ServeConfig) -> dict[str, str]:
     """Return the environment variables that this process and its drivers need."""
-    found = {LEASE: f"{config.lease:g}"}
+    found = {LEASE: f"{config.lease:g}"} if "lease" in config.model_fields_set else {}  # else as it is set already
     if config.store is not None:
         found[STORE] = config.store
     if config.store_password is not None:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cdc.api.addresses import host_of, netloc_of
 from cdc.config.fields import is_loopback
 
 COOKIE = "cdc_session"
@@ -109,11 +109,11 @@ class RequestGuard:
 
     def _refusal(self, request: Request, role: Role | None, *, by_cookie: bool) -> Response | None:
         headers, path = request.headers, request.url.path
-        if self._tokens.is_open and not is_loopback(_host_of(f"//{headers.get('host', '')}")):
+        if self._tokens.is_open and not is_loopback(host_of(f"//{headers.get('host', '')}")):
             hint = "Use http://127.0.0.1 and the port, or configure tokens."
             return refused(403, "The Host header names another machine.", hint)
         is_read, origin = request.method in _READING, headers.get("origin")
-        is_from_page = origin is not None and _netloc_of(origin) == headers.get("host")
+        is_from_page = origin is not None and netloc_of(origin) == headers.get("host")
         if not is_read and not is_from_page and (origin is not None or (by_cookie and role is not None)):
             # with a cookie the browser must name the page, because it adds cookies to requests of other pages too
             return refused(403, "Requests of other web pages are refused.", "Send a bearer token.")
@@ -154,17 +154,3 @@ def _limited(receive: Receive) -> Receive:
         return message
 
     return receive_limited
-
-
-def _netloc_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
-
-
-def _host_of(address: str) -> str:
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""
