@@ -1,4 +1,4 @@
-"""Kafka messages: from a broker to one buffer, and from messages in memory to Arrow batches.
+"""Kafka messages: from a broker to one buffer, from messages in memory to Arrow batches, and complete jobs.
 
 For comparison, confluent-kafka's ``consume`` reads the same messages as one object each, and Python's ``json``,
 protobuf or fastavro parse them without a conversion of values.
@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 from numpy.typing import NDArray
 
+from benchmarks.rig.kafka_jobs import TYPES as _TYPES
+from benchmarks.rig.kafka_jobs import catch_up, freshness, many_topics
 from benchmarks.rig.measure import report
 from benchmarks.rig.suite import Case, Options
 from cdc.errors import CdcError
@@ -47,10 +50,6 @@ from tests.support.avro_messages import avro_message, avro_schema, avro_value
 _BLOCK_MESSAGES, _ROUNDS, _REPEATS, _LIBRARY_MESSAGES = 10_000, 30, 9, 10_000
 _GOAL = "400,000 rows/s, target 1,000,000"
 _GOALS = {"kafka.decode.debezium_avro": "500,000 rows/s, target 2,000,000"}
-_TYPES = {
-    "id": "bigint", "customer_id": "int", "status": "varchar(40)", "priority": "tinyint", "amount": "decimal(12,2)",
-    "note": "varchar(100)", "day": "date", "ordered_at": "datetime", "changed_at": "timestamp(3)", "weight": "double",
-}  # fmt: skip
 _SCHEMA = schema_of(
     "shop", "orders", tuple(LayoutColumn(at, name, kind, at == 0) for at, (name, kind) in enumerate(_TYPES.items()))
 )
@@ -319,4 +318,10 @@ def read(options: Options) -> None:
 CASES = (
     Case("kafka.decode", decode, runs=1),  # each figure is the median of nine
     Case("kafka.read", read, Options(rows=600_000), quick_rows=100_000, runs=1),  # the median of three
+    Case("kafka.catch_up", catch_up, Options(rows=5_000_000), 200_000),
+    Case("kafka.catch_up_executors", partial(catch_up, read="executors"), Options(rows=5_000_000), 200_000),
+    Case("kafka.freshness", freshness, Options(rows=1_000_000), 20_000, runs=1),
+    Case("kafka.freshness_executors", partial(freshness, read="executors"), Options(rows=1_000_000), 20_000, runs=1),
+    Case("kafka.many_topics", many_topics, runs=1),
+    Case("kafka.many_topics_executors", partial(many_topics, read="executors"), runs=1),
 )

@@ -6,7 +6,7 @@ Every check runs, and every finding has a hint. The checks change nothing, and j
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -54,28 +54,58 @@ class Sample:
     columns: tuple[SampleColumn, ...]
 
 
-def kafka_findings(parts: KafkaParts, *, is_new: bool) -> Iterator[Finding]:
-    """Yield what prevents or endangers reading. ``is_new``: the job has no checkpoint, so `start` applies."""
-    with Cluster(parts.settings, _TIMEOUT_S) as cluster:
-        try:
-            topics = cluster.topics()
-        except CdcError as error:
-            yield finding_of(error)
-            return
-        for name in topics.missing:
-            yield Finding(f"Kafka has no topic {name}.", "Correct `source.topics`, or create the topic.")
-        if not topics.topics and not topics.missing:
-            yield Finding(
-                "No topic matches `source.topics` yet.", "Correct the pattern, or wait for topics.", fatal=False
-            )
-        if is_new and not topics.missing:
+class KafkaCheck:
+    """Checks the source of a job, with one connection."""
+
+    def __init__(self, parts: KafkaParts, routes: Routes, on_sample: Callable[[Sample], None]) -> None:
+        """``on_sample`` gets the newest row of each topic and table as it arrives, beside its target columns."""
+        self._parts, self._routes, self._on_sample = parts, routes, on_sample
+
+    def findings(self, *, is_new: bool) -> Iterator[Finding]:
+        """Yield what prevents or endangers reading. ``is_new``: the job has no checkpoint, so `start` applies."""
+        with Cluster(self._parts.settings, _TIMEOUT_S) as cluster:
             try:
-                parts.first_position()
+                topics = cluster.topics()
             except CdcError as error:
                 yield finding_of(error)
-        yield from unread_topics(parts, topics)
-        yield from _retention(cluster, topics)
-        yield from _samples(parts, cluster, topics)
+                return
+            for name in topics.missing:
+                yield Finding(f"Kafka has no topic {name}.", "Correct `source.topics`, or create the topic.")
+            if not topics.topics and not topics.missing:
+                yield Finding(
+                    "No topic matches `source.topics` yet.", "Correct the pattern, or wait for topics.", fatal=False
+                )
+            if is_new and not topics.missing:
+                try:
+                    self._parts.first_position(cluster)
+                except CdcError as error:
+                    yield finding_of(error)
+            yield from unread_topics(self._parts, topics)
+            yield from _retention(cluster, topics)
+            yield from self._messages(cluster, topics)
+
+    def _messages(self, cluster: Cluster, topics: Topics) -> Iterator[Finding]:
+        """Decode the newest message of each topic."""
+        parts, decoder = self._parts, self._parts.decoder()
+        for block in _newest(parts, cluster, topics):
+            try:
+                decoded = decoder.decode(block)
+            except CdcError as error:
+                yield _with_guess(finding_of(error), parts, block)
+                continue
+            for rows in decoded.tables:
+                with suppress(CdcError):
+                    self._on_sample(_sample(block, rows, self._routes))
+            if isinstance(decoder, DebeziumJson | DebeziumAvro):
+                yield from _defaults(block, decoder.columns_with_default(block))
+            for fault in decoded.faults[:1]:
+                finding = Finding(
+                    f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
+                    f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
+                    "Check that `source.format` is the format of the messages.",
+                    fatal=parts.bad_messages() is None,
+                )
+                yield _with_guess(finding, parts, block)
 
 
 def unread_topics(parts: KafkaParts, topics: Topics) -> Iterator[Finding]:
@@ -101,27 +131,6 @@ def _retention(cluster: Cluster, topics: Topics) -> Iterator[Finding]:
             )
 
 
-def _samples(parts: KafkaParts, cluster: Cluster, topics: Topics) -> Iterator[Finding]:
-    """Decode the newest message of each topic."""
-    decoder = parts.decoder()
-    for block in _newest(parts, cluster, topics):
-        try:
-            decoded = decoder.decode(block)
-        except CdcError as error:
-            yield _with_guess(finding_of(error), parts, block)
-            continue
-        if isinstance(decoder, DebeziumJson | DebeziumAvro):
-            yield from _defaults(block, decoder.columns_with_default(block))
-        for fault in decoded.faults[:1]:
-            finding = Finding(
-                f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
-                f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",
-                "Check that `source.format` is the format of the messages.",
-                fatal=parts.bad_messages() is None,
-            )
-            yield _with_guess(finding, parts, block)
-
-
 def _with_guess(finding: Finding, parts: KafkaParts, block: MessageBlock) -> Finding:
     """Add to the hint which format the messages have, if it seems to be another one."""
     found = guess_format(block)
@@ -131,19 +140,6 @@ def _with_guess(finding: Finding, parts: KafkaParts, block: MessageBlock) -> Fin
         finding,
         hint=f"The messages look like `format: {found}`, but `source.format` is {parts.format_name}. {finding.hint}",
     )
-
-
-def kafka_samples(parts: KafkaParts, routes: Routes) -> Iterator[Sample]:
-    """Yield the newest row of each topic and table as it arrives, beside its target columns.
-
-    Yields nothing for messages that cannot be read, because ``kafka_findings`` reports them.
-    """
-    decoder = parts.decoder()
-    with Cluster(parts.settings, _TIMEOUT_S) as cluster:
-        for block in _newest(parts, cluster, cluster.topics()):
-            with suppress(CdcError):
-                for rows in decoder.decode(block).tables:
-                    yield _sample(block, rows, routes)
 
 
 def _sample(block: MessageBlock, rows: DecodedRows, routes: Routes) -> Sample:

@@ -175,13 +175,22 @@ class RegistryConfig(Model):
 class BadRows(Model):
     """What happens to messages that cannot be decoded."""
 
-    max_messages: Count = Field(
-        description="Number of messages that may be kept. The next one stops the job. Messages whose files were "
-        "removed do not count."
+    max_rows: Count = Field(
+        description="Number of messages in the window that may be bad. The next one stops the job. A message counts as "
+        "one row."
+    )
+    window_rows: Count = Field(
+        default=2_000_000,
+        description="Size of the window: the last messages that the job has read. It is part of the checkpoint.",
+    )
+    max_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0,
+        description="Fraction of the messages in the window that may be bad, from 1,000 messages on. If all of them "
+        "are bad, the job stops in any case.",
     )
     path: PathText = Field(
-        description="Folder. Each message is a file `JOB/TOPIC/PARTITION-OFFSET.json` with the reason, and the key and "
-        "the value in base64."
+        description="Folder. The bad messages of a Batch are a file `JOB/*.jsonl`, one line per message, with the "
+        "reason, and the key and the value in base64."
     )
 
 
@@ -223,6 +232,11 @@ class KafkaSourceConfig(Model):
         description="Where the job ends, with the state DONE: `end` (the end of each partition when the job starts), a "
         "time or offsets. Default: it does not end.",
     )
+    read: Literal["driver", "executors"] = Field(
+        default="driver",
+        description="Where messages are read and decoded: on the `driver`, or on Spark's `executors`, which reach the "
+        "brokers themselves. Tables and guarantees are the same.",
+    )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
         description="Whether messages of aborted transactions are omitted (`read_committed`).",
@@ -249,8 +263,8 @@ class KafkaSourceConfig(Model):
     )
     bad_rows: BadRows | None = Field(
         default=None,
-        description="Keep messages that cannot be decoded as files, and continue without their rows. Default: the "
-        "first one stops the job.",
+        description="Keep messages that cannot be decoded as files, and continue without their rows. `cdc replay-bad` "
+        "loads them after a correction. Default: the first one stops the job.",
     )
     time_zone: str = Field(
         default="+00:00",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cdc.api.models import Resume
+from cdc.config.channel_models import ChannelConfig
 from cdc.config.kafka_models import KafkaGroup, KafkaOffsets, KafkaSourceConfig, KafkaTime, RegistryConfig
-from cdc.config.models import ChannelConfig
 from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
 from cdc.sources.kafka.bad_messages import BadMessages
+from cdc.sources.kafka.bad_window import BadLimits
 from cdc.sources.kafka.batches import OrderRules
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
@@ -22,6 +24,7 @@ from cdc.sources.kafka.formats.base import Format, topic_table
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes
 from cdc.sources.kafka.formats.fields import parse_path, schema_of_fields, schema_of_types
 from cdc.sources.kafka.formats.registry import create_format
+from cdc.sources.kafka.range_planner import ExecutorReads
 from cdc.sources.kafka.receiver import KafkaReceiver
 from cdc.sources.kafka.schema_registry import SchemaRegistry
 from cdc.sources.kafka.start import KafkaStart, resolve
@@ -37,6 +40,7 @@ class KafkaParts:
         self.format_name = source.format
         self._routes = routes
         self._tables = TablesOfJob(source.format, channels, routes)
+        self._registry = None if source.registry is None else _registry_of(source.registry)
         self.settings = KafkaSettings(
             source.brokers,
             source.topics,
@@ -56,32 +60,39 @@ class KafkaParts:
             rules=OrderRules(source.one_partition_per_key, source.key_changes == "apply", moves_key_changes=True),
             accepted=Accepted(resume.accept_gap, resume.accept_server, source.lost_offsets == "earliest"),
             bad=self.bad_messages(),
+            replays_bad=resume.replay_bad and source.bad_rows is not None,
+            format_name=source.format,
+            is_described=lambda database, table: self._tables.schema(database, table) is not None,
             acknowledged=acknowledged,
             stop_at=None if source.stop_at is None else self.last_position,
+            executors=ExecutorReads(self._create, self._tables) if source.read == "executors" else None,
             window_bytes=window_bytes,
         )
 
     def bad_messages(self) -> BadMessages | None:
         """Return the keeper of messages that cannot be decoded; None: the first one stops the job."""
         rules, folder = self._source.bad_rows, self._source.bad_folder
-        return None if rules is None or folder is None else BadMessages(Path(folder) / self._name, rules.max_messages)
+        if rules is None or folder is None:
+            return None
+        return BadMessages(Path(folder) / self._name, BadLimits(rules.max_rows, rules.window_rows, rules.max_ratio))
 
     def decoder(self) -> Format:
         """Return a decoder of the messages."""
+        return self._create(tables=self._tables)
+
+    @property
+    def _create(self) -> Callable[..., Format]:
+        """Return a picklable function of ``tables``. With a registry, executors get the schemas that are known."""
         source = self._source
         modes = None if source.connector is None else DebeziumModes(source.connector.decimal_handling_mode)
-        return create_format(
+        return partial(
+            create_format,
             source.format,
-            tables=self._tables,
             zone_us=source.zone_us,
             modes=modes,
             separator=source.separator,
-            registry=None if source.registry is None else self._registry(source.registry),
+            registry=self._registry,
         )
-
-    @staticmethod
-    def _registry(config: RegistryConfig) -> SchemaRegistry:
-        return SchemaRegistry(config.url, config.username or "", config.password.get_secret_value())
 
     def schemas(self) -> tuple[TableSchema, ...]:
         """Return the tables that channels without a pattern describe by `fields`."""
@@ -91,9 +102,10 @@ class KafkaParts:
         """Return whether a channel can have rows of a topic. Messages of some formats name their table themselves."""
         return self._source.format not in ("json", "csv") or self._tables.maps(*self._tables.table_of(topic))
 
-    def first_position(self) -> KafkaPosition:
-        """Return `source.start` as offsets. Raises: see ``resolve``."""
-        return self._resolved(self._source.start)
+    def first_position(self, cluster: Cluster | None = None) -> KafkaPosition:
+        """Return `source.start` as offsets. ``cluster``: an open connection. Raises: see ``resolve``."""
+        start = self._source.start
+        return self._resolved(start) if cluster is None else resolve(cluster, _start_of(start))
 
     def last_position(self) -> KafkaPosition:
         """Return `source.stop_at` as offsets. Raises: see ``resolve``."""
@@ -182,6 +194,10 @@ def _source_key(channel: ChannelConfig, fields: Mapping[str, str]) -> tuple[str,
         return channel.key or ()
     names = [channel.columns.get(name, "").strip("` ") for name in channel.key or ()]
     return tuple(names) if all(name in fields for name in names) else ()
+
+
+def _registry_of(config: RegistryConfig) -> SchemaRegistry:
+    return SchemaRegistry(config.url, config.username or "", config.password.get_secret_value())
 
 
 def _start_of(at: str | KafkaTime | KafkaOffsets | KafkaGroup) -> KafkaStart:

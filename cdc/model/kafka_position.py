@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from cdc.model.position import Position
+from cdc.model.kept_messages import NOTHING_KEPT, KeptMessages
 
 Partition = tuple[str, int]  # topic and number
 
@@ -32,7 +31,8 @@ class TopicOffsets:
 
 @dataclass(frozen=True, slots=True)
 class KafkaPosition:
-    """A position in topics. The order is partial: a position reaches another one if it does so in every partition.
+    """A position in topics. The order is partial: a position reaches another one if it does so in every partition,
+    and in the number of replays of kept messages.
 
     A partition that a position does not have was not read yet.
     """
@@ -40,18 +40,24 @@ class KafkaPosition:
     cluster: str  # id of the cluster
     topics: tuple[TopicOffsets, ...]  # by name
     statement: str = ""  # "topic:partition" of the DDL message that is next, if the position names that message
+    kept: KeptMessages = NOTHING_KEPT  # messages up to here that are kept as files
     kind: Literal["kafka"] = "kafka"
 
     @classmethod
     def of(
-        cls, cluster: str, ids: Mapping[str, str], offsets: Mapping[Partition, PartitionOffset], statement: str = ""
+        cls,
+        cluster: str,
+        ids: Mapping[str, str],
+        offsets: Mapping[Partition, PartitionOffset],
+        statement: str = "",
+        kept: KeptMessages = NOTHING_KEPT,
     ) -> KafkaPosition:
         """Return the position of ``offsets``. ``ids``: of every topic, by name."""
         found: dict[str, list[tuple[int, PartitionOffset]]] = {}
         for (topic, number), offset in offsets.items():
             found.setdefault(topic, []).append((number, offset))
         topics = tuple(TopicOffsets(name, ids[name], tuple(sorted(found[name], key=_number))) for name in sorted(found))
-        return cls(cluster, topics, statement)
+        return cls(cluster, topics, statement, kept)
 
     @property
     def offsets(self) -> dict[Partition, PartitionOffset]:
@@ -63,7 +69,7 @@ class KafkaPosition:
         """The id of every topic, by name."""
         return {topic.name: topic.id for topic in self.topics}
 
-    def reached(self, other: Position) -> bool:
+    def reached(self, other: object) -> bool:
         """Return whether this position is at ``other`` or after it in every partition.
 
         Raises: ValueError - the positions cannot be compared: another source, another cluster, a topic created again.
@@ -74,7 +80,7 @@ class KafkaPosition:
         for name, id_ in other.ids.items():
             if ids.get(name, id_) != id_:
                 raise ValueError(f"topic {name} was created again between {self} and {other}")
-        return all(
+        return self.kept.replays >= other.kept.replays and all(
             (here := mine.get(partition)) is not None and here.next >= there.next
             for partition, there in other.offsets.items()
         )
@@ -88,7 +94,15 @@ class KafkaPosition:
             }
             for topic in self.topics
         }
-        return {"cluster": self.cluster, "topics": topics, "statement": self.statement, "kind": self.kind}
+        found: dict[str, Any] = {
+            "cluster": self.cluster,
+            "topics": topics,
+            "statement": self.statement,
+            "kind": self.kind,
+        }
+        if self.kept.replays or self.kept.tables or self.kept.window:
+            found["kept"] = self.kept.to_json()
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KafkaPosition:
@@ -100,7 +114,8 @@ class KafkaPosition:
             for name, topic in topics.items()
             for number, values in topic["partitions"].items()
         }
-        return cls.of(str(data["cluster"]), ids, offsets, str(data.get("statement", "")))
+        kept = KeptMessages.from_json(data.get("kept"))
+        return cls.of(str(data["cluster"]), ids, offsets, str(data.get("statement", "")), kept)
 
     def __str__(self) -> str:
         return " ".join(f"{topic.name}[{_text(topic.partitions)}]" for topic in self.topics) or "no topics"

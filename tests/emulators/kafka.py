@@ -15,9 +15,15 @@ from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -47,8 +53,11 @@ class KafkaBroker:
     It ends with its parent. Use it as a context manager.
     """
 
-    def __init__(self, jars: Path, folder: Path) -> None:
+    def __init__(self, jars: Path, folder: Path, first: KafkaBroker | None = None, node: int = 1) -> None:
+        """``first``: the node with the controller, if this is another ``node`` of its cluster."""
         self.port, self.sasl_port, self.tls_port, self._controller = (free_port() for _ in range(4))
+        self._first, self.node = first, node
+        self.cluster: str = first.cluster if first is not None else _random_id()
         self.folder, self.log = folder, folder / "kafka.log"
         self._jars = jars
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,22 +101,23 @@ class KafkaBroker:
         data.mkdir(exist_ok=True)
         if (data / "meta.properties").exists():
             return
-        cluster, directory = _random_id(), _random_id()
-        (data / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\ndirectory.id={directory}\n")
+        lines = ("version=1", f"cluster.id={self.cluster}", f"node.id={self.node}", f"directory.id={_random_id()}")
+        (data / "meta.properties").write_text("".join(f"{line}\n" for line in lines))
 
     def _settings(self) -> dict[str, object]:
-        listeners = (
-            f"PLAINTEXT://127.0.0.1:{self.port},LOGIN://127.0.0.1:{self.sasl_port},"
-            f"TLS://127.0.0.1:{self.tls_port},CONTROLLER://127.0.0.1:{self._controller}"
+        advertised = (
+            f"PLAINTEXT://127.0.0.1:{self.port},LOGIN://127.0.0.1:{self.sasl_port},TLS://127.0.0.1:{self.tls_port}"
         )
+        is_first = self._first is None
+        controller = self._controller if self._first is None else self._first._controller
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         return {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "process.roles": "broker,controller" if is_first else "broker",
+            "node.id": self.node,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": listeners,
-            "advertised.listeners": listeners.rsplit(",", 1)[0],
+            "listeners": advertised + (f",CONTROLLER://127.0.0.1:{controller}" if is_first else ""),
+            "advertised.listeners": advertised,
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT"
             ),
@@ -120,6 +130,10 @@ class KafkaBroker:
             ),
             "listener.name.tls.ssl.keystore.type": "PEM",
             "listener.name.tls.ssl.keystore.location": self.certificate.with_suffix(".key"),
+            # a topic without a rule is open to all; the listener without a login may do everything
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "log.dirs": self.folder / "data",
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": 1,
@@ -200,6 +214,15 @@ class KafkaBroker:
         self.admin.create_topics([new])[topic].result(60)
         until(lambda: len(self.partitions(topic)) == partitions)
         return topic
+
+    def allow(self, name: str, user: str, *operations: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
+        """Let a user do only ``operations`` with a topic, or a group, and others nothing."""
+        literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        rules = [AclBinding(kind, name, literal, f"User:{user}", "*", one, allowed) for one in operations]
+        for future in self.admin.create_acls(rules).values():
+            future.result(60)
+        mine = AclBindingFilter(kind, name, literal, f"User:{user}", "*", AclOperation.ANY, AclPermissionType.ANY)
+        until(lambda: {*rules} <= {*self.admin.describe_acls(mine).result(60)})
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""

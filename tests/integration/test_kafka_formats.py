@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.emulators.schema_registry import RegistryEmulator
@@ -105,27 +103,3 @@ def test_check_refuses_debezium_messages_without_schema_and_modes(kafka, topic, 
     job.file.write_text(job.file.read_text().replace("debezium-json", "maxwell"))
     assert "look like `format: debezium-json`, but `source.format` is maxwell" in job.cdc("check", job.file, code=3)
     assert "no schema" in refused and "source.connector" in refused and "schemas.enable=true" in refused
-
-
-def test_bad_messages_are_kept_and_counted_after_a_kill_and_stop_at_the_limit(kafka, topic, start):
-    rows = f"{{topic: {topic}, key: [id], fields: {{id: BIGINT, note: STRING}}}}"[1:-1]
-    job = start("format: json\nbad_rows: {max_messages: 2, path: ./bad}", rows)
-    kafka.send(topic, '{"id": 1, "note": "a"}', "not json", '{"id": "x"}', '{"id": 2, "note": "b"}')
-    (sample,) = json.loads(job.cdc("check", job.file, "--output", "json"))["samples"]
-    assert (sample["target"], sample["partition"], sample["offset"], sample["deleted"]) == ("ods.orders", 0, 3, False)
-    assert [(one["name"], one["value"]) for one in sample["columns"]] == [("id", "2"), ("note", "b")]
-    job.process.start()
-    status = job.process.wait_for("the end", is_caught_up({0: 4, 1: 0, 2: 0}), 240)
-    assert status["bad_messages"] == 2 and job.table("note") == {1: ("a",), 2: ("b",)}
-    kept = job.folder / "bad/by-kafka" / topic
-    assert sorted(path.name for path in kept.iterdir()) == ["0-1.json", "0-2.json"]
-    job.process.kill()
-    kafka.send(topic, '{"id": 3, "note": "c"}', '{"id": null}', '{"id": 4, "note": "d"}')
-    job.process.start()
-    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 240)
-    assert "key is NULL" in status["reason"] and "max_messages" in status["hint"]
-    (kept / "0-1.json").unlink()
-    job.cdc("resume", "by-kafka")
-    status = job.process.wait_for("the end", is_caught_up({0: 7, 1: 0, 2: 0}), 240)
-    assert status["bad_messages"] == 2 and sorted(job.table("note")) == [1, 2, 3, 4]
-    assert sorted(path.name for path in kept.iterdir()) == ["0-2.json", "0-5.json"]

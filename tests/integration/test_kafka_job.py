@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from contextlib import suppress
 
+import psutil
 import pytest
 import requests
 from confluent_kafka import Consumer, TopicPartition
 
+from cdc.demo import proof
 from tests.support.kafka_jobs import PARTITIONS, Job, ends_of, is_caught_up
 from tests.support.receiving import until
 from tests.support.seeds import seed_of
@@ -71,9 +74,9 @@ def start(kafka, topic, tmp_path):
     """Create the topic, and a job that is killed at the end."""
     jobs = []
 
-    def start(more=""):
+    def start(more="", channel=""):
         kafka.create(topic, PARTITIONS)
-        job = Job(tmp_path, kafka, topic, SOURCE.format(topic=topic) + more)
+        job = Job(tmp_path, kafka, topic, SOURCE.format(topic=topic) + more, channel)
         jobs.append(job)
         return job
 
@@ -160,3 +163,59 @@ def test_kafka_job_reports_offsets_to_its_group(kafka, topic, start):
     until(lambda: group.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1)
     group.close()
     assert table_of(job) == {1: ("a", 1.0)}
+
+
+COMPUTED = "}, {source: shop.computed, target: ods.computed, columns: {id: id, twice: n * 2}, filter: n >= 0"
+
+
+def send_computed(kafka, topic, first, last):
+    """Send rows of a table with expressions, a third of which the filter deletes."""
+    producer = kafka.producer(linger_ms=20)
+    for key in range(first, last):
+        row = {"id": str(key), "n": str(key if key % 3 else -1)}
+        types = {"id": "bigint", "n": "int"}
+        producer.produce(topic, message("INSERT", [row], types=types, table="computed"), partition=key % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def kill_workers(driver: int) -> int:
+    """Kill the Python workers of Spark. Return their number."""
+    killed = 0
+    for child in psutil.Process(driver).children(recursive=True):
+        with suppress(psutil.Error):  # some end meanwhile
+            if "spark.worker_daemon" in child.cmdline():
+                child.kill()
+                killed += 1
+    return killed
+
+
+def test_executors_read_a_job_that_equals_the_model_after_kills_and_pauses(kafka, topic, start):
+    job = start("read: executors", COMPUTED)
+    shop = Shop(kafka, topic, seed_of())
+    shop.change(500)
+    send_computed(kafka, topic, 0, 30)
+    job.process.start()
+    job.process.wait_for("a commit", is_caught_up(ends_of(kafka, topic)), 240)
+    shop.change(1000)
+    send_computed(kafka, topic, 30, 90)
+    assert kill_workers(job.process.pid)
+    shop.change(200)
+    job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+    assert table_of(job) == expected(shop.rows)
+    shop.change(1000)
+    job.process.kill()
+    shop.change(200)
+    job.process.start()
+    status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+    assert table_of(job) == expected(shop.rows) and len(shop.rows) > 100
+    assert {one["lag_messages"] for one in status["partitions"]} == {0}
+    computed = proof.read_delta(job.folder / "warehouse/ods/computed").to_pylist()
+    assert {one["id"]: one["twice"] for one in computed} == {key: 2 * key for key in range(90) if key % 3}
+    log = job.process.log.read_text()
+    assert log.count("the driver reads a range") == 1 and "no table is loaded yet" in log
+
+    row = {"id": "9999", "note": "last", "amount": "1.00"}
+    kafka.send(topic, message("INSERT", [row]), "not json")
+    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 120)
+    assert "message cannot be loaded" in status["reason"]
+    assert table_of(job) == {**expected(shop.rows), 9999: ("last", 1.0)}

@@ -133,7 +133,7 @@ def test_receiver_stops_at_a_bad_message_after_the_rows_before_it(kafka, topic, 
     kafka.create(f"{topic}_null")
     kafka.send(f"{topic}_null", *rows(1, None))
     _, error = fails(opened(f"{topic}_null"), DecodeError)
-    assert "NULL in the key column id of shop.orders" in error.message and error.context["offset"] == 1
+    assert "column id of the key is NULL" in error.message and error.context["offset"] == 1
 
 
 def test_receiver_stops_before_ddl_until_it_is_acknowledged(kafka, topic, opened):

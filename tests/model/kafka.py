@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+import cdc.sources.kafka.range_planner
 import cdc.sources.kafka.reader
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.canal_json import CanalJson
+from cdc.sources.kafka.range_planner import ExecutorReads
 from cdc.sources.kafka.receiver import KafkaReceiver
 from cdc.sources.kafka.start import KafkaStart, resolve
 from tests.model.harness import Harness
@@ -16,6 +21,7 @@ from tests.model.source import Source
 PARTITIONS = 2
 _TYPES = {"id": "int", "op": "bigint"}
 _READ_MESSAGES = 4  # of one read, so that there are many Batches and cycles
+_FIRST_MESSAGES = 8  # of the first range, which the driver reads
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,11 @@ class Sent:
             return resolve(cluster, KafkaStart(word))
 
 
-def send(broker, prefix: str, model: Source) -> Sent:
-    """Send every row of ``model``, in order, to the topic of its table and the partition of its key."""
+def send(broker, prefix: str, model: Source, broken: Container[int] = ()) -> Sent:
+    """Send every row of ``model``, in order, to the topic of its table and the partition of its key.
+
+    ``broken``: operations whose messages begin with "!", so that they are not JSON.
+    """
     topics = {
         table: broker.create(f"{prefix}_{table.partition('.')[2]}", PARTITIONS)
         for table in sorted({row.table for each in model.transactions for row in each})
@@ -50,12 +59,13 @@ def send(broker, prefix: str, model: Source) -> Sent:
             "data": [{"id": str(row.key), "op": str(row.op)}], "old": None, "type": "DELETE" if row.deleted else "INSERT",
             "database": database, "table": table, "isDdl": False, "mysqlType": _TYPES, "pkNames": ["id"],
         }  # fmt: skip
-        producer.produce(topics[row.table], json.dumps(message), partition=row.key % PARTITIONS)
+        text = ("!" if row.op in broken else "") + json.dumps(message)
+        producer.produce(topics[row.table], text, partition=row.key % PARTITIONS)
     assert producer.flush(60) == 0
     return Sent(model, broker.address, tuple(topics.values()))
 
 
-class _Tables:
+class DescribedTables:
     """The tables of the routes; the messages describe them."""
 
     def __init__(self, routes):
@@ -65,20 +75,42 @@ class _Tables:
         return None
 
 
+def canal_json_receiver(sent: Sent, routes, form=CanalJson, **options) -> KafkaReceiver:
+    """Return a receiver that reads a few messages at a time. ``form``: the class of the format."""
+    cdc.sources.kafka.reader.MESSAGES = _READ_MESSAGES
+    return KafkaReceiver(sent.settings, form(DescribedTables(routes)), routes, **options)
+
+
+class Corrected(CanalJson):
+    """The format after the correction: it skips a "!" before a message."""
+
+    def decode(self, block):
+        marked = (block.value_size > 0) & (block.data[block.value_at] == ord("!"))
+        moved = marked.astype(np.int64)
+        return super().decode(replace(block, value_at=block.value_at + moved, value_size=block.value_size - moved))
+
+
 class KafkaHarness(Harness):
+    executors = False
+
     def __init__(self, folder, sent: Sent, **options):
         super().__init__(folder, sent.model, **options)
         self.sent = sent
-        cdc.sources.kafka.reader.MESSAGES = _READ_MESSAGES
+        cdc.sources.kafka.range_planner._FIRST_MESSAGES = _FIRST_MESSAGES
+        cdc.sources.kafka.range_planner.SHARE_MESSAGES = 2  # so that a range has two readers
 
     def new_receiver(self):
-        return KafkaReceiver(
-            self.sent.settings,
-            CanalJson(_Tables(self.routes)),
-            self.routes,
-            stop_at=lambda: self.sent.position("latest"),
-            **self.receiver_options,
-        )
+        options = {"stop_at": lambda: self.sent.position("latest"), **self.receiver_options}
+        if self.executors:
+            options["executors"] = ExecutorReads(CanalJson, DescribedTables(self.routes))
+        return canal_json_receiver(self.sent, self.routes, **options)
 
     def first_position(self):
         return self.sent.position("earliest")
+
+
+class ExecutorsHarness(KafkaHarness):
+    """Executors read the messages. Their functions run in this process."""
+
+    executors = True
+    shows_every_row = False

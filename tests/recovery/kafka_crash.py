@@ -26,14 +26,14 @@ _LIMIT_S = 240.0
 FORMATS = ("canal", "maxwell", "debezium-json")
 
 
-def run(folder: Path, broker: KafkaBroker, *, kills: int, seed: int, source_format: str) -> int:
+def run(folder: Path, broker: KafkaBroker, *, kills: int, seed: int, source_format: str, read: str = "driver") -> int:
     """Kill ``kills`` times. Return the number of rows compared at the end.
 
     Raises: AssertionError - topic and target differ; the message has kill, seed and rows.
     """
     draw = random.Random(seed)
-    topic = broker.create(f"kills-{source_format}-{seed}", PARTITIONS)
-    job, form = _job_of(folder, broker, topic, source_format)
+    topic = broker.create(f"kills-{source_format}-{read}-{seed}", PARTITIONS)
+    job, form = _job_of(folder, broker, topic, source_format, f"\nread: {read}")
     shop = Shop(broker, topic, form, seed)
     rows = 0
     with Progress() as progress:
@@ -59,12 +59,12 @@ def run(folder: Path, broker: KafkaBroker, *, kills: int, seed: int, source_form
     return rows
 
 
-def _job_of(folder: Path, broker: KafkaBroker, topic: str, source_format: str):
+def _job_of(folder: Path, broker: KafkaBroker, topic: str, source_format: str, more: str):
     if source_format == "canal":
-        return Job(folder, broker, topic, "format: canal"), CanalPackets()
+        return Job(folder, broker, topic, "format: canal" + more), CanalPackets()
     if source_format == "maxwell":
-        return Job(folder, broker, topic, "format: maxwell", FIELDS), MaxwellRows()
-    return Job(folder, broker, topic, "format: debezium-json"), DebeziumRows(True)
+        return Job(folder, broker, topic, "format: maxwell" + more, FIELDS), MaxwellRows()
+    return Job(folder, broker, topic, "format: debezium-json" + more), DebeziumRows(True)
 
 
 def _compare(job: Job, shop: Shop, when: str) -> int:
@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", seed_of())))
     parser.add_argument("--format", choices=FORMATS, default="canal")
+    parser.add_argument("--read", choices=("driver", "executors"), default="driver")
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -117,7 +118,7 @@ def main() -> None:
     ):
         job = Path(folder) / "job"
         job.mkdir()
-        rows = run(job, broker, kills=given.kills, seed=given.seed, source_format=given.format)
+        rows = run(job, broker, kills=given.kills, seed=given.seed, source_format=given.format, read=given.read)
         print(f"{given.kills} kills with seed {given.seed}: {rows} rows are equal.")
 
 

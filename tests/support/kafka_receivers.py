@@ -32,7 +32,7 @@ class RowsOfTests:
     with ``moved`` half of a changed key, ``{"sql": ...}`` is a statement; other text is a fault.
     """
 
-    def __init__(self):
+    def __init__(self, tables=None):
         self.invalid_dates = Counter()
 
     def decode(self, block):

@@ -1,7 +1,12 @@
 """Messages that cannot be decoded, kept as files, so that the job can continue without them.
 
-A file is named by topic, partition and offset, so a message that is read again replaces its own file. The number of
-files is the number of messages that the target lacks, and it is bounded.
+::
+
+    PATH/JOB/REPLAYS-NUMBER.jsonl    the bad messages of one Batch, on the disk before the Batch is handed out
+
+REPLAYS is the number of replays before, and NUMBER counts the messages kept since the last one. The position, which is
+saved with each checkpoint, has both numbers. It alone decides which files count: a Batch that is read again replaces
+its file, and a replay that was not committed leaves files that are not read.
 """
 
 from __future__ import annotations
@@ -11,97 +16,208 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cdc.errors import ConfigError
-from cdc.model.kafka_position import KafkaPosition
+from cdc.model.kafka_position import KafkaPosition, Partition
+from cdc.model.kept_messages import KeptMessages, by_table
+from cdc.sources.kafka.bad_window import BadLimits, BadWindow
 from cdc.sources.kafka.formats.base import Fault
 from cdc.sources.kafka.messages import MessageBlock
 
-_NAME = re.compile(r"(\d+)-(\d+)\.json")
+_NAME = re.compile(r"(\d+)-(\d+)\.jsonl")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """The bad messages of one Batch."""
+
+    topic: str
+    topic_id: str
+    offsets: Mapping[int, int]  # of every partition that the job read: where the Batch begins
+    messages: tuple[Mapping[str, Any], ...]  # as in the file, in order of arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What ``BadMessages.count`` has found."""
+
+    taken: tuple[Fault, ...]
+    kept: KeptMessages  # after the messages; if a limit is exceeded: before ``refused``
+    refused: Fault | None = None
+    reason: str = ""  # the limit that ``refused`` exceeds
+
+
 class BadMessages:
-    """The kept messages of one job. Calls: the reading thread; ``count`` from any.
+    """The kept messages of one job. Calls: one thread at a time."""
 
-    Shape: ``folder/TOPIC/PARTITION-OFFSET.json``, one JSON object each.
-    """
-
-    def __init__(self, folder: Path, limit: int) -> None:
-        """``limit``: the number of files that may exist. Creates nothing."""
-        self.folder, self.limit = folder, limit
-        self.count = 0
+    def __init__(self, folder: Path, limits: BadLimits) -> None:
+        """Create nothing."""
+        self.folder, self.limits = folder, limits
+        self._replays = 0  # whose files were deleted
 
     def open(self, position: KafkaPosition) -> None:
-        """Count the files. Delete those of messages after ``position``: they are read again, and may be readable now.
+        """Delete the files of messages that were replayed, and of those after ``position``, which are read again.
 
-        Files of partitions that are not in the position are not deleted.
-
-        Raises: ConfigError - the folder cannot be used.
+        Raises: ConfigError - the folder cannot be used, or has messages of another job.
         """
-        offsets = position.offsets
+        kept = position.kept
         try:
-            files = list(self._files())
-            for path, topic, partition, offset in files:
-                if (known := offsets.get((topic, partition))) is not None and offset >= known.next:
+            for path, replays, number in self._files():
+                if (replays, number) >= (kept.replays, kept.count) or replays < kept.replays:
+                    if not (kept.replays or kept.count):
+                        self._check_own(path, position)
                     path.unlink()
-            self.count = sum(1 for _ in self._files())
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise self._unusable(error) from error
 
-    def keep(self, block: MessageBlock, fault: Fault) -> bool:
-        """Write a message to its file, and sync it. Return False, and write nothing, if the limit is reached.
+    def count(self, kept: KeptMessages, faults: Iterable[Fault], count: int) -> Counted:
+        """Return the first faults that the limits allow, and what is known after the first ``count`` messages."""
+        window, at = BadWindow(self.limits, kept.window), 0
+        taken: list[Fault] = []
+        tables = Counter(dict(kept.tables))
+        for fault in faults:
+            window.skip(fault.message - at)
+            before = window.parts
+            if exceeded := window.add_bad():
+                return Counted(tuple(taken), replace(kept, tables=by_table(tables), window=before), fault, exceeded)
+            taken.append(fault)
+            tables[fault.table] += 1
+            at = fault.message + 1
+        window.skip(count - at)
+        return Counted(tuple(taken), replace(kept, tables=by_table(tables), window=window.parts))
 
-        Raises: ConfigError - the file cannot be written.
-        """
-        number = fault.message
-        partition, offset = int(block.partition[number]), int(block.offset[number])
-        folder = self.folder / block.topic
-        path = folder / f"{partition}-{offset}.json"
-        content = {
-            "topic": block.topic,
-            "partition": partition,
-            "offset": offset,
-            "timestamp_ms": int(block.timestamp_ms[number]),
-            "reason": fault.reason,
-            "key": _base64(block, int(block.key_at[number]), int(block.key_size[number])),
-            "value": _base64(block, int(block.value_at[number]), int(block.value_size[number])),
-        }
+    def keep(
+        self,
+        kept: KeptMessages,
+        block: MessageBlock,
+        faults: Iterable[Fault],
+        topic_id: str,
+        offsets: Mapping[int, int],
+    ) -> None:
+        """Write messages to a file, and sync it. ``kept``: before these. Raises: ConfigError - it cannot be written."""
+        messages = tuple(_message(block, fault) for fault in faults)
+        if messages:
+            self.write(kept, BadFile(block.topic, topic_id, offsets, messages))
+            path = self.folder / f"{kept.replays}-{kept.count}.jsonl"
+            first = messages[0]
+            _log.warning(
+                "kept %d messages that cannot be read in %s, the first is %s[%d]:%d: %s",
+                len(messages), path, block.topic, first["partition"], first["offset"], first["reason"],
+            )  # fmt: skip
+
+    def write(self, kept: KeptMessages, file: BadFile) -> None:
+        """Write a file after the messages of ``kept``, and sync it. Raises: ConfigError - it cannot be written."""
+        head = {"topic": file.topic, "topic_id": file.topic_id, "offsets": file.offsets}
+        path = self.folder / f"{kept.replays}-{kept.count}.jsonl"
+        changed = [self.folder]
         try:
-            is_new = not path.exists()
-            if is_new and self.count >= self.limit:
-                return False
-            folder.mkdir(parents=True, exist_ok=True)
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True)
+                changed += [self.folder.parent, self.folder.parent.parent]
             draft = path.with_suffix(".part")
-            with draft.open("w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
+            with draft.open("w") as lines:
+                lines.writelines(json.dumps(one) + "\n" for one in (head, *file.messages))
+                lines.flush()
+                os.fsync(lines.fileno())
             draft.replace(path)
-            for each in (folder, self.folder, self.folder.parent):
-                _sync(each)
+            for folder in changed:
+                _sync(folder)
         except OSError as error:
             raise self._unusable(error) from error
-        self.count += is_new
-        _log.warning("kept a message that cannot be read in %s: %s", path, fault.reason)
-        return True
 
-    def _files(self) -> Iterator[tuple[Path, str, int, int]]:
+    def forget_replayed(self, kept: KeptMessages) -> None:
+        """Delete the files of messages that a committed replay has loaded or kept again."""
+        try:
+            for path, replays, _ in self._files() if kept.replays != self._replays else ():
+                if replays < kept.replays:
+                    path.unlink()
+        except OSError as error:  # the next start deletes them
+            _log.warning("files of replayed messages remain in %s: %s", self.folder, error)
+        self._replays = kept.replays
+
+    def load(self, kept: KeptMessages) -> list[BadFile]:
+        """Return the files of the messages of ``kept``, in order. Raises: ConfigError - a message is missing."""
+        try:
+            chosen = sorted(
+                (number, path)
+                for path, replays, number in self._files()
+                if replays == kept.replays and number < kept.count
+            )
+            files = [_read(path) for _, path in chosen]
+        except (OSError, ValueError, KeyError) as error:
+            raise self._unusable(error) from error
+        found = sum(len(file.messages) for file in files)
+        if found != kept.count:
+            raise ConfigError(
+                f"The folder of bad messages has {found:,} of {kept.count:,} messages.",
+                hint="Bring the missing files back, then run `cdc replay-bad NAME` again.",
+                path=self.folder,
+            )
+        return files
+
+    def _files(self) -> Iterator[tuple[Path, int, int]]:
         if not self.folder.is_dir():
             return
-        for folder in self.folder.iterdir():
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if (found := _NAME.fullmatch(path.name)) is not None:
-                    yield path, folder.name, int(found[1]), int(found[2])
+        for path in sorted(self.folder.iterdir()):
+            if (found := _NAME.fullmatch(path.name)) is not None:
+                yield path, int(found[1]), int(found[2])
 
-    def _unusable(self, error: OSError) -> ConfigError:
+    def _check_own(self, path: Path, position: KafkaPosition) -> None:
+        """Raise if a file has a message that is not read again: it is of an earlier job with this name."""
+        file, offsets = _read(path), position.offsets
+        for message in file.messages:
+            known = offsets.get((file.topic, int(message["partition"])))
+            if known is None or int(message["offset"]) < known.next:
+                raise ConfigError(
+                    "The folder of bad messages has messages of an earlier job with this name.",
+                    hint="Move the file away, or set `source.bad_rows.path` to another folder.",
+                    path=path,
+                )
+
+    def _unusable(self, error: Exception) -> ConfigError:
+        reason = error.strerror if isinstance(error, OSError) else f"a file cannot be read: {error}"
         return ConfigError(
-            f"The folder of bad messages cannot be used: {error.strerror}.",
+            f"The folder of bad messages cannot be used: {reason}.",
             hint="Set `source.bad_rows.path` to a folder that the job may write.",
             path=self.folder,
         )
+
+
+def partition_of(message: Mapping[str, Any], topic: str) -> tuple[Partition, int]:
+    """Return the partition and the offset of a message of a file."""
+    return (topic, int(message["partition"])), int(message["offset"])
+
+
+def bytes_of(message: Mapping[str, Any], name: str) -> bytes | None:
+    """Return the key or the value of a message of a file; None: null."""
+    text = message[name]
+    return None if text is None else base64.b64decode(text)
+
+
+def _message(block: MessageBlock, fault: Fault) -> dict[str, Any]:
+    number = fault.message
+    return {
+        "topic": block.topic,
+        "partition": int(block.partition[number]),
+        "offset": int(block.offset[number]),
+        "timestamp_ms": int(block.timestamp_ms[number]),
+        "table": fault.table,
+        "reason": fault.reason,
+        "key": _base64(block, int(block.key_at[number]), int(block.key_size[number])),
+        "value": _base64(block, int(block.value_at[number]), int(block.value_size[number])),
+    }
+
+
+def _read(path: Path) -> BadFile:
+    head, *messages = map(json.loads, path.read_text().splitlines())
+    offsets = {int(number): int(offset) for number, offset in head["offsets"].items()}
+    return BadFile(head["topic"], head["topic_id"], offsets, tuple(messages))
 
 
 def _base64(block: MessageBlock, at: int, size: int) -> str | None:

@@ -16,24 +16,28 @@ from numpy.typing import NDArray
 from cdc.errors import CdcError, DecodeError, SourceActionRequired, SourceUnavailable
 from cdc.model.batch import Batch, Changes
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
-from cdc.model.schema import SEQUENCE
+from cdc.model.kept_messages import NOTHING_KEPT, KeptMessages
+from cdc.model.schema import SEQUENCE, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.block_parts import next_offsets, select
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Format
+from cdc.sources.kafka.formats.guess import guess_format
 from cdc.sources.kafka.key_partitions import KeyPartitions
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.stops import Stop
 
 _SEQUENCE_FIELD = pa.field(SEQUENCE, pa.int64(), nullable=False)
+_PARTITIONS = 1 << 15  # more than a topic has
+_LINES = 3  # messages without any form, from which on they are more likely lines than broken
 _BAD_HINT = (
     "Check that `source.format` is the format of the messages, and correct the producer. To keep such messages in "
     "files and continue, set `source.bad_rows`, then run `cdc resume NAME`."
 )
 _LIMIT_HINT = (
-    "The limit of {} kept messages (`source.bad_rows.max_messages`) is reached. Load the messages in {} in another way "
-    "and remove their files, or raise the limit. Then run `cdc resume NAME`."
+    "Correct the cause, then run `cdc replay-bad NAME`, which also loads the messages in {}. Or raise the limit, then "
+    "run `cdc resume NAME`."
 )
 
 
@@ -56,41 +60,78 @@ class BatchMaker:
         layouts: Layouts,
         rules: OrderRules,
         bad: BadMessages | None = None,
+        format_name: str = "",
     ) -> None:
-        """``bad``: keeps messages that cannot be decoded; None: the first one stops the job."""
+        """``bad``: keeps messages that cannot be decoded; None: the first one stops the job. ``format_name``: to
+        compare with the format that messages seem to have.
+        """
         self.sequence = 0  # of the last row
         self.offsets: dict[Partition, PartitionOffset] = {}
         self.partition_counts: Mapping[str, int] = {}  # by topic
         self._decoder = decoder
         self._filter = table_filter
-        self._layouts = layouts
+        self.layouts = layouts
         self._rules = rules
-        self._bad = bad
-        self._keys: dict[str, KeyPartitions] = {}  # by topic
-        self._tables: dict[str, int] = {}
+        self.bad = bad
+        self._format_name = format_name
+        self.kept = NOTHING_KEPT
+        self._keys = KeyPartitions()
+        self._tables: dict[str, int] = {}  # the numbers of tables, and of topics
+        self._topics: dict[str, int] = {}
+        self._topics_of: dict[str, set[str]] = {}  # in which rows of a table have arrived
         self.begin(KafkaPosition("", ()), KafkaPosition("", ()))
 
     def begin(self, saved: KafkaPosition, position: KafkaPosition) -> None:
         """Continue at ``position``. The next Batch begins at ``saved``, where the last checkpoint ended."""
         self._cluster, self._ids = position.cluster, position.ids
-        self.offsets = position.offsets
+        self.offsets, self.kept = position.offsets, position.kept
         self._end = saved
-        self._keys.clear()
 
     def join(self, topic: str, id_: str, partition: int, offset: int) -> None:
         """Add a partition to the position. Keys may move to it, so the known partitions of keys are dropped."""
         self._ids.setdefault(topic, id_)
         self.offsets[topic, partition] = PartitionOffset(offset)
-        self._keys.pop(topic, None)
+        self._keys = KeyPartitions()
 
     def id_of(self, topic: str) -> str | None:
         """Return the id of a topic of the position."""
         return self._ids.get(topic)
 
+    def table_number(self, name: str) -> int:
+        """Return the number that distinguishes a table in hashes of keys."""
+        return self._tables.setdefault(name, len(self._tables) + 1)
+
+    def _topic_number(self, name: str) -> int:
+        return self._topics.setdefault(name, len(self._topics))
+
+    def has_several(self, topic: str) -> bool:
+        """Return whether keys of a topic can be in other partitions too: of it, or of another topic of its tables."""
+        tables = (topics for topics in self._topics_of.values() if topic in topics)
+        return self.partition_counts.get(topic, 1) > 1 or any(len(topics) > 1 for topics in tables)
+
+    def note_keys(self, topic: str, hashes: NDArray[np.uint64], partitions: NDArray[np.int32]) -> bool:
+        """Add keys that executors have read. Return whether each is only in a partition where it was before."""
+        first = np.int32(self._topic_number(topic) * _PARTITIONS)
+        return self._keys.insert(hashes, partitions + first) < 0
+
+    def note_topic(self, table: str, topic: str) -> bool:
+        """Add a topic in which executors have read rows of a table. Return whether it is known, or the only one."""
+        topics = self._topics_of.setdefault(table, set())
+        if topics and topic not in topics:
+            return False
+        topics.add(topic)
+        return True
+
+    def note_read(self, messages: int) -> KeptMessages:
+        """Count messages that executors have read, all of which are good. Return what is known after them."""
+        if self.bad is not None:
+            self.kept = self.bad.count(self.kept, (), messages).kept
+        return self.kept
+
     @property
     def position(self) -> KafkaPosition:
         """The position after everything that was read."""
-        return KafkaPosition.of(self._cluster, self._ids, self.offsets)
+        return KafkaPosition.of(self._cluster, self._ids, self.offsets, kept=self.kept)
 
     def empty(self) -> Batch | None:
         """Return a Batch without rows if the position is after the last Batch: ends of logs and new partitions."""
@@ -101,9 +142,14 @@ class BatchMaker:
         """Yield the Batch of a block. Raises: the error that stops the job, after the Batch of the messages before."""
         decoded, block, stop = self._decode(block)
         stop = self._first_stop(block, decoded, stop)
+        stop, faults, kept = self._first_fault(block, decoded, stop)
         count = len(block.offset) if stop is None else stop.message
         whole = select(block, slice(0, count))
         before = self.position
+        if faults and self.bad is not None:
+            starts = {number: one.next for (topic, number), one in self.offsets.items() if topic == block.topic}
+            self.bad.keep(self.kept, block, faults, self._ids[block.topic], starts)
+        self.kept = kept
         for partition, offset in next_offsets(whole, epochs).items():
             self.offsets[partition] = offset
         if stop is not None:
@@ -113,7 +159,7 @@ class BatchMaker:
         size = int(np.maximum(whole.value_size, 0).sum() + np.maximum(whole.key_size, 0).sum())
         position = self.position
         if position != self._end:
-            yield self._batch(position, changes, count, size, *_times(decoded, whole), rows=rows)
+            yield self._batch(position, changes, count, size, *times_of(decoded, whole), rows=rows)
         if stop is not None:
             raise stop.error
 
@@ -135,7 +181,7 @@ class BatchMaker:
     def _decode(self, block: MessageBlock) -> tuple[Decoded, MessageBlock, Stop | None]:
         """Decode a block. If the format refuses it, decode the messages before the first one that it refuses."""
         try:
-            return self._decoder.decode(block), block, None
+            return self.decode(block), block, None
         except SourceUnavailable:  # of the schema registry; every part of the block needs it
             raise
         except CdcError as error:
@@ -143,32 +189,73 @@ class BatchMaker:
             while last - first > 1:
                 middle = (first + last) // 2
                 try:
-                    self._decoder.decode(select(block, slice(0, middle)))
+                    self.decode(select(block, slice(0, middle)))
                     first = middle
                 except CdcError as other:
                     last, found = middle, other
-            readable = self._decoder.decode(select(block, slice(0, first)))
-            return readable, block, Stop(first, _located(found, block, first))
+            readable = self.decode(select(block, slice(0, first)))
+            found.context.update({**_where(block, first), **self._guess(block, readable)})
+            return readable, block, Stop(first, found)
+
+    def decode(self, block: MessageBlock) -> Decoded:
+        """Return the rows of a block. A message with NULL in a key is a fault."""
+        decoded = self._decoder.decode(block)
+        faults: dict[int, Fault] = {}
+        for rows in decoded.tables:
+            for name, column in self.key_columns(rows):
+                if column.null_count:
+                    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+                        message, table = int(rows.message[row]), rows.schema.name
+                        faults.setdefault(message, Fault(message, f"column {name} of the key is NULL", table))
+        return decoded if not faults else _without(decoded, faults)
+
+    def key_columns(self, rows: DecodedRows) -> list[tuple[str, pa.Array]]:
+        """Return the columns from which the key of the channel is computed, by name."""
+        names = sorted(self._filter.reads(rows.schema).key)
+        return [(name, rows.rows.column(rows.rows.schema.get_field_index(name))) for name in names]
+
+    def copies_key(self, schema: TableSchema) -> bool:
+        """Return whether equal keys of the target have equal source columns."""
+        return self._filter.reads(schema).copies_key
+
+    def _guess(self, block: MessageBlock, decoded: Decoded) -> dict[str, object]:
+        """Return the format that the messages seem to have, if no message of the block has a row."""
+        found = None if decoded.tables or not self._format_name else guess_format(block)
+        is_known = found == self._format_name or (found == "csv" and len(block.offset) < _LINES)
+        return {} if found is None or is_known else {"looks_like": f"format: {found}"}
 
     def _first_stop(self, block: MessageBlock, decoded: Decoded, stop: Stop | None) -> Stop | None:
         stops = [stop] if stop is not None else []
-        stops += self._layouts.stops(block, decoded, self._before)
+        stops += self.layouts.stops(block, decoded, self._before)
         for rows in decoded.tables:
             stops += self._key_stops(block, rows)
-        first = min(stops, key=lambda one: one.message, default=None)
-        for fault in decoded.faults:
-            if first is not None and fault.message > first.message:
-                break
-            if self._bad is None or not self._bad.keep(block, fault):
-                return Stop(fault.message, _bad(block, fault, self._bad))
-        return first
+        return min(stops, key=lambda one: one.message, default=None)
+
+    def _first_fault(
+        self, block: MessageBlock, decoded: Decoded, stop: Stop | None
+    ) -> tuple[Stop | None, tuple[Fault, ...], KeptMessages]:
+        """Return the first stop, the bad messages before it, and what is known about kept messages there."""
+        count = len(block.offset) if stop is None else stop.message
+        faults = [fault for fault in decoded.faults if fault.message < count]
+        guess = self._guess(block, decoded) if faults else {}
+        if self.bad is None:
+            return (
+                (Stop(faults[0].message, _bad(block, faults[0], _BAD_HINT, guess)) if faults else stop),
+                (),
+                self.kept,
+            )
+        found = self.bad.count(self.kept, faults, count)
+        if found.refused is not None:
+            hint = f"{found.reason}. {_LIMIT_HINT.format(self.bad.folder)}"
+            stop = Stop(found.refused.message, _bad(block, found.refused, hint[0].upper() + hint[1:], guess))
+        return stop, found.taken, found.kept
 
     def _before(self, block: MessageBlock, message: int) -> KafkaPosition:
         """Return the position directly before a message, which names the message."""
         offsets = {**self.offsets, **next_offsets(select(block, slice(0, message)), {})}
         partition = (block.topic, int(block.partition[message]))
         offsets[partition] = PartitionOffset(int(block.offset[message]))
-        return KafkaPosition.of(self._cluster, self._ids, offsets, f"{partition[0]}:{partition[1]}")
+        return KafkaPosition.of(self._cluster, self._ids, offsets, f"{partition[0]}:{partition[1]}", self.kept)
 
     def _stop_at(self, block: MessageBlock, stop: Stop) -> None:
         """Let the position be exactly at the message that stops the job, so that a resume starts there."""
@@ -178,28 +265,44 @@ class BatchMaker:
     # --- keys ---
 
     def _key_stops(self, block: MessageBlock, rows: DecodedRows) -> Iterator[Stop]:
-        """Yield a stop for each rule about keys that rows of a table break."""
-        key = sorted(self._filter.reads(rows.schema).key)
-        columns = [rows.rows.column(rows.rows.schema.get_field_index(name)) for name in key]
-        for name, column in zip(key, columns, strict=True):
-            if column.null_count:
-                row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-                message = int(rows.message[row])
-                yield Stop(message, _bad(block, Fault(message, f"NULL in the key column {name} of {rows.schema.name}")))
-        if self.partition_counts.get(block.topic, 1) < 2:
+        """Yield a stop for each rule about keys in several partitions that rows of a table break."""
+        topics = self._topics_of.setdefault(rows.schema.name, set())
+        topics.add(block.topic)
+        if self.partition_counts.get(block.topic, 1) < 2 and len(topics) < 2:
             return
-        if self._rules.moves_key_changes and not self._rules.applies_key_changes and rows.key_change.any():
-            message = int(rows.message[int(np.flatnonzero(rows.key_change)[0])])
-            yield Stop(message, _key_change(block, message, rows.schema.name))
+        if (stop := self.key_change_stop(block, rows)) is not None:
+            yield stop
         if self._rules.one_partition_per_key:
+            columns = [column for _, column in self.key_columns(rows)]
             kept = ~rows.key_change
             plain = [column.filter(pa.array(kept)) for column in columns] if not kept.all() else columns
             messages = rows.message[kept]
-            number = self._tables.setdefault(rows.schema.name, len(self._tables) + 1)
-            known = self._keys.setdefault(block.topic, KeyPartitions())
-            row = known.first_conflict(plain, block.partition[messages], number)
+            first = self._topic_number(block.topic) * _PARTITIONS
+            number = self.table_number(rows.schema.name)
+            row = self._keys.first_conflict(plain, block.partition[messages] + np.int32(first), number)
             if row >= 0:
                 yield Stop(int(messages[row]), _several(block, int(messages[row]), rows.schema.name))
+
+    def key_change_stop(self, block: MessageBlock, rows: DecodedRows) -> Stop | None:
+        """Return the first update that changes a key, if its place among the changes of the old key is not known."""
+        accepts = self._rules.applies_key_changes or not self._rules.moves_key_changes
+        if accepts or self.partition_counts.get(block.topic, 1) < 2 or not rows.key_change.any():
+            return None
+        message = int(rows.message[int(np.flatnonzero(rows.key_change)[0])])
+        return Stop(message, _key_change(block, message, rows.schema.name))
+
+    # --- a replay of kept messages ---
+
+    def part(self, decoded: Decoded, count: int) -> Batch:
+        """Return the rows of ``count`` messages as a part of a transaction, which ends with ``replayed``."""
+        changes = self._changes(decoded, count, self.position)
+        rows, size = (sum(getattr(one.rows, name) for one in changes) for name in ("num_rows", "nbytes"))
+        return Batch(changes, self._end, self._end, False, count, rows, size, None, None)
+
+    def replayed(self, kept: KeptMessages) -> Batch:
+        """Return the end of a replay. ``kept``: what is known after it."""
+        self.kept = kept
+        return self._batch(self.position, (), 0, 0, None, None)
 
     # --- rows ---
 
@@ -207,19 +310,32 @@ class BatchMaker:
         """Return the rows of the first ``count`` messages with their sequences."""
         kept = [(rows, int(np.searchsorted(rows.message, count))) for rows in decoded.tables]
         kept = [(rows, number) for rows, number in kept if number]
-        sequences = _in_order([rows.message[:number] for rows, number in kept], self.sequence + 1)
+        sequences = in_order([rows.message[:number] for rows, number in kept], self.sequence + 1)
         found = []
         for (rows, number), sequence in zip(kept, sequences, strict=True):
             batch = rows.rows.slice(0, number)
             table = pa.RecordBatch.from_arrays(
                 [*batch.columns, pa.array(sequence)], schema=batch.schema.append(_SEQUENCE_FIELD)
             )
-            found.append(Changes(self._layouts.current(rows.schema, before), table))
+            found.append(Changes(self.layouts.current(rows.schema, before), table))
         self.sequence += sum(len(sequence) for sequence in sequences)
         return tuple(found)
 
 
-def _in_order(messages: list[NDArray[np.int32]], first: int) -> list[NDArray[np.int64]]:
+def _without(decoded: Decoded, faults: Mapping[int, Fault]) -> Decoded:
+    """Return ``decoded`` with more faults, and without the rows of their messages."""
+    bad = np.fromiter(faults, np.int64, len(faults))
+    tables = (chosen_rows(rows, ~np.isin(rows.message, bad)) for rows in decoded.tables)
+    both = sorted((*decoded.faults, *faults.values()), key=lambda fault: fault.message)
+    return replace(decoded, tables=tuple(rows for rows in tables if len(rows.message)), faults=tuple(both))
+
+
+def chosen_rows(rows: DecodedRows, chosen: NDArray[np.bool_]) -> DecodedRows:
+    """Return some rows of a table."""
+    return DecodedRows(rows.schema, rows.rows.filter(pa.array(chosen)), rows.message[chosen], rows.key_change[chosen])
+
+
+def in_order(messages: list[NDArray[np.int32]], first: int) -> list[NDArray[np.int64]]:
     """Return the sequences of rows of several tables, in order of their messages."""
     if not messages:
         return []
@@ -229,7 +345,7 @@ def _in_order(messages: list[NDArray[np.int32]], first: int) -> list[NDArray[np.
     return np.split(sequences, np.cumsum([len(one) for one in messages])[:-1])
 
 
-def _times(decoded: Decoded, block: MessageBlock) -> tuple[int | None, int | None]:
+def times_of(decoded: Decoded, block: MessageBlock) -> tuple[int | None, int | None]:
     """Return the oldest and the newest commit time of the messages."""
     source = decoded.source_time_us[: len(block.offset)]
     times = np.where(source >= 0, source, np.where(block.timestamp_ms >= 0, block.timestamp_ms * 1000, -1))
@@ -248,18 +364,14 @@ def _where(block: MessageBlock, message: int) -> dict[str, object]:
     }
 
 
-def _located(error: CdcError, block: MessageBlock, message: int) -> CdcError:
-    error.context.update(_where(block, message))
-    return error
-
-
-def _bad(block: MessageBlock, fault: Fault, kept: BadMessages | None = None) -> DecodeError:
+def _bad(block: MessageBlock, fault: Fault, hint: str, guess: Mapping[str, object]) -> DecodeError:
     at, size = int(block.value_at[fault.message]), int(block.value_size[fault.message])
     start = "null" if size < 0 else repr(block.data[at : at + min(size, 300)].tobytes())[2:-1]
     return DecodeError(
         f"A message cannot be loaded: {fault.reason.rstrip('.')}.",
-        hint=_BAD_HINT if kept is None else _LIMIT_HINT.format(kept.limit, kept.folder),
+        hint=hint,
         **_where(block, fault.message),
+        **guess,
         begins=start,
     )
 
@@ -276,7 +388,7 @@ def _key_change(block: MessageBlock, message: int, table: str) -> SourceActionRe
 
 def _several(block: MessageBlock, message: int, table: str) -> SourceActionRequired:
     return SourceActionRequired(
-        f"Rows of one key of {table} are in several partitions, which have no order between them.",
+        f"Rows of one key of {table} are in several partitions or topics, which have no order between them.",
         hint="Let the producer choose the partition by the key. Set `source.one_partition_per_key: false` only if each "
         "key is written once. Then run `cdc resume NAME`.",
         **_where(block, message),

@@ -48,7 +48,11 @@ _TRANSIENT = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,  # the broker that answered for metadata does not know the newest leader yet
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
     KafkaError._NOENT,
     KafkaError._TRANSPORT,
 )
@@ -130,7 +134,11 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._admin = None
 
     def note_error(self, error: KafkaError) -> None:
-        """Keep an error of librdkafka's callback, unless it only repeats that no broker is connected."""
+        """Keep an error of librdkafka's callback, unless it only repeats that no broker is connected, or is about the
+        group, which only reports of offsets need.
+        """
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
             self._last_error = error
         self.is_alarmed = True
@@ -217,6 +225,8 @@ class Cluster(AbstractContextManager["Cluster"]):
                 try:
                     found[item] = future.result(self._timeout_s)
                 except KafkaException as error:
+                    if error.args[0].code() in _ACCESS:
+                        raise self.translated(error.args[0], getattr(item, "topic", str(item))) from error
                     if error.args[0].code() not in _UNKNOWN:
                         raise
             return found
@@ -224,7 +234,10 @@ class Cluster(AbstractContextManager["Cluster"]):
         return self._ask(results)
 
     def _ask(self, call: Callable[[], _Result]) -> _Result:
-        """Return the result of ``call``. Transient errors are retried until the time limit."""
+        """Return the result of ``call``. Transient errors are retried until the time limit.
+
+        Raises: SourceUnavailable, also if a broker does not answer in time; SourceActionRequired.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -236,9 +249,15 @@ class Cluster(AbstractContextManager["Cluster"]):
                 if is_late or isinstance(found, SourceActionRequired) or error.args[0].code() not in _TRANSIENT:
                     raise found from error
                 time.sleep(_RETRY_S)
+            except TimeoutError as error:  # of a future: librdkafka waits longer for a broker that has just died
+                raise SourceUnavailable(
+                    f"Kafka does not answer within {self._timeout_s:.0f} s.",
+                    hint="Start the brokers, or correct `source.brokers`.",
+                    brokers=",".join(self._settings.brokers),
+                ) from error
 
-    def translated(self, error: KafkaError) -> CdcError:
-        """Return the error of the job for an error of librdkafka."""
+    def translated(self, error: KafkaError, topic: str = "") -> CdcError:
+        """Return the error of the job for an error of librdkafka. ``topic``: that it is about."""
         cause = self._last_error if self._last_error is not None and not _is_final(error) else error
         servers = ",".join(self._settings.brokers)
         if cause.code() in _LOGIN:
@@ -250,7 +269,9 @@ class Cluster(AbstractContextManager["Cluster"]):
         if cause.code() in _ACCESS:
             return SourceActionRequired(
                 f"Kafka refused access: {text_of(cause)}.",
-                hint="Allow the user to Read and Describe the topics, and to Read the group `source.group_id`.",
+                hint="Allow the user to Describe and Read the topics, and to Read the group `source.group_id`. Then "
+                "run `cdc resume NAME`.",
+                **({"topic": topic} if topic else {}),
                 brokers=servers,
             )
         return SourceUnavailable(

@@ -68,7 +68,7 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     first = cluster.first_offsets(read)
     continued = {one: PartitionOffset(first[one]) for one in again}
     continued |= skip_lost(cluster, {one: offset for one, offset in read.items() if one not in again}, accepted)
-    return KafkaPosition.of(topics.cluster, ids, {**offsets, **continued})
+    return KafkaPosition.of(topics.cluster, ids, {**offsets, **continued}, kept=saved.kept)
 
 
 def skip_lost(

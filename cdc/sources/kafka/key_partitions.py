@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cdc.mysql.values.kernels import kernel
 
 SLOTS = 1 << 20
-_EMPTY = -1
+_TABLE = 0x9E3779B97F4A7C15
 _BASIS, _PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a
 
 
@@ -24,19 +24,27 @@ class KeyPartitions:
 
     def __init__(self) -> None:
         self._hashes = np.zeros(SLOTS, np.uint64)
-        self._partitions = np.full(SLOTS, _EMPTY, np.int32)
+        self._partitions = np.zeros(SLOTS, np.int32)  # plus one, so that memory is used only for known keys
 
     def first_conflict(self, columns: Sequence[pa.Array], partitions: NDArray[np.int32], table: int) -> int:
         """Add keys. Return the row whose key was in another partition before; -1 if there is none.
 
         ``columns``: the key columns; ``partitions``: of each row; ``table``: a number that distinguishes tables.
         """
-        if not columns or not len(columns[0]):
-            return -1
-        hashes = np.full(len(columns[0]), table, np.uint64)
-        for column in columns:
-            _mix(hashes, *_bytes_of(column))
+        return self.insert(hashes_of(columns, table), partitions) if columns and len(columns[0]) else -1
+
+    def insert(self, hashes: NDArray[np.uint64], partitions: NDArray[np.int32]) -> int:
+        """Add keys by their hashes. Return the row whose key was in another partition before; -1 if there is none."""
         return int(_insert(hashes, np.ascontiguousarray(partitions), self._hashes, self._partitions))
+
+
+def hashes_of(columns: Sequence[pa.Array], table: int = 0) -> NDArray[np.uint64]:
+    """Return a hash of each row's values. ``columns``: at least one, without NULL; ``table``: distinguishes tables."""
+    # not the number itself: FNV only adds it to the first byte, so key 2 of table 1 would be key 1 of table 2
+    hashes = np.full(len(columns[0]), table * _TABLE % (1 << 64), np.uint64)
+    for column in columns:
+        _mix(hashes, *_bytes_of(column))
+    return hashes
 
 
 def _bytes_of(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -76,8 +84,9 @@ def _mix(hashes, offsets, data):  # type: ignore[no-untyped-def]
 def _insert(hashes, partitions, known, owners):  # type: ignore[no-untyped-def]
     for row in range(len(hashes)):
         slot = hashes[row] & np.uint64(len(known) - 1)
-        if owners[slot] != -1 and known[slot] == hashes[row] and owners[slot] != partitions[row]:
+        owner = partitions[row] + 1
+        if owners[slot] != 0 and known[slot] == hashes[row] and owners[slot] != owner:
             return row
         known[slot] = hashes[row]
-        owners[slot] = partitions[row]
+        owners[slot] = owner
     return -1

@@ -29,10 +29,17 @@ class Layouts:
     """Compares what messages say about tables with the known schemas. Calls: the reading thread."""
 
     def __init__(
-        self, history: SchemaHistory, table_filter: TableFilter, acknowledged: Mapping[Position, bool]
+        self,
+        history: SchemaHistory,
+        table_filter: TableFilter,
+        acknowledged: Mapping[Position, bool],
+        is_described: Callable[[str, str], bool] = lambda database, table: False,
     ) -> None:
-        """``acknowledged``: the messages that earlier resumes accepted -> whether with ``--past-ddl``."""
-        self._history = history
+        """``acknowledged``: the messages that earlier resumes accepted -> whether with ``--past-ddl``.
+
+        ``is_described``: whether the job file has the columns of a table, and not the messages.
+        """
+        self._history, self._is_described = history, is_described
         self._filter = table_filter
         self._accepted = dict(_messages(acknowledged))
 
@@ -49,6 +56,16 @@ class Layouts:
             newest[schema.name] = schema
             if known is not None and (stop := self._at_rows(block, rows, known, before)):
                 yield stop
+
+    def differs(self, schema: TableSchema) -> str:
+        """Return how the known columns differ from ``schema``, which describes older rows; "" if they do not.
+
+        Columns of the job file do not differ: with its correction, all rows have the new ones.
+        """
+        if self._is_described(schema.database, schema.table):
+            return ""
+        known = self._history.newest((schema.database, schema.table))
+        return "" if known is None else self._difference(known, schema)
 
     def current(self, schema: TableSchema, position: KafkaPosition) -> TableSchema:
         """Return the known schema for rows with the layout ``schema``. Add it if it is new."""
@@ -93,22 +110,27 @@ class Layouts:
         )
 
     def _difference(self, known: TableSchema, found: TableSchema) -> str:
-        """Return how the columns that the channel reads differ, "" if they do not."""
-        if known is found:
-            return ""
-        before, after = self._read_columns(known), self._read_columns(found)
-        if [*before.items()] == [*after.items()]:
-            return ""
-        for name in dict.fromkeys((*before, *after)):
-            old, new = before.get(name), after.get(name)
-            if old != new:
-                return f"{name} was {old.type if old else 'missing'}, is {new.type if new else 'missing'}"
-        return f"the order was {', '.join(before)}, is {', '.join(after)}"
+        return column_difference(self._filter, known, found)
 
-    def _read_columns(self, schema: TableSchema) -> dict[str, Column]:
-        reads = self._filter.reads(schema)
-        needed = reads.columns | reads.key
-        return {column.name: column for column in schema.columns if column.name in needed}
+
+def column_difference(table_filter: TableFilter, known: TableSchema, found: TableSchema) -> str:
+    """Return how the columns that the channel reads differ, "" if they do not."""
+    if known is found:
+        return ""
+    before, after = _read_columns(table_filter, known), _read_columns(table_filter, found)
+    if [*before.items()] == [*after.items()]:
+        return ""
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            return f"{name} was {old.type if old else 'missing'}, is {new.type if new else 'missing'}"
+    return f"the order was {', '.join(before)}, is {', '.join(after)}"
+
+
+def _read_columns(table_filter: TableFilter, schema: TableSchema) -> dict[str, Column]:
+    reads = table_filter.reads(schema)
+    needed = reads.columns | reads.key
+    return {column.name: column for column in schema.columns if column.name in needed}
 
 
 def _messages(acknowledged: Mapping[Position, bool]) -> Iterator[tuple[tuple[Partition, int], bool]]:

@@ -39,6 +39,8 @@ class ReadMessages:
     lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
     truncated: list[Partition] = field(default_factory=list)  # a new leader does not have the messages that were read
     error: CdcError | None = None
+    planned: dict[Partition, int] = field(default_factory=dict)  # the end of the next range, instead of its messages
+    log_ends: dict[Partition, int] = field(default_factory=dict)  # with ``planned``: the ends now
 
 
 class MessageReader:
@@ -129,8 +131,11 @@ class MessageReader:
                 read.lost.append(partition)
             elif error.code() == KafkaError._LOG_TRUNCATION:
                 read.truncated.append(partition)
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:  # reading needs no group
+                if self._settings.reports:
+                    self._reported(error, ())
             else:
-                read.error = self._cluster.translated(error)
+                read.error = self._cluster.translated(error, partition[0])
         return read
 
     def report(self, position: KafkaPosition) -> None:
@@ -147,6 +152,8 @@ class MessageReader:
             self._reported(error.args[0], offsets)
 
     def _reported(self, error: KafkaError | None, _: Sequence[TopicPartition]) -> None:
+        if error is not None and error.code() == KafkaError._WAIT_COORD and self.report_error is not None:
+            return  # the reason is known
         if error is not None and self.report_error is None:
             _log.warning("the offsets cannot be reported to the group: %s", error.str())
         self.report_error = error

@@ -4,6 +4,7 @@
 
     brokers --messages--> reader --MessageBlock--> batches: format, layouts, key_partitions --Batch--> Window --> get
                 stream: the thread that reads, and finds new partitions; continuity: is everything still there?
+                range_planner: with `read: executors` the thread reads ends of partitions instead of messages
 
 Partitions are assigned explicitly: the job is in no consumer group, so nothing rebalances. The job's position decides
 where reading continues; offsets are only reported to a group, for monitors of lag.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from cdc.errors import CdcError, SourceUnavailable
 from cdc.model.batch import Batch
@@ -21,14 +24,16 @@ from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
-from cdc.sources.base import PartitionLag, ReceiverStatus
+from cdc.sources.base import PartitionLag, RangeTables, ReadRange, ReceiverStatus
 from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.layouts import Layouts
+from cdc.sources.kafka.range_planner import ExecutorReads, RangePlans
 from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
+from cdc.sources.partition_reader import PartitionReader
 from cdc.sources.read_ahead import Window
 from cdc.sources.schema_history import SchemaHistory
 
@@ -38,7 +43,7 @@ _HINT = "The columns of a table are known after its first message. Correct `sour
 
 
 class KafkaReceiver:
-    """The Receiver of Kafka topics, also a ``RangeReceiver``. See ``cdc.sources.base`` for the contracts."""
+    """The Receiver of Kafka topics, also a ``RangeReceiver`` and a ``RangePlanner``. See ``cdc.sources.base``."""
 
     def __init__(
         self,
@@ -49,75 +54,133 @@ class KafkaReceiver:
         rules: OrderRules = OrderRules(),  # noqa: B008 - a frozen value
         accepted: Accepted = Accepted(),  # noqa: B008
         bad: BadMessages | None = None,
+        replays_bad: bool = False,
+        format_name: str = "",
+        is_described: Callable[[str, str], bool] = lambda database, table: False,
         acknowledged: Mapping[Position, bool] | None = None,
         stop_at: Callable[[], KafkaPosition] | None = None,
+        executors: ExecutorReads | None = None,
         window_bytes: int = WINDOW_BYTES,
         timeout_s: float = TIMEOUT_S,
         refresh_s: float = REFRESH_S,
     ) -> None:
-        """``bad``: keeps messages that cannot be decoded. ``acknowledged``: DDL messages that a user accepted.
+        """``bad``: keeps messages that cannot be decoded. ``replays_bad``: first load the kept ones again.
 
-        ``stop_at``: returns the position at which to finish.
+        ``format_name``: in the job file. ``is_described``: see ``Layouts``. ``acknowledged``: DDL messages that a user
+        accepted. ``stop_at``: returns the position at which to finish. ``executors``: they read the messages; None: the
+        driver.
         """
         self._settings, self._accepted, self._decoder, self._bad = settings, accepted, decoder, bad
         self._history = SchemaHistory(table_filter, None)
-        layouts = Layouts(self._history, table_filter, acknowledged or {})
-        self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad)
+        layouts = Layouts(self._history, table_filter, acknowledged or {}, is_described)
+        self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad, format_name)
+        self._replays_bad = replays_bad
+        self._replays = self._wanted = 0  # that precede everything after the start: of the stream, of the run
         self._stop_at = stop_at
         self._stop: KafkaPosition | None = None  # the result of ``stop_at``
+        self._plans: RangePlans | None = None
+        if executors is not None:
+            self._plans = RangePlans(settings, executors, rules, self._maker, decoder.invalid_dates)
+        self._range_end: KafkaPosition | None = None  # of a planned range that the driver reads
         self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
-        self._handed = KafkaPosition("", ())
+        self._handed = self._acked = KafkaPosition("", ())
         self._stream: KafkaStream | None = None
 
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         """See ``Receiver``."""
         assert isinstance(start, KafkaPosition)
         self.close()
+        self._acked = start
         self._maker.sequence = sequence
         if self._stop_at is not None and self._stop is None:
             self._stop = self._stop_at()
-        self._connect(start, schemas, self._stop)
+        self._replays = self._wanted = start.kept.replays + (self._replays_bad and start.kept.count > 0)
+        self._connect(start, schemas)
 
     def rollback(self, position: Position) -> None:
         """See ``Receiver``."""
         assert isinstance(position, KafkaPosition)
         self.close()
-        self._connect(position, self._history.at(position), self._stop)
+        self._connect(position, self._history.at(position))
 
     def limit(self, last: Position | None) -> None:
         """See ``RangeReceiver``."""
         assert last is None or isinstance(last, KafkaPosition)
         self.close()
-        self._connect(self._handed, self._history.at(self._handed), self._stop if last is None else last)
+        self._replays = self._wanted if last is None else last.kept.replays  # a range has those that it had
+        self._connect(self._handed, self._history.at(self._handed), last)
 
-    def _connect(self, start: KafkaPosition, schemas: tuple[TableSchema, ...], until: KafkaPosition | None) -> None:
+    def _connect(
+        self, start: KafkaPosition, schemas: tuple[TableSchema, ...], last: KafkaPosition | None = None
+    ) -> None:
+        """Begin at ``start``. The driver reads up to ``last``; None: this is not the range of a replay or a plan."""
         self._history.begin(schemas)
-        self._handed = start
+        self._handed, self._range_end = start, None
+        until = self._stop if last is None else last
+        plans = self._plans.request if self._plans is not None and last is None else None
         if self._bad is not None:
             self._bad.open(start)
         self._stream = KafkaStream(
             self._settings,
-            StreamStart(start, until, finishes=until is not None and until is self._stop),
+            StreamStart(
+                start, until, until is not None and until is self._stop, self._replays > start.kept.replays, plans
+            ),
             self._maker,
             Window(self._window_bytes),
             accepted=self._accepted,
             window_bytes=self._window_bytes,
             refresh_s=self._refresh_s,
         )
+        self._stream.committed = self._acked
         self._stream.start()
 
     def get(self, timeout_s: float) -> Batch | None:
         """See ``Receiver``."""
+        if self._range_end is not None and self._handed.reached(self._range_end):
+            self.limit(None)
         stream = self._opened
         batch = stream.window.get(timeout_s)
         if batch is not None:
             assert isinstance(batch.last, KafkaPosition)
             self._handed = batch.last
+            if self._plans is not None and not batch.is_planned:
+                self._plans.note_size(batch.bytes, batch.entries)
             return batch
         away = stream.away
         if away is not None and time.monotonic() - away[0] > self._timeout_s:
             raise away[1]
         return None
+
+    # --- ranges that executors read ---
+
+    @property
+    def plans(self) -> bool:
+        """See ``RangePlanner``."""
+        return self._plans is not None
+
+    def plan(self, max_bytes: int, max_rows: int) -> None:
+        """See ``RangePlanner``."""
+        if self._plans is not None and self._range_end is None and self._opened.window.is_empty():
+            self._plans.plan(max_bytes, max_rows)
+
+    def readers(self, planned: Batch, tables: RangeTables, sequence: int, count: int) -> Sequence[PartitionReader]:
+        """See ``RangePlanner``."""
+        assert self._plans is not None
+        return self._plans.readers(planned, tables, sequence, count)
+
+    def complete(self, planned: Batch, positions: Sequence[Any]) -> ReadRange | None:
+        """See ``RangePlanner``."""
+        assert self._plans is not None
+        return self._plans.complete(planned, positions)
+
+    def deliver(self, planned: Batch) -> None:
+        """See ``RangePlanner``. Raises: see ``open``."""
+        assert isinstance(planned.first, KafkaPosition) and isinstance(planned.last, KafkaPosition)
+        self.close()
+        first = replace(planned.first, kept=self._maker.kept)  # with the messages of the ranges before
+        self._replays = first.kept.replays
+        self._connect(first, self._history.at(first), planned.last)
+        self._range_end = planned.last
 
     def release(self, byte_count: int) -> None:
         """See ``Receiver``."""
@@ -126,9 +189,12 @@ class KafkaReceiver:
     def ack(self, position: Position) -> None:
         """See ``Receiver``. The stream reports the offsets to the group."""
         assert isinstance(position, KafkaPosition)
+        self._acked = position
         if self._stream is not None:  # the last commit of a run may end after ``close``
             self._stream.window.ack(position)
             self._stream.committed = position
+        if self._bad is not None:
+            self._bad.forget_replayed(position.kept)
 
     def schema(self, database: str, table: str) -> TableSchema:
         """See ``Receiver``."""
@@ -148,7 +214,7 @@ class KafkaReceiver:
             return ReceiverStatus(is_at_end=False)
         # Read the stream's state first, then the window's: the stream fills the window before it reports the end.
         is_drained, is_finished = stream.is_drained, stream.is_finished
-        is_empty = stream.window.is_empty()
+        is_empty, replay = stream.window.is_empty(), stream.replay
         return ReceiverStatus(
             is_at_end=is_drained and is_empty,
             is_finished=is_finished and is_empty,
@@ -158,7 +224,7 @@ class KafkaReceiver:
             is_connected=stream.away is None,
             invalid_dates=self._invalid_dates(),
             partitions=_lag(stream),
-            bad_messages=self._bad.count if self._bad is not None else 0,
+            replay=replay.progress if replay is not None else None,
         )
 
     def _warning(self, stream: KafkaStream) -> CdcError | None:

@@ -10,14 +10,16 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdc.errors import CdcError, ErrorAction, PositionLost, ServerMismatch, SourceUnavailable, action_for
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
+from cdc.sources.kafka.bad_replay import BadReplay
 from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
 from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost, skip_truncated
+from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.kafka.truncation import truncated_logs
 from cdc.sources.read_ahead import Window
@@ -36,6 +38,8 @@ class StreamStart:
     saved: KafkaPosition  # of the last checkpoint: the first Batch begins here
     until: KafkaPosition | None = None  # read exactly up to here
     finishes: bool = False  # the source ends at ``until``
+    replays_bad: bool = False  # first load the messages again that were kept before ``saved``
+    plans: PlanRequest | None = None  # executors read the messages: deliver planned ranges when they are requested
 
 
 class KafkaStream:
@@ -57,6 +61,7 @@ class KafkaStream:
         self.is_drained = False
         self.is_finished = False
         self.committed = begin.saved
+        self.replay: BadReplay | None = None  # the running one
         self.ends: dict[Partition, int] = {}  # the newest known end of each partition
         self._begin, self._maker, self._accepted = begin, maker, accepted
         self._settings, self._window_bytes, self._refresh_s = settings, window_bytes, refresh_s
@@ -102,7 +107,7 @@ class KafkaStream:
         topics = self._cluster.topics()
         position = continue_at(self._cluster, topics, self._begin.saved, self._accepted)
         self._maker.begin(self._begin.saved, position)
-        self._reader = MessageReader(self._settings, self._cluster, self._window_bytes)
+        self._reader = self._create_reader()
         self._update(topics)
         if self._until is not None:
             self._join_now({one for one in self._until if one not in self._maker.offsets} & topics.partitions)
@@ -117,6 +122,12 @@ class KafkaStream:
         self._reader.assign(read)
         self._next_refresh = time.monotonic() + self._refresh_s
 
+    def _create_reader(self) -> MessageReader:
+        plans = self._begin.plans
+        if plans is None:
+            return MessageReader(self._settings, self._cluster, self._window_bytes)
+        return PlanReader(self._settings, self._cluster, self._window_bytes, plans, self._until)
+
     def _join_now(self, partitions: set[Partition]) -> None:
         for (topic, number), offset in self._cluster.first_offsets(partitions).items():
             self._maker.join(topic, self._ids[topic], number, offset)
@@ -130,6 +141,8 @@ class KafkaStream:
 
     def _run(self) -> None:
         try:
+            if self._begin.replays_bad:
+                self._replay_bad()
             while not self._stopping.is_set():
                 self._refresh()
                 self._join_new()
@@ -139,6 +152,17 @@ class KafkaStream:
             self.window.stop(error)
         finally:
             self._close()
+
+    def _replay_bad(self) -> None:
+        assert self._maker.bad is not None
+        self.replay = BadReplay(
+            self._settings, self._cluster, self._maker, self._maker.bad,
+            window_bytes=self._window_bytes, accepts_gap=self._accepted.gap, stopping=self._stopping,
+        )  # fmt: skip
+        for batch in self.replay.batches():
+            if not self.window.put(batch):
+                return
+        self.replay = None
 
     def _close(self) -> None:
         reader, self._reader = self._reader, None
@@ -179,12 +203,33 @@ class KafkaStream:
             for batch in self._maker.read(block, chunk.epochs):
                 if not self.window.put(batch):
                     return
+        if chunk.planned and not self._put_range(chunk):
+            return
         self._note_ends(chunk.ends, ended)
         moved = self._maker.empty()
         if moved is not None and not self.window.put(moved):
             return
         self.is_drained = self._assigned <= self._at_end and not self._waiting and self.away is None
         self.is_finished = self._begin.finishes and not self._assigned
+
+    def _put_range(self, chunk: ReadMessages) -> bool:
+        """Put the next range into the window. Return False if the window is closed."""
+        plans, offsets = self._begin.plans, self._maker.offsets
+        assert plans is not None
+        moved = self._maker.empty()  # new partitions and accepted gaps are no messages to read
+        if moved is not None and not self.window.put(moved):
+            return False
+        self._at_end -= chunk.planned.keys()
+        messages = sum(end - offsets[one].next for one, end in chunk.planned.items())
+        for partition, end in chunk.planned.items():
+            offsets[partition] = PartitionOffset(end)  # executors find the leader epoch of its last message
+        self.ends |= chunk.log_ends
+        self.is_drained = False
+        planned = self._maker.empty()
+        assert planned is not None
+        is_put = self.window.put(replace(planned, is_planned=True, entries=messages))
+        plans.messages = 0
+        return is_put
 
     def _note_ends(self, ends: Mapping[Partition, int], ended: Mapping[Partition, int]) -> None:
         """Move the positions to the ends of logs, which may be after control records, and to the end of the range."""

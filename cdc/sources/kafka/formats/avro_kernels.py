@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.mysql.values.kernels import kernel
+from cdc.mysql.values.kernels import inlined, kernel
+from cdc.sources.canal.wire import read_varint
 from cdc.sources.kafka.formats import json_kernels as json
 
 # instructions: (operation, slot or -1, argument)
@@ -36,21 +37,11 @@ def schema_ids(data, at, sizes, ids):  # type: ignore[no-untyped-def]
             ids[row] = value
 
 
-@kernel
+@inlined
 def _varint(data, at, end):  # type: ignore[no-untyped-def]
     """Return the zigzag number at ``at`` and the offset after it; -1: it does not end in ten bytes before ``end``."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = data[at]
-        at += 1
-        if shift < np.uint64(64):
-            value |= np.uint64(byte & np.uint8(0x7F)) << shift
-        if byte < 0x80:
-            half = np.int64(value >> np.uint64(1))
-            return half ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), -1
+    value, at = read_varint(data, at, end)
+    return np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1), at
 
 
 @kernel

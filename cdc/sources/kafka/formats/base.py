@@ -36,6 +36,28 @@ class Fault:
 
     message: int  # its number in the block
     reason: str  # at most 300 bytes of the message are in it
+    table: str = ""  # its source table; "" if the message does not say it
+
+
+class Faults(dict[int, str]):
+    """The reasons of the messages that cannot be decoded, by their numbers in the block."""
+
+    def __init__(self, reasons: Mapping[int, str] | None = None, table: str = "") -> None:
+        """``table``: the table of every message, if the topic decides it."""
+        super().__init__(reasons or {})
+        self._table = table
+        self._tables: dict[int, str] = {}
+
+    def note_table(self, before: int, table: str) -> None:
+        """Note that the messages after the first ``before`` faults are of a table."""
+        for message in [*self][before:]:
+            self._tables[message] = table
+
+    def in_order(self) -> tuple[Fault, ...]:
+        """Return the faults in order of the messages."""
+        return tuple(
+            Fault(message, reason, self._tables.get(message, self._table)) for message, reason in sorted(self.items())
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ Source: alibaba/canal 1.1.8, MQMessageUtils.messageConverter and FlatMessage.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,7 @@ from cdc.sources.canal.layout import Layout, LayoutColumn
 from cdc.sources.canal.value_parsers import Parser as CanalParser
 from cdc.sources.canal.value_parsers import value_parser
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, message_position
 from cdc.sources.kafka.formats.canal_schemas import canal_schema, not_full
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
@@ -33,7 +31,7 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import ColumnPlan, Parser, RowParser, TablePlan, in_order, needed_columns
+from cdc.sources.kafka.formats.rows import ColumnPlan, Parser, TablePlan, TextFormat, in_order, needed_columns
 from cdc.sources.kafka.messages import MessageBlock
 
 _ENVELOPE = Names(("data", "old", "type", "database", "table", "isDdl", "sql", "mysqlType", "pkNames", "es"))
@@ -46,24 +44,13 @@ _INSERT, _UPDATE, _DELETE = range(3)
 PlanKey = tuple[str, str, Layout]  # database, table, columns
 
 
-class CanalJson:
+class CanalJson(TextFormat):
     """Decodes Canal's flat messages. Implements ``Format``."""
-
-    def __init__(self, tables: KafkaTables, *, zone_us: int = 0) -> None:
-        """``zone_us``: how far the clock of the Canal server's JVM is ahead of UTC, for TIMESTAMP values."""
-        self._tables = tables
-        self._zone_us = zone_us
-        self._reader = RowParser()
-
-    @property
-    def invalid_dates(self) -> Counter[tuple[str, str]]:
-        """The number of zero and invalid dates that became NULL, by table and column."""
-        return self._reader.invalid_dates
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
         envelope = slice_objects(block.data, block.value_at, block.value_size, _ENVELOPE, ONE)
-        faults = {int(number): FAULTS[envelope.faults[number]] for number in np.flatnonzero(envelope.faults)}
+        faults = Faults({int(number): FAULTS[envelope.faults[number]] for number in np.flatnonzero(envelope.faults)})
         types = words_of(envelope[_TYPE], _TYPES)
         is_ddl = envelope.kinds[_IS_DDL] == kernels.TRUE
         rows = (types >= _INSERT) & (types <= _DELETE) & ~is_ddl
@@ -75,14 +62,12 @@ class CanalJson:
         tables = self._rows(block, envelope if rows.all() else envelope.take(rows), types[rows], faults)
         return Decoded(
             in_order(tables),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             statements,
             _source_times(block, envelope),
         )
 
-    def _statements(
-        self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: dict[int, str]
-    ) -> tuple[DdlMessage, ...]:
+    def _statements(self, envelope: Slices, is_ddl: NDArray[np.bool_], faults: Faults) -> tuple[DdlMessage, ...]:
         found = []
         for row in np.flatnonzero(is_ddl).tolist():
             number = int(envelope.source[row])
@@ -98,7 +83,7 @@ class CanalJson:
         return tuple(found)
 
     def _rows(
-        self, block: MessageBlock, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, envelope: Slices, types: NDArray[np.int8], faults: Faults
     ) -> list[DecodedRows | None]:
         groups, firsts = group_rows(envelope, _GROUP)
         members: dict[PlanKey, list[int]] = {}
@@ -153,7 +138,7 @@ class CanalJson:
             raise
 
     def _read(
-        self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: Faults
     ) -> DecodedRows | None:
         names = Names(plan.names)
         data = envelope[_DATA]
@@ -183,7 +168,7 @@ def _with_key_changes(
     updates: NDArray[np.int64],
     rows: Slices,
     deleted: NDArray[np.bool_],
-    faults: dict[int, str],
+    faults: Faults,
 ) -> tuple[Slices, NDArray[np.bool_], NDArray[np.int32], NDArray[np.bool_]]:
     """Split updates that change the key into a delete of the old key and an upsert of the new one.
 
@@ -226,7 +211,7 @@ def _with_key_changes(
     return taken, deleted, np.repeat(message, repeats), key_change
 
 
-def _list_sizes(texts: Texts, envelope: Slices, faults: dict[int, str], name: str) -> NDArray[np.int32]:
+def _list_sizes(texts: Texts, envelope: Slices, faults: Faults, name: str) -> NDArray[np.int32]:
     """Return the sizes of lists of rows. Values of another kind are faults, and get the size -1."""
     wrong = texts.kinds != kernels.ARRAY
     for row in np.flatnonzero(wrong).tolist():
@@ -234,7 +219,7 @@ def _list_sizes(texts: Texts, envelope: Slices, faults: dict[int, str], name: st
     return np.where(wrong, np.int32(-1), texts.lengths) if wrong.any() else texts.lengths
 
 
-def _report(found: Slices, envelope: Slices, faults: dict[int, str], name: str) -> None:
+def _report(found: Slices, envelope: Slices, faults: Faults, name: str) -> None:
     for row in np.flatnonzero(found.faults).tolist():
         faults.setdefault(int(envelope.source[row]), f"`{name}` is not a list of rows: {FAULTS[found.faults[row]]}")
 

@@ -19,7 +19,7 @@ from cdc.sources.canal import kernels
 from cdc.sources.canal.entries import Entries, EntryDecoder, EntryRows
 from cdc.sources.canal.layout import Layout
 from cdc.sources.kafka.block_parts import select
-from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.canal_schemas import canal_schema
 from cdc.sources.kafka.formats.rows import in_order
 from cdc.sources.kafka.messages import MessageBlock
@@ -39,7 +39,7 @@ class CanalProtobuf:
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
         try:
-            return self._decode(block, {})
+            return self._decode(block, Faults())
         except DecodeError:
             return self._decode(block, self._faults(block))
 
@@ -47,20 +47,20 @@ class CanalProtobuf:
         """See ``CanalTableSource``."""
         return canal_schema(self._tables, database, table, layout)
 
-    def _faults(self, block: MessageBlock) -> dict[int, str]:
+    def _faults(self, block: MessageBlock) -> Faults:
         """Return the messages that cannot be decoded, found by decoding each of them alone."""
-        faults = {}
+        faults = Faults()
         counts = self.invalid_dates.copy()
         for number in range(len(block.offset)):
             try:
-                self._decode(select(block, slice(number, number + 1)), {})
+                self._decode(select(block, slice(number, number + 1)), Faults())
             except DecodeError as error:
                 where = f" (column {column})" if (column := error.context.get("column")) else ""
                 faults[number] = error.message.rstrip(".") + where
         self.invalid_dates = counts
         return faults
 
-    def _decode(self, block: MessageBlock, faults: dict[int, str]) -> Decoded:
+    def _decode(self, block: MessageBlock, faults: Faults) -> Decoded:
         entries, messages = _entries(block, faults)
         # tables can be omitted between two blocks, so mappings are looked up again
         decoder = EntryDecoder(self._tables, self, zone_us=self._zone_us)
@@ -71,14 +71,12 @@ class CanalProtobuf:
         np.maximum.at(times, messages, entries.index[:, kernels.TIME_MS] * 1000)
         return Decoded(
             in_order([_table(rows, entries, counts, messages, faults) for rows in found]),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             statements,
             np.where(times > 0, times, -1),
         )
 
-    def _statements(
-        self, entries: Entries, messages: NDArray[np.int32], faults: dict[int, str]
-    ) -> tuple[DdlMessage, ...]:
+    def _statements(self, entries: Entries, messages: NDArray[np.int32], faults: Faults) -> tuple[DdlMessage, ...]:
         index, found = entries.index, []
         bare = (index[:, kernels.KIND] == kernels.ROW_DATA) & (index[:, kernels.ROWS] == 0)
         for entry in np.flatnonzero(bare).tolist():
@@ -98,7 +96,7 @@ class CanalProtobuf:
         return tuple(found)
 
 
-def _entries(block: MessageBlock, faults: dict[int, str]) -> tuple[Entries, NDArray[np.int32]]:
+def _entries(block: MessageBlock, faults: Faults) -> tuple[Entries, NDArray[np.int32]]:
     """Return the entries of all messages without faults, and the message of each. Raises: DecodeError."""
     sizes = block.value_size.copy()
     sizes[np.fromiter(faults, np.int64, len(faults))] = -1
@@ -121,7 +119,7 @@ def _table(
     entries: Entries,
     counts: NDArray[np.int64],
     messages: NDArray[np.int32],
-    faults: dict[int, str],
+    faults: Faults,
 ) -> DecodedRows | None:
     each = np.repeat(rows.entries, counts[rows.entries])  # the entry of each row
     batch = pa.RecordBatch.from_arrays(rows.arrays, schema=pa.schema(list(rows.plan.arrow)[:-1]))

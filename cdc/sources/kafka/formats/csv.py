@@ -5,17 +5,15 @@ A value may be in double quotes; in it, two double quotes are one. ``\\N`` witho
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 
 from cdc.mysql.values.kernels import kernel
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables
+from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.json_kernels import FALSE, NULL, STRING, TRUE
 from cdc.sources.kafka.formats.json_slices import Slices
 from cdc.sources.kafka.formats.plain_json import joined, table_plan, tombstones
-from cdc.sources.kafka.formats.rows import RowParser, TablePlan
+from cdc.sources.kafka.formats.rows import TablePlan, TextFormat
 from cdc.sources.kafka.messages import MessageBlock
 
 _TOO_FEW, _TOO_MANY, _OPEN_QUOTE, _AFTER_QUOTE, _LINE = 1, 2, 3, 4, 5
@@ -28,42 +26,33 @@ _FAULTS = {
 }
 
 
-class Csv:
+class Csv(TextFormat):
     """Decodes lines of CSV. Implements ``Format``. The topic decides the table."""
 
     def __init__(self, tables: KafkaTables, *, separator: str = ",", zone_us: int = 0) -> None:
         """``separator``: one ASCII character. ``zone_us``: how far moments without a zone are ahead of UTC."""
-        self._tables = tables
+        super().__init__(tables, zone_us=zone_us)
         self._separator = ord(separator)
-        self._zone_us = zone_us
-        self._reader = RowParser()
-
-    @property
-    def invalid_dates(self) -> Counter[tuple[str, str]]:
-        """The number of zero and invalid dates that became NULL, by table and column."""
-        return self._reader.invalid_dates
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
-        faults: dict[int, str] = {}
         plan = table_plan(self._tables, block.topic, self._zone_us)
+        faults = Faults(table="" if plan is None else plan.schema.name)
         found = None if plan is None else self._rows(block, plan, faults)
         return Decoded(
             () if found is None or plan is None or not len(found) else self._typed(block, plan, found, faults),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             (),
             np.full(len(block.value_at), -1, np.int64),
         )
 
-    def _typed(
-        self, block: MessageBlock, plan: TablePlan, rows: Slices, faults: dict[int, str]
-    ) -> tuple[DecodedRows, ...]:
+    def _typed(self, block: MessageBlock, plan: TablePlan, rows: Slices, faults: Faults) -> tuple[DecodedRows, ...]:
         deleted = block.value_size[rows.source] < 0
         nothing = np.zeros(len(rows), np.bool_)
         found = self._reader.read(block, plan, rows, deleted, rows.source, nothing, faults, optional=deleted)
         return () if found is None else (found,)
 
-    def _rows(self, block: MessageBlock, plan: TablePlan, faults: dict[int, str]) -> Slices:
+    def _rows(self, block: MessageBlock, plan: TablePlan, faults: Faults) -> Slices:
         """Return the values of the needed columns: those of lines, and of the keys of tombstones."""
         lines = self._lines(block, plan, faults)
         gone = np.flatnonzero(block.value_size < 0)
@@ -72,7 +61,7 @@ class Csv:
         rows = joined(lines, tombstones(block, plan, gone, faults))
         return rows.take(np.argsort(rows.source, kind="stable"))
 
-    def _lines(self, block: MessageBlock, plan: TablePlan, faults: dict[int, str]) -> Slices:
+    def _lines(self, block: MessageBlock, plan: TablePlan, faults: Faults) -> Slices:
         names = [column.name for column in plan.schema.columns]
         present = np.flatnonzero(block.value_size >= 0)
         starts = np.zeros((len(names), len(present)), np.int64)

@@ -22,7 +22,7 @@ from cdc.model.table_names import table_text
 from cdc.sources.kafka.formats import avro_kernels as kernels
 from cdc.sources.kafka.formats import avro_program as program
 from cdc.sources.kafka.formats.avro_program import AvroEvents, events_of
-from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables, message_position
 from cdc.sources.kafka.formats.debezium_rows import CREATE, OPS, TRUNCATE, ChangeImages, DebeziumRows
 from cdc.sources.kafka.formats.json_kernels import ABSENT, NULL, OBJECT
 from cdc.sources.kafka.formats.json_slices import Slices, Texts, group_rows, shown, words_of
@@ -77,7 +77,7 @@ class DebeziumAvro(DebeziumRows):
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``. Raises also: SourceUnavailable, SourceActionRequired - the registry has no schema."""
-        faults: dict[int, str] = {}
+        faults = Faults()
         ids = np.empty(len(block.value_at), np.int64)
         kernels.schema_ids(block.data, block.value_at, block.value_size, ids)
         for number in np.flatnonzero(ids == -1).tolist():
@@ -98,7 +98,7 @@ class DebeziumAvro(DebeziumRows):
                 tables += self._tables_of(block, events, chosen, times, faults, statements)
         return Decoded(
             in_order(tables),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             tuple(sorted(statements, key=lambda each: each.message)),
             times,
         )
@@ -133,7 +133,7 @@ class DebeziumAvro(DebeziumRows):
         events: AvroEvents,
         chosen: NDArray[np.int64],
         times: NDArray[np.int64],
-        faults: dict[int, str],
+        faults: Faults,
         statements: list[DdlMessage],
     ) -> Iterable[DecodedRows | None]:
         values = _walked(block, events, chosen, faults)
@@ -172,7 +172,7 @@ class DebeziumAvro(DebeziumRows):
         return tuple(str(field["name"]) for field in schema["fields"])
 
 
-def _with_times(values: Slices, times: NDArray[np.int64], faults: dict[int, str]) -> Slices:
+def _with_times(values: Slices, times: NDArray[np.int64], faults: Faults) -> Slices:
     """Set the times of the messages in the source, in microseconds. Return the messages whose times can be true."""
     is_bad = np.zeros(len(values.source), bool)
     for slot, unit in ((program.TS_MS, 1000), (program.TS_US, 1)):
@@ -186,7 +186,7 @@ def _with_times(values: Slices, times: NDArray[np.int64], faults: dict[int, str]
     return values.take(np.flatnonzero(~is_bad)) if is_bad.any() else values
 
 
-def _walked(block: MessageBlock, events: AvroEvents, chosen: NDArray[np.int64], faults: dict[int, str]) -> Slices:
+def _walked(block: MessageBlock, events: AvroEvents, chosen: NDArray[np.int64], faults: Faults) -> Slices:
     """Return the values of all slots of ``chosen``, without the messages that are faults."""
     shape = (len(events.slots), len(chosen))
     starts, lengths, kinds = np.empty(shape, np.int64), np.empty(shape, np.int32), np.empty(shape, np.uint8)

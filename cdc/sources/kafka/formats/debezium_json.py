@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables, message_position
 from cdc.sources.kafka.formats.debezium_rows import CREATE, DELETE, OPS, TRUNCATE, ChangeImages, DebeziumRows
 from cdc.sources.kafka.formats.debezium_types import JSON, DebeziumModes
 from cdc.sources.kafka.formats.json_slices import (
@@ -49,7 +49,7 @@ class DebeziumJson(DebeziumRows):
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
-        faults: dict[int, str] = {}
+        faults = Faults()
         envelope = _envelopes(block, faults)
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
@@ -67,7 +67,7 @@ class DebeziumJson(DebeziumRows):
         tables, statements = self._tables_of(block, envelope, source, ops, faults)
         return Decoded(
             in_order(tables),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             tuple(sorted(statements, key=lambda each: each.message)),
             _source_times(block, envelope, source),
         )
@@ -77,7 +77,7 @@ class DebeziumJson(DebeziumRows):
 
         None: that message has no schema. (): no such column, or no such message.
         """
-        envelope = _envelopes(block, {})
+        envelope = _envelopes(block, Faults())
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
@@ -93,7 +93,7 @@ class DebeziumJson(DebeziumRows):
         return ()
 
     def _tables_of(
-        self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: Faults
     ) -> tuple[list[DecodedRows | None], list[DdlMessage]]:
         chosen = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
         names = Slices(
@@ -130,7 +130,7 @@ class DebeziumJson(DebeziumRows):
         return tables, statements
 
     def _read(
-        self, block: MessageBlock, plan: TablePlan, envelope: Slices, ops: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, plan: TablePlan, envelope: Slices, ops: NDArray[np.int8], faults: Faults
     ) -> DecodedRows | None:
         images, present = [], []
         for slot, name in ((_BEFORE, "before"), (_AFTER, "after")):
@@ -149,7 +149,7 @@ class DebeziumJson(DebeziumRows):
         return self.rows(block, plan, ChangeImages(ops, before, after, *present), faults)
 
 
-def _envelopes(block: MessageBlock, faults: dict[int, str]) -> Slices:
+def _envelopes(block: MessageBlock, faults: Faults) -> Slices:
     """Return the envelope of each message that is not null. With a schema, the envelope is its ``payload``."""
     top = slice_objects(block.data, block.value_at, block.value_size, _TOP, ONE)
     for number in np.flatnonzero(top.faults).tolist():

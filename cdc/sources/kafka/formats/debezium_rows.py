@@ -14,7 +14,7 @@ from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
-from cdc.sources.kafka.formats.base import DecodedRows, KafkaTables
+from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes, Encoding, column_of_field, debezium_plan
 from cdc.sources.kafka.formats.images import rows_of_images
 from cdc.sources.kafka.formats.json_slices import Names, Slices
@@ -80,9 +80,7 @@ class DebeziumRows:
                 return None
             raise
 
-    def rows(
-        self, block: MessageBlock, plan: TablePlan, images: ChangeImages, faults: dict[int, str]
-    ) -> DecodedRows | None:
+    def rows(self, block: MessageBlock, plan: TablePlan, images: ChangeImages, faults: Faults) -> DecodedRows | None:
         """Return the typed rows; None if there are none. Add reasons to ``faults``."""
         before, after, ops = images.before, images.after, images.ops
         for name, needed, present in (

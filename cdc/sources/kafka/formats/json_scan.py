@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cdc.mysql.charsets import put_utf8
 from cdc.mysql.values.kernels import inlined, load_u8, load_u64, part, trailing_zeros
 
 # kinds of a value
@@ -229,27 +230,6 @@ def composite_end(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @part
-def _put_utf8(code, out, at):  # type: ignore[no-untyped-def]
-    if code < 0x80:
-        out[at] = code
-        return at + 1
-    if code < 0x800:
-        out[at] = 0xC0 | code >> 6
-        out[at + 1] = 0x80 | code & 0x3F
-        return at + 2
-    if code < 0x10000:
-        out[at] = 0xE0 | code >> 12
-        out[at + 1] = 0x80 | code >> 6 & 0x3F
-        out[at + 2] = 0x80 | code & 0x3F
-        return at + 3
-    out[at] = 0xF0 | code >> 18
-    out[at + 1] = 0x80 | code >> 12 & 0x3F
-    out[at + 2] = 0x80 | code >> 6 & 0x3F
-    out[at + 3] = 0x80 | code & 0x3F
-    return at + 4
-
-
-@part
 def unescape(data, at, size, out, to):  # type: ignore[no-untyped-def]
     """Write a string without its escapes. Return the offset after it in ``out``, or -1: it has half a pair."""
     end = at + size
@@ -273,7 +253,7 @@ def unescape(data, at, size, out, to):  # type: ignore[no-untyped-def]
                     return -1
                 code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
                 at += 6
-            to = _put_utf8(code, out, to)
+            to = put_utf8(out, to, code)
             continue
         if byte == 0x62:
             byte = np.int64(8)

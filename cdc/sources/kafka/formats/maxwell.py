@@ -7,8 +7,6 @@ Source: Maxwell documentation, "Data format" and "Producers".
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +16,7 @@ from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fault, KafkaTables, message_position
+from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, message_position
 from cdc.sources.kafka.formats.images import rows_of_images
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
@@ -32,7 +30,7 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import ColumnPlan, RowParser, TablePlan, in_order, needed_columns, unescaped
+from cdc.sources.kafka.formats.rows import ColumnPlan, TablePlan, TextFormat, in_order, needed_columns, unescaped
 from cdc.sources.kafka.formats.typed_values import ANY_KIND, documents, plain_plan, utf8
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -45,24 +43,13 @@ _TYPES = Names((
 _UPDATE, _DELETE, _FIRST_DDL = 2, 3, 7
 
 
-class Maxwell:
+class Maxwell(TextFormat):
     """Decodes Maxwell's messages. Implements ``Format``."""
-
-    def __init__(self, tables: KafkaTables, *, zone_us: int = 0) -> None:
-        """``zone_us``: how far the clock of Maxwell's JVM is ahead of UTC, for TIMESTAMP values."""
-        self._tables = tables
-        self._zone_us = zone_us
-        self._reader = RowParser()
-
-    @property
-    def invalid_dates(self) -> Counter[tuple[str, str]]:
-        """The number of zero and invalid dates that became NULL, by table and column."""
-        return self._reader.invalid_dates
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
         envelope = slice_objects(block.data, block.value_at, block.value_size, _TOP, ONE)
-        faults = {int(number): FAULTS[envelope.faults[number]] for number in np.flatnonzero(envelope.faults)}
+        faults = Faults({int(number): FAULTS[envelope.faults[number]] for number in np.flatnonzero(envelope.faults)})
         types = words_of(envelope[_TYPE], _TYPES)
         for row in np.flatnonzero(types < 0).tolist():
             text = shown(envelope[_TYPE].bytes(row))
@@ -72,12 +59,12 @@ class Maxwell:
         statements = self._statements(envelope, np.flatnonzero(types >= _FIRST_DDL).tolist(), faults)
         return Decoded(
             in_order(tables),
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             statements,
             _source_times(block, envelope),
         )
 
-    def _statements(self, envelope: Slices, rows: list[int], faults: dict[int, str]) -> tuple[DdlMessage, ...]:
+    def _statements(self, envelope: Slices, rows: list[int], faults: Faults) -> tuple[DdlMessage, ...]:
         found = []
         for row in rows:
             number = int(envelope.source[row])
@@ -93,7 +80,7 @@ class Maxwell:
         return tuple(found)
 
     def _rows(
-        self, block: MessageBlock, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, envelope: Slices, types: NDArray[np.int8], faults: Faults
     ) -> list[DecodedRows | None]:
         groups, firsts = group_rows(envelope, (_DATABASE, _TABLE))
         tables = []
@@ -134,7 +121,7 @@ class Maxwell:
             raise
 
     def _read(
-        self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: dict[int, str]
+        self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: Faults
     ) -> DecodedRows | None:
         names = Names(plan.names)
         is_update = types == _UPDATE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, KafkaTables
+from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     ONE,
@@ -21,43 +20,32 @@ from cdc.sources.kafka.formats.json_slices import (
     bare_values,
     slice_objects,
 )
-from cdc.sources.kafka.formats.rows import RowParser, TablePlan, needed_columns
+from cdc.sources.kafka.formats.rows import TablePlan, TextFormat, needed_columns
 from cdc.sources.kafka.formats.typed_values import plain_plan
 from cdc.sources.kafka.messages import MessageBlock
 
 Path = tuple[str, ...]
 
 
-class PlainJson:
+class PlainJson(TextFormat):
     """Decodes JSON objects. Implements ``Format``. The topic decides the table."""
-
-    def __init__(self, tables: KafkaTables, *, zone_us: int = 0) -> None:
-        """``zone_us``: how far moments without a zone are ahead of UTC, for TIMESTAMP columns."""
-        self._tables = tables
-        self._zone_us = zone_us
-        self._reader = RowParser()
-
-    @property
-    def invalid_dates(self) -> Counter[tuple[str, str]]:
-        """The number of zero and invalid dates that became NULL, by table and column."""
-        return self._reader.invalid_dates
 
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
-        faults: dict[int, str] = {}
         plan = table_plan(self._tables, block.topic, self._zone_us)
+        faults = Faults(table="" if plan is None else plan.schema.name)
         tables: tuple[DecodedRows, ...] = ()
         if plan is not None:
             found = self._read(block, plan, faults)
             tables = () if found is None else (found,)
         return Decoded(
             tables,
-            tuple(Fault(number, reason) for number, reason in sorted(faults.items())),
+            faults.in_order(),
             (),
             np.full(len(block.value_at), -1, np.int64),
         )
 
-    def _read(self, block: MessageBlock, plan: TablePlan, faults: dict[int, str]) -> DecodedRows | None:
+    def _read(self, block: MessageBlock, plan: TablePlan, faults: Faults) -> DecodedRows | None:
         chosen = self._tables.paths(plan.schema.database, plan.schema.table)
         paths = [chosen.get(name, (name,)) for name in plan.names]
         present = np.flatnonzero(block.value_size >= 0)
@@ -108,7 +96,7 @@ def plan_of(schema: TableSchema, tables: KafkaTables, zone_us: int) -> TablePlan
     return TablePlan(schema, columns, frozenset(name.casefold() for name in reads.key))
 
 
-def tombstones(block: MessageBlock, plan: TablePlan, gone: np.ndarray, faults: dict[int, str]) -> Slices:
+def tombstones(block: MessageBlock, plan: TablePlan, gone: np.ndarray, faults: Faults) -> Slices:
     """Return the rows of null values: the key columns from the messages' keys, and the others absent.
 
     A key is a JSON object with the key columns. For a key of one column, it may also be the value alone.
@@ -140,7 +128,7 @@ def _sliced(
     sizes: np.ndarray,
     chosen: np.ndarray,
     paths: Sequence[Path],
-    faults: dict[int, str],
+    faults: Faults,
     where: str,
 ) -> Slices:
     """Return the values at ``paths`` of the messages ``chosen``; ``source`` has the numbers of the messages."""

@@ -15,7 +15,7 @@ from cdc.errors import GAP_HINT, DecodeError, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, Column, TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import DecodedRows, message_position
+from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables, message_position
 from cdc.sources.kafka.formats.json_slices import Slices, Texts, shown
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -77,7 +77,7 @@ class RowParser:
         deleted: NDArray[np.bool_],
         message: NDArray[np.int32],
         key_change: NDArray[np.bool_],
-        faults: dict[int, str],
+        faults: Faults,
         *,
         optional: NDArray[np.bool_] | None = None,
     ) -> DecodedRows | None:
@@ -87,6 +87,7 @@ class RowParser:
         Raises: UnsupportedRowFormat - a row lacks a column.
         """
         bad = np.zeros(len(message), np.bool_)  # rows of faulty messages
+        known = len(faults)
         arrays = []
         for slot, each in enumerate(plan.columns):
             texts = slices[slot]
@@ -107,6 +108,7 @@ class RowParser:
                 error.context |= {"table": plan.schema.name, "column": each.column.name}
                 error.context["at"] = message_position(block, int(message[row]))
                 raise
+        faults.note_table(known, plan.schema.name)
         fields = [pa.field(each.column.name, each.column.arrow) for each in plan.columns]
         batch = pa.RecordBatch.from_arrays(
             [*arrays, pa.array(deleted)], schema=pa.schema([*fields, pa.field(DELETED, pa.bool_())])
@@ -123,7 +125,7 @@ class RowParser:
         texts: Texts,
         message: NDArray[np.int32],
         bad: NDArray[np.bool_],
-        faults: dict[int, str],
+        faults: Faults,
         table: str,
         is_key: bool,
     ) -> pa.Array:
@@ -176,7 +178,7 @@ def lacks_column(table: str, column: str, at: str) -> UnsupportedRowFormat:
 
 
 def _reject_nulls(
-    rows: NDArray[np.bool_], name: str, message: NDArray[np.int32], bad: NDArray[np.bool_], faults: dict[int, str]
+    rows: NDArray[np.bool_], name: str, message: NDArray[np.int32], bad: NDArray[np.bool_], faults: Faults
 ) -> None:
     if rows.any():
         _reject(rows, message, bad, faults, lambda _: f"column {name} is NOT NULL, but it is null or absent")
@@ -186,7 +188,7 @@ def _reject(
     rows: NDArray[np.bool_],
     message: NDArray[np.int32],
     bad: NDArray[np.bool_],
-    faults: dict[int, str],
+    faults: Faults,
     reason: Callable[[int], str],
 ) -> None:
     """Make faults of the messages of ``rows``, each with the reason of its first one."""
@@ -220,3 +222,18 @@ def unescaped(texts: Texts) -> Texts:
 def in_order(tables: Sequence[DecodedRows | None]) -> tuple[DecodedRows, ...]:
     """Return the tables in order of their first rows."""
     return tuple(sorted((table for table in tables if table is not None), key=lambda table: int(table.message[0])))
+
+
+class TextFormat:
+    """What formats with values as text have in common: their tables, the clock of the sender, and the row parser."""
+
+    def __init__(self, tables: KafkaTables, *, zone_us: int = 0) -> None:
+        """``zone_us``: how far the clock of the sender, or a moment without a zone, is ahead of UTC, for TIMESTAMP."""
+        self._tables = tables
+        self._zone_us = zone_us
+        self._reader = RowParser()
+
+    @property
+    def invalid_dates(self) -> Counter[tuple[str, str]]:
+        """The number of zero and invalid dates that became NULL, by table and column."""
+        return self._reader.invalid_dates

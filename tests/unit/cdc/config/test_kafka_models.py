@@ -52,7 +52,7 @@ def test_kafka_start_takes_a_word_a_time_offsets_or_a_group(tmp_path):
         (", stop_at: {group: old}", "source.stop_at"),
         (", properties: {enable.auto.commit: true}", "source.properties"),
         (', time_zone: "Europe/Berlin"', "source.time_zone"),
-        (", read: executors", "source.read"),
+        (", read: everywhere", "source.read"),
     ],
 )
 def test_kafka_source_refuses_values_with_their_path(tmp_path, more, path):

@@ -1,11 +1,14 @@
 """Positions in Kafka: partial order, JSON, text."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
+from cdc.model.kept_messages import KeptMessages
 from cdc.model.position import BinlogPosition, position_from_json
+from cdc.state.codec import from_json, to_json
 
 
 def at(*, cluster="c", ids=None, statement="", **topics):
@@ -41,6 +44,16 @@ def test_position_survives_json():
     position = at(o=[1, None, 3], p=[7], statement="o:2")
     assert position_from_json(json.loads(json.dumps(position.to_json()))) == position
     assert position.to_json()["topics"]["o"] == {"id": "id", "partitions": {"0": [1, 3, 1000], "2": [3, 3, 1000]}}
+
+
+def test_kept_messages_survive_json_and_a_replay_is_another_position():
+    kept = KeptMessages(2, 7, (("", 1), ("shop.orders", 3)), ((100, 4), (7, 0)))
+    position = replace(at(o=[1]), kept=kept)
+    again = position_from_json(json.loads(json.dumps(position.to_json())))
+    assert again.kept.to_json() == kept.to_json() == from_json(KafkaPosition, to_json(position)).kept.to_json()
+    assert position == replace(position, kept=KeptMessages(2)) != at(o=[1]) and kept.count == 4
+    assert position.reached(at(o=[1])) and not at(o=[1]).reached(position)
+    assert "kept" not in at(o=[1]).to_json()
 
 
 def test_position_equality_ignores_epoch_and_time():

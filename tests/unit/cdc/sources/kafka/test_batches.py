@@ -8,6 +8,7 @@ from cdc.errors import CdcError, DdlStop, DecodeError, SourceActionRequired, Uns
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.model.schema import SEQUENCE
 from cdc.sources.kafka.bad_messages import BadMessages
+from cdc.sources.kafka.bad_window import BadLimits
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.schema_history import SchemaHistory
@@ -20,11 +21,15 @@ def start(*partitions, topic="o"):
     return KafkaPosition.of("c", {topic: "id"}, offsets)
 
 
-def maker_of(*, rules=OrderRules(), acknowledged=None, decoder=None, partitions=(0, 1), bad=None):  # noqa: B008
+def maker_of(*, rules=OrderRules(), acknowledged=None, decoder=None, partitions=(0, 1), **options):  # noqa: B008
     history = SchemaHistory(Mapped("shop"), None)
     history.begin(())
     maker = BatchMaker(
-        decoder or RowsOfTests(), Mapped("shop"), Layouts(history, Mapped("shop"), acknowledged or {}), rules, bad
+        decoder or RowsOfTests(),
+        Mapped("shop"),
+        Layouts(history, Mapped("shop"), acknowledged or {}),
+        rules,
+        **options,
     )
     maker.begin(start(*partitions), start(*partitions))
     maker.partition_counts = {"o": len(partitions)}
@@ -123,16 +128,18 @@ def test_ddl_that_changes_rows_needs_past_ddl():
     assert isinstance(error, DdlStop)
 
 
-def test_format_that_refuses_a_block_delivers_the_messages_before():
-    class Refuses(RowsOfTests):
-        def decode(self, block):
-            texts = bytes(block.data)
-            if any(
-                b"refused" in texts[at : at + size] for at, size in zip(block.value_at, block.value_size, strict=True)
-            ):
-                raise UnsupportedRowFormat("a column is missing.", hint="h", table="shop.orders")
-            return super().decode(block)
+class Refuses(RowsOfTests):
+    """Refuses messages with a certain text, and Debezium's."""
 
+    def decode(self, block):
+        texts = bytes(block.data)
+        found = [texts[at : at + size] for at, size in zip(block.value_at, block.value_size, strict=True)]
+        if any(b"refused" in text or b'"op"' in text for text in found):
+            raise UnsupportedRowFormat("a column is missing.", hint="h", table="shop.orders")
+        return super().decode(block)
+
+
+def test_format_that_refuses_a_block_delivers_the_messages_before():
     for bad in range(6):
         messages = [(0, number, row(number, note="refused" if number >= bad else "")) for number in range(6)]
         batches, error = read(maker_of(decoder=Refuses()), block_of(*messages))
@@ -148,20 +155,54 @@ def test_joined_partition_forgets_the_partitions_of_keys():
     assert error is None and ids(batches) == [1] and nexts(batches[0].last) == {0: 1, 1: 0, 2: 1}
 
 
+def kept_offsets(folder):
+    """Return the offsets of the kept messages, by file."""
+    lines = {path.name: path.read_text().splitlines()[1:] for path in sorted(folder.iterdir())}
+    return {name: [json.loads(line)["offset"] for line in each] for name, each in lines.items()}
+
+
 def test_bad_messages_are_kept_up_to_the_limit_and_the_others_continue(tmp_path):
-    bad = BadMessages(tmp_path, 2)
-    maker = maker_of(bad=bad)
+    maker = maker_of(bad=BadMessages(tmp_path, BadLimits(2, 100)))
     block = block_of(
-        (0, 0, row(1)), (0, 1, "{"), (1, 0, row(2)), (1, 1, "{"), (0, 2, row(3)), (0, 3, "{"), (0, 4, row(4))
+        (0, 0, row(1)), (0, 1, "{"), (1, 0, row(2)), (1, 1, row(None)), (0, 2, row(3)), (0, 3, "{"), (0, 4, row(4))
     )
     batches, error = read(maker, block)
-    assert ids(batches) == [1, 2, 3] and nexts(maker.position) == {0: 3, 1: 2} and bad.count == 2
-    assert isinstance(error, DecodeError) and error.context["offset"] == 3 and "max_messages" in error.hint
+    assert ids(batches) == [1, 2, 3] and nexts(maker.position) == {0: 3, 1: 2}
+    assert maker.position.kept.tables == (("", 1), ("shop.orders", 1)) and kept_offsets(tmp_path) == {
+        "0-0.jsonl": [1, 1]
+    }
+    assert isinstance(error, DecodeError) and error.context["offset"] == 3 and "max_rows" in error.hint
+
+
+def test_bad_messages_read_again_count_once(tmp_path):
+    bad = BadMessages(tmp_path, BadLimits(9, 100))
+    maker = maker_of(bad=bad)
+    (first,), _ = read(maker, block_of((0, 0, "{"), (0, 1, row(1))))
+    (second,), _ = read(maker, block_of((0, 2, "{"), (0, 3, "{")))
+    again = maker_of(bad=bad)
+    bad.open(first.last)
+    again.begin(first.last, first.last)
+    assert kept_offsets(tmp_path) == {"0-0.jsonl": [0]}
+    batches = [batch for each in (2, 3) for batch in read(again, block_of((0, each, "{")))[0]]
+    assert batches[-1].last.kept.count == second.last.kept.count == 3
+    assert batches[-1].last.kept.window == second.last.kept.window
+    assert kept_offsets(tmp_path) == {"0-0.jsonl": [0], "0-1.jsonl": [2], "0-2.jsonl": [3]}
 
 
 def test_bad_message_after_a_stop_is_not_kept(tmp_path):
-    bad = BadMessages(tmp_path, 9)
-    maker = maker_of(bad=bad)
+    maker = maker_of(bad=BadMessages(tmp_path, BadLimits(9, 100)))
     block = block_of((0, 0, "{"), (0, 1, json.dumps({"sql": "DROP TABLE orders"})), (0, 2, "{"))
     _, error = read(maker, block)
-    assert isinstance(error, DdlStop) and bad.count == 1 and nexts(maker.position) == {0: 1, 1: 0}
+    assert isinstance(error, DdlStop) and kept_offsets(tmp_path) == {"0-0.jsonl": [0]}
+    assert nexts(maker.position) == {0: 1, 1: 0}
+
+
+def test_pause_names_the_format_that_messages_seem_to_have():
+    envelope = json.dumps({"before": None, "after": {"id": 1}, "op": "c"})
+    refuses = maker_of(decoder=Refuses(), format_name="canal-json")
+    _, error = read(refuses, block_of((0, 0, envelope)))
+    assert error.context["looks_like"] == "format: debezium-json"
+    _, error = read(maker_of(format_name="canal-json"), block_of((0, 0, "a,b"), (0, 1, "c,d"), (0, 2, "e,f")))
+    assert error.context["looks_like"] == "format: csv"
+    _, error = read(maker_of(format_name="json"), block_of((0, 0, row(1)), (0, 1, "{")))
+    assert isinstance(error, DecodeError) and "looks_like" not in error.context

@@ -38,6 +38,9 @@ def test_keys_of_two_columns_and_of_other_tables_differ():
     found = KeyPartitions()
     assert found.first_conflict([left, right], np.array([0, 1], np.int32), 1) == -1
     assert found.first_conflict([left, right], np.array([1, 0], np.int32), 2) == -1
+    ids = pa.array(range(100), pa.int32())
+    assert found.first_conflict([ids], np.zeros(100, np.int32), 3) == -1
+    assert found.first_conflict([ids], np.ones(100, np.int32), 4) == -1
     assert found.first_conflict([pa.array([], pa.int64())], np.array([], np.int32), 1) == -1
 
 
