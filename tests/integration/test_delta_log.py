@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,8 @@ from deltalake import DeltaTable
 from cdc.model.batch import LoadName
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import TargetColumn, TargetTable
-from channels.sinks.delta import files as delta_files
 from channels.sinks.delta import log as delta_log
+from channels.sinks.delta import storage as delta_storage
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.log import LOG, last_checkpoint_version, truncated_entries
 from channels.sinks.delta.sink import DeltaSink, MergeMode
@@ -94,10 +95,14 @@ def test_delta_commit_of_a_killed_process_becomes_durable(
 
 
 def test_delta_staged_file_without_hard_link_is_durable(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another file system")
+    real = os.link
 
-    monkeypatch.setattr("channels.sinks.delta.merge.os.link", refuse)
+    def refuse(source: Path, target: Path) -> None:
+        if target.suffix == ".parquet":  # the staged file; entries of the log are written in the folder of the log
+            raise OSError(errno.EXDEV, "another file system")
+        real(source, target)
+
+    monkeypatch.setattr("channels.sinks.delta.storage.os.link", refuse)
     sink = DeltaSink(disk.at)
     sink.ensure_table(TABLE)
     commit(sink, 1, range(10), value=1)
@@ -113,7 +118,7 @@ def test_delta_entries_of_other_writers_are_durable_first(disk: Disk) -> None:
     uri = str(disk.at / "ods/orders")
     DeltaTable(uri).optimize.compact()
     for path in Path(uri).glob("*.parquet"):  # a writer that syncs its files, but not its log
-        delta_files.sync_path(path)
+        delta_storage.sync_path(path)
     DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
     commit(sink, 4, range(10, 15), value=1)
     cut_power(disk)
@@ -242,8 +247,8 @@ def test_make_folder_below_an_unlistable_folder_succeeds(tmp_path: Path, monkeyp
             raise PermissionError(errno.EACCES, "no")
         synced.append(path)
 
-    monkeypatch.setattr(delta_files, "sync_path", sync)
-    delta_files.make_folder(tmp_path / "a/b/c")
+    monkeypatch.setattr(delta_storage, "sync_path", sync)
+    delta_storage.make_folder(tmp_path / "a/b/c")
     assert (tmp_path / "a/b/c").is_dir() and synced == [tmp_path / "a", tmp_path / "a/b"]
 
 

@@ -23,6 +23,7 @@ from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import compaction as delta_compaction
 from channels.sinks.delta import files as delta_files
+from channels.sinks.delta import keys as delta_keys
 from channels.sinks.delta import merge as delta_merge
 from channels.sinks.delta import sink as delta_sink
 from channels.sinks.delta.files import unavailable, unpacked_bytes
@@ -469,8 +470,8 @@ def test_delta_key_pages_read_only_the_files_they_need(
         commit(sink, number + 1, range(low, low + 100))
     assert len(files(tmp_path)) == 8
     read: list[object] = []
-    read_table = pq.read_table
-    monkeypatch.setattr(pq, "read_table", lambda path, **options: (read.append(path), read_table(path, **options))[1])
+    real = delta_keys.open_parquet
+    monkeypatch.setattr(delta_keys, "open_parquet", lambda path: (read.append(path), real(path))[1])
     after, found, most = None, list[int](), 0
     while (page := sink.keys(TABLE, after, 30)).num_rows:
         found += page.column("id").to_pylist()

@@ -23,7 +23,7 @@ from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, LoadState, SinkCheckpoint, TargetColumn, TargetTable
-from channels.sinks.delta import compaction, entries, files, merge, vector_merge
+from channels.sinks.delta import compaction, entries, files, maintenance, merge, vector_merge
 from channels.sinks.delta.entries import put_entry
 from channels.sinks.delta.sink import DeltaSink, MergeMode
 from channels.sinks.delta.table_files import table_files
@@ -159,41 +159,83 @@ def test_vectors_of_all_rows_remove_the_file(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_vector_random_changes_equal_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10,000 changes with compactions, restarts, log checkpoints and switches of the merge, by a fixed seed."""
-    draw, expected = random.Random(25), dict[int, int]()
+class RandomChanges:
+    """Random commits, with compactions beside them, restarts and switches of the merge, against a model in memory."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root, self.draw, self.expected = root, random.Random(seed), dict[int, int]()
+        self.sink, self.checkpoint = open_sink(root), 0
+        self.beside = self.changes = 0  # commits during a compaction; changed keys
+
+    def commit(self) -> None:
+        self.checkpoint += 1
+        draw, loads = self.draw, []
+        for task in range(draw.choice((1, 1, 3))):
+            keys = draw.sample(range(draw.choice((50, 2000))), k=draw.choice((1, 40)))
+            if draw.random() < 0.2:
+                keys = [*range(self.checkpoint * 100 % 9000, self.checkpoint * 100 % 9000 + 100)]
+            rows = {key: None if draw.randrange(LEFT) == 0 else self.checkpoint * 10 + task for key in keys}
+            loads.append(stage(self.sink, self.checkpoint, rows, task))
+            apply(self.expected, rows)
+            self.changes += len(rows)
+        self.sink.commit(loads, mark(self.checkpoint))
+
+    def commit_beside(self) -> None:
+        """Commit on another thread, as the commit thread of a job does while its maintenance runs."""
+        for _ in range(self.draw.choice((0, 1, 3))):
+            thread = threading.Thread(target=self.commit)
+            thread.start()
+            thread.join(120)
+            assert not thread.is_alive(), "a commit waits for a compaction"
+            self.beside += 1
+
+    def reopen(self) -> None:
+        self.sink.close()
+        self.sink = open_sink(self.root, self.draw.choice(("deletion_vectors", "deletion_vectors", "rewrite")))
+
+    def check_reads(self) -> None:
+        check(self.root, self.expected)
+        reader = self.sink.row_reader(TABLE, ["id", "n"])
+        assert unique(reader.between(KeyRange(("id",), None, None)).to_pylist()) == self.expected
+        some = pa.table({"id": pa.array(self.draw.sample(range(2000), 50), pa.int64())})
+        wanted = {key: self.expected[key] for key in some.column(0).to_pylist() if key in self.expected}
+        assert unique(reader.of_keys(some).to_pylist()) == wanted
+        assert self.sink.keys(TABLE, None, 10**6).column("id").to_pylist() == sorted(self.expected)
+
+
+@pytest.mark.parametrize(
+    "changes", [10_000, pytest.param(100_000, marks=pytest.mark.stress)], ids=["10,000", "100,000"]
+)
+def test_vector_random_changes_equal_the_model(changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readers that do not share code with the sink read the table: deltalake, and one by the protocol."""
     monkeypatch.setattr(merge, "FILE_ROWS", 150)
     monkeypatch.setattr(compaction, "FILE_ROWS", 150)
     monkeypatch.setattr(files, "_GROUP_ROWS", 40)
     monkeypatch.setattr("channels.sinks.delta.maintenance._EVERY_S", 0.0)
-    sink, compacted, marked = open_sink(tmp_path), 0, 0
-    for checkpoint in range(1, 101):
-        loads = []
-        for task in range(draw.choice((1, 1, 3))):
-            keys = draw.sample(range(draw.choice((50, 2000))), k=draw.choice((1, 40)))
-            if draw.random() < 0.2:
-                keys = [*range(checkpoint * 100, checkpoint * 100 + 100)]
-            rows = {key: None if draw.randrange(LEFT) == 0 else checkpoint * 10 + task for key in keys}
-            loads.append(stage(sink, checkpoint, rows, task))
-            apply(expected, rows)
-        sink.commit(loads, mark(checkpoint))
+    run = RandomChanges(tmp_path, seed=25)
+    real = compaction.compact
+
+    def compact(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if run.sink._maintenance._compactions.merges_with_vectors(DeltaTable(str(folder_of(tmp_path)))):
+            run.commit_beside()
+        return found
+
+    monkeypatch.setattr(maintenance, "compact", compact)
+    compacted = marked = 0
+    while run.changes < changes:
+        run.commit()
         marked += bool(vectors(tmp_path))
-        if draw.random() < 0.3:
-            sink.maintain([TABLE])
+        if run.draw.random() < 0.3:
+            run.sink.maintain([TABLE])
             compacted += 1
-        if draw.random() < 0.1:
-            sink.close()
-            sink = open_sink(tmp_path, draw.choice(("deletion_vectors", "deletion_vectors", "rewrite")))
-        if checkpoint % 10 == 0:
-            check(tmp_path, expected)
-            reader = sink.row_reader(TABLE, ["id", "n"])
-            assert unique(reader.between(KeyRange(("id",), None, None)).to_pylist()) == expected
-            some = pa.table({"id": pa.array(draw.sample(range(2000), 50), pa.int64())})
-            wanted = {key: expected[key] for key in some.column(0).to_pylist() if key in expected}
-            assert unique(reader.of_keys(some).to_pylist()) == wanted
-            assert sink.keys(TABLE, None, 10**6).column("id").to_pylist() == sorted(expected)
-    assert compacted > 10 and marked > 30, "the draws reach compaction and vectors"
-    sink.close()
+        if run.draw.random() < 0.1:
+            run.reopen()
+        if run.draw.random() < 0.1:
+            run.check_reads()
+    run.check_reads()
+    assert compacted > 10 and marked > 30 and run.beside > 10, "the draws reach compaction, vectors and both together"
+    run.sink.close()
 
 
 @pytest.mark.parametrize("point", ["vectors", "entry", "link"])

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, TableFeatures
@@ -30,12 +29,14 @@ from channels.sinks.alter_plan import AlterPlan, PlannedColumn, alter_plan
 from channels.sinks.base import AlterStep, Finding, SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.commits import add_features
+from channels.sinks.delta.fence import transactions
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import NO_HOOKS, DurableLogs
 from channels.sinks.delta.merge import write_files
 from channels.sinks.delta.open_tables import OpenTables
-from channels.sinks.delta.ownership import FolderOwnership
-from channels.sinks.delta.sink_checkpoint import mark_to_json, transaction
+from channels.sinks.delta.ownership import Ownership
+from channels.sinks.delta.sink_checkpoint import mark_to_json
+from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_files import TableFile, live_tables, table_files
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,9 @@ class DeltaAlterer:
     def __init__(
         self,
         tables: OpenTables,
-        folder_of: Callable[[str], Path],
+        folder_of: Callable[[str], StorePath],
         logs: DurableLogs,
-        ownership: FolderOwnership,
+        ownership: Ownership,
         threads: Executor,
     ) -> None:
         """``threads``: rewrite data files, each thread one at a time."""
@@ -101,7 +102,7 @@ class DeltaAlterer:
         self._stopped.set()
 
     def _check_filled(
-        self, plan: AlterPlan, found: DeltaTable, folder: Path, table: str, files: Sequence[TableFile]
+        self, plan: AlterPlan, found: DeltaTable, folder: StorePath, table: str, files: Sequence[TableFile]
     ) -> None:
         if not plan.filled:
             return
@@ -112,7 +113,7 @@ class DeltaAlterer:
                 plan.check_filled(table, rows)
 
     def _change_metadata(
-        self, found: DeltaTable, folder: Path, plan: AlterPlan, schema: DeltaSchema, mark: SinkCheckpoint
+        self, found: DeltaTable, folder: StorePath, plan: AlterPlan, schema: DeltaSchema, mark: SinkCheckpoint
     ) -> None:
         """Commit the new columns without files. A step that is done already commits only ``mark``."""
         old = {field.name: field for field in found.schema().fields}
@@ -124,14 +125,14 @@ class DeltaAlterer:
             found.alter.add_columns(fields, commit_properties=properties, post_commithook_properties=NO_HOOKS)
 
         if fields:
-            self._logs.commit(found, folder, write, 0, mark_to_json(mark), [transaction(mark)])
+            self._logs.commit(found, folder, write, 0, mark_to_json(mark), transactions(found, mark))
         else:
-            self._logs.append(found, folder, [], mark_to_json(mark), [transaction(mark)], version=found.version())
+            self._logs.append(found, folder, [], mark_to_json(mark), transactions(found, mark), version=found.version())
 
     def _rewrite(
         self,
         found: DeltaTable,
-        folder: Path,
+        folder: StorePath,
         plan: AlterPlan,
         schema: DeltaSchema,
         files: Sequence[TableFile],
@@ -169,7 +170,9 @@ class DeltaAlterer:
             )
 
         self._ownership.check(mark)
-        self._logs.commit(found, folder, write, len(actions) + len(files), mark_to_json(mark), [transaction(mark)])
+        self._logs.commit(
+            found, folder, write, len(actions) + len(files), mark_to_json(mark), transactions(found, mark)
+        )
 
 
 def _plan(found: DeltaTable, table: str, steps: Sequence[AlterStep]) -> AlterPlan:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 
 from cdc.errors import SinkUnavailable, TargetMismatch
 from cdc.retry import Backoff
-from channels.sinks.base import Finding, SinkCheckpoint
+from channels.sinks.base import Finding, SinkCheckpoint, refuse_newer_run
 from channels.sinks.delta import table as delta_tables
-from channels.sinks.delta.files import sync_path, unavailable
+from channels.sinks.delta.fence import fence_transactions, has_fence, refuse_fenced
+from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import LOG, DurableLogs
 from channels.sinks.delta.open_tables import OpenTables
-from channels.sinks.delta.sink_checkpoint import committed_checkpoint, refuse_ahead, refuse_foreign
+from channels.sinks.delta.sink_checkpoint import (
+    committed_checkpoint,
+    mark_to_json,
+    newest_mark,
+    refuse_ahead,
+    refuse_foreign,
+)
+from channels.sinks.delta.storage import StorePath, sync_path
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +32,9 @@ _COMMIT_DELAY_S = 0.05
 
 
 class TableCommits:
-    """Commits to the tables of one sink. Calls: any thread, one at a time for a table."""
+    """Commits to the tables of one sink. Calls: any thread."""
 
-    def __init__(self, tables: OpenTables, folder_of: Callable[[str], Path], logs: DurableLogs) -> None:
+    def __init__(self, tables: OpenTables, folder_of: Callable[[str], StorePath], logs: DurableLogs) -> None:
         self._tables = tables
         self._folder_of = folder_of
         self._logs = logs
@@ -38,11 +45,13 @@ class TableCommits:
         ``write``: commits with the application transaction of ``mark``, or raises CommitFailedError and is called
         again. Raises: SinkUnavailable, SinkOwnershipError, TargetMismatch, TargetLost.
         """
+        with self._tables.lock(table):
+            self._commit(table, mark, write)
+
+    def _commit(self, table: str, mark: SinkCheckpoint, write: Callable[[DeltaTable], None]) -> None:
         backoff = Backoff(_COMMIT_DELAY_S)
         for _ in range(_COMMIT_TRIES):
-            found = self._tables.open(table)
-            if found is None:
-                raise self._tables.missing_error(table)
+            found = self._open(table)
             if self._has(found, table, mark):
                 return
             refuse(table, self._folder_of(table), delta_tables.unwritable(found))
@@ -53,15 +62,50 @@ class TableCommits:
             except CommitFailedError:
                 # the log has no part of this commit, so repeat it from the version of the other writer
                 logger.warning("table %s was changed by another writer during a commit", table)
+                self._tables.close(table)  # the handle can have an entry that is not in the log
                 backoff.wait()
-        raise SinkUnavailable(
-            f"Another writer changes the table continuously: {_COMMIT_TRIES} commits in a row conflicted with it.",
-            hint="Stop the other writer, for example an OPTIMIZE; the job compacts its tables automatically.",
-            table=table,
-        )
+            except BaseException:  # the answer of the store can be lost: the next try reads the log
+                self._tables.close(table)
+                raise
+        raise _continuous_changes(table)
+
+    def fence(self, table: str, mark: SinkCheckpoint) -> None:
+        """Write the fence of the run of ``mark`` into ``table``, if it exists; see ``channels.sinks.delta.fence``.
+
+        ``mark``: the newest checkpoint that the run has committed or found committed in all tables.
+        Raises: SinkUnavailable, SinkOwnershipError.
+        """
+        with self._tables.lock(table):
+            self._fence(table, mark)
+
+    def _fence(self, table: str, mark: SinkCheckpoint) -> None:
+        for _ in range(_COMMIT_TRIES):
+            found, folder = self._tables.open(table), self._folder_of(table)
+            if found is None or any(delta_tables.unwritable(found)):
+                return
+            refuse_fenced(found, table, mark)
+            if has_fence(found, mark):
+                refuse_newer_run(newest_mark(found, mark.job), mark)  # two runs that adopt can have the same fence
+                return
+            try:
+                text, version = mark_to_json(mark), found.version()
+                self._logs.append(found, folder, [], text, fence_transactions(found, [mark]), version=version)
+                return
+            except CommitFailedError:
+                self._tables.close(table)
+            except OSError as error:
+                raise unavailable(error, folder / LOG) from error
+        raise _continuous_changes(table)
+
+    def _open(self, table: str) -> DeltaTable:
+        found = self._tables.open(table)
+        if found is None:
+            raise self._tables.missing_error(table)
+        return found
 
     def _has(self, found: DeltaTable, table: str, mark: SinkCheckpoint) -> bool:
         """Return whether ``found`` has the checkpoint ``mark``. Raises: the table is not in the state before it."""
+        refuse_fenced(found, table, mark)
         done = committed_checkpoint(found, mark.job, mark.incarnation)
         self._tables.refuse_older(table, done)
         if done == mark.checkpoint:
@@ -83,14 +127,22 @@ class TableCommits:
             raise unavailable(error, folder / LOG) from error
 
 
-def refuse(table: str, folder: Path, findings: Iterable[Finding]) -> None:
+def _continuous_changes(table: str) -> SinkUnavailable:
+    return SinkUnavailable(
+        f"Another writer changes the table continuously: {_COMMIT_TRIES} commits in a row conflicted with it.",
+        hint="Stop the other writer, for example an OPTIMIZE; the job compacts its tables automatically.",
+        table=table,
+    )
+
+
+def refuse(table: str, folder: StorePath, findings: Iterable[Finding]) -> None:
     """Raise TargetMismatch for the first fatal one of ``findings``."""
     for finding in findings:
         if finding.fatal:
             raise TargetMismatch(finding.problem, hint=finding.hint, table=table, path=folder)
 
 
-def add_features(found: DeltaTable, folder: Path, logs: DurableLogs, features: list[TableFeatures]) -> None:
+def add_features(found: DeltaTable, folder: StorePath, logs: DurableLogs, features: list[TableFeatures]) -> None:
     """Add features that deltalake omits: Spark does not read a table with NOT NULL without that of invariants.
 
     Raises: SinkUnavailable, CommitFailedError.

@@ -1,48 +1,108 @@
-"""Compact small files of a Delta table by key range, and delete unused ones."""
+"""Compact small files of a Delta table, and files with many deleted rows, while commits continue.
+
+A compaction reads files of one version and writes their rows to new files, sorted by key. When it commits, rows of the
+old files can have been deleted since. It knows where each row is in the new files, so it writes deletion vectors for
+them. No merge conflicts with it, and it repeats only this last step.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
-from cdc.errors import TargetMismatch
+from channels.sinks.delta.entries import MarkedFile, loose, writes_vectors
 from channels.sinks.delta.files import unpacked_bytes
 from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, write_files
-from channels.sinks.delta.table_files import Action, TableFile, live_tables
-from channels.sinks.delta.vectors import OWN_FILES, Vector
+from channels.sinks.delta.storage import StorePath, open_parquet
+from channels.sinks.delta.table_files import Action, TableFile, live_rows, live_tables
+from channels.sinks.delta.vectors import Positions, read_vector, write_vectors
+
+MergeMode = Literal["rewrite", "deletion_vectors"]
 
 # a full Task writes larger files, so those of a backlog are not rewritten
 _SMALL_ROWS = FILE_ROWS // 4
 _SMALL_BYTES = FILE_BYTES // 8
 _DEAD_SHARE = 0.1  # of a file; readers read deleted rows as well
 _SMALL_FILES = 8  # rewrite at least this many small files
-# names of files of a merge (label and 16 digits) or a compaction (32 digits), complete or not; names of Spark and
-# deltalake have hyphens within the digits
-_OWN_NAME = re.compile(
-    r"part-(cdc-[a-z0-9_-]+-[0-9a-f]{8}-\d+-\d+-\w*-[0-9a-f]{10}-\d+-\d+-\d+-[0-9a-f]{16}-(file-\d+-|rows-\d+-|new-|staged-)\d+"
-    r"|[0-9a-f]{32}-\d+-\d+)\.parquet(\.[0-9a-f]{32}\.tmp)?",
-    re.ASCII,
-)
-_ROUND_ROWS, _ROUND_BYTES = 20 * FILE_ROWS, 8 * FILE_BYTES  # limits of one call, because commits wait for it
+_ROUND_ROWS, _ROUND_BYTES = 20 * FILE_ROWS, 8 * FILE_BYTES  # limits of one call, because its result is lost by a crash
 
 
-def compaction(
-    folder: Path, schema: pa.Schema, key: Sequence[str], files: Sequence[TableFile], name: str
-) -> list[Action]:
-    """Merge small files of a table into data files sorted by key, and return the log entries; [] if there are few.
+@dataclass(frozen=True, slots=True)
+class CompactedFiles:
+    """Files of a table, and the new files that have the same rows, sorted by key."""
 
-    A file of which more than a tenth is deleted is written again without the deleted rows.
-    Memory: two data files. ``name``: prefix of the new files; no other files may have it.
+    old: Sequence[TableFile]
+    counts: Sequence[int]  # rows of each old file, also deleted ones
+    new: Sequence[AddAction]
+    rows: npt.NDArray[np.int64]  # of each row of the new files, in order: its number within the old files, in order
+
+    def deleted_since(
+        self, folder: StorePath, files: Mapping[str, TableFile], emptied: Collection[str]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return which rows of the new files are deleted in a later version; None if they cannot replace the old files.
+
+        ``files``: of that version, by path. ``emptied``: files that are not in it because all their rows were deleted.
+        Raises: TargetMismatch - a deletion vector is damaged; SinkUnavailable.
+        """
+        first, deleted = 0, np.zeros(sum(self.counts), np.bool_)
+        for file, count in zip(self.old, self.counts, strict=True):
+            now = files.get(file.path)
+            if now is None and file.path not in emptied:
+                return None  # another writer has replaced it
+            if now is None:
+                deleted[first : first + count] = True
+            elif now.vector is not None:
+                deleted[read_vector(folder, now.vector).astype(np.int64) + first] = True
+            first += count
+        found = deleted[self.rows]
+        deleted[self.rows] = True
+        return found if deleted.all() else None  # another writer has restored rows that the new files do not have
+
+
+class Compactions:
+    """The running compactions of one sink, and what merges do to their files. Calls: with the lock of the table."""
+
+    def __init__(self, mode: MergeMode) -> None:
+        """``mode``: of merges into tables that allow deletion vectors."""
+        self._mode = mode
+        self._emptied: dict[str, set[str]] = {}
+
+    def merges_with_vectors(self, found: DeltaTable) -> bool:
+        """Return whether merges into the table leave its files as they are."""
+        return self._mode == "deletion_vectors" and writes_vectors(found)
+
+    def begin(self, table: str) -> None:
+        """Begin to record the files of ``table`` whose rows are all deleted."""
+        self._emptied[table] = set()
+
+    def note_emptied(self, table: str, paths: Iterable[str]) -> None:
+        """Record files that a merge has removed from ``table`` because all their rows are deleted."""
+        if table in self._emptied:
+            self._emptied[table].update(paths)
+
+    def emptied(self, table: str) -> Collection[str]:
+        """Return the files that merges have removed since ``begin`` because all their rows are deleted."""
+        return self._emptied.get(table, ())
+
+    def end(self, table: str) -> None:
+        """End the record."""
+        self._emptied.pop(table, None)
+
+
+def file_groups(folder: StorePath, files: Sequence[TableFile]) -> list[list[TableFile]]:
+    """Return the files to compact, in groups that form about one data file each; [] if there are few.
+
+    These are small files, and files of which more than a tenth is deleted.
     """
     small = [file for file in files if file.rows < _SMALL_ROWS and file.size < _SMALL_BYTES]
     if len(small) >= _SMALL_FILES:
@@ -50,69 +110,68 @@ def compaction(
     if len(small) < _SMALL_FILES:
         small = []
     chosen = sorted({file.path: file for file in (*small, *filter(_is_sparse, files))}.values(), key=_sort_key)
-    actions: list[Action] = []
+    found: list[list[TableFile]] = []
     rows_left, bytes_left = _ROUND_ROWS, _ROUND_BYTES
-    for number, group in enumerate(_groups(folder, chosen)):
+    for group in _groups(folder, chosen):
         rows_left -= sum(file.live_rows for file in group)
         bytes_left -= sum(_bytes(folder / file.path) for file in group)
-        if min(rows_left, bytes_left) < 0 and actions:
+        if min(rows_left, bytes_left) < 0 and found:
             break
-        tables = itertools.chain.from_iterable(live_tables(folder, file, schema) for file in group)
-        rows = pa.concat_tables([schema.empty_table(), *tables]).sort_by([(part, "ascending") for part in key])
-        actions += [file.removal(data_change=False) for file in group]
-        actions += write_files(iter([rows]), folder, f"part-{name}-{number}", schema, key, data_change=False)
-    return actions
+        found.append(group)
+    return found
 
 
-def delete_unused(folder: Path, find_active: Callable[[], set[str]], oldest: float, check: Callable[[], None]) -> int:
-    """Delete files of this program that no version of the table since ``oldest`` contains; return their count.
+def compact(
+    folder: StorePath, schema: pa.Schema, key: Sequence[str], group: Sequence[TableFile], name: str
+) -> CompactedFiles:
+    """Write the rows of ``group`` to new files, sorted by key, without deleted rows.
 
-    ``oldest``: seconds since 1970. Read the clock before ``find_active`` opens the newest version. Then a process that
-    was frozen in between for longer than the retention does not delete files that were added meanwhile.
-    ``check``: raises if another process owns the table now; called before each deletion. Files of other writers stay.
+    Memory: about two data files. ``name``: prefix of the new files; no other files may have it.
+    Raises: TargetMismatch, SinkUnavailable, OSError.
     """
-    active = find_active()
-    recent = set(_removed_since(folder / "_delta_log", oldest))
-    count = 0
-    data_files = (path for path in folder.glob("part-*.parquet*") if _OWN_NAME.fullmatch(path.name))
-    for path in itertools.chain(data_files, folder.glob(OWN_FILES)):
-        if path.name in active or path.name in recent:
+    tables, counts, numbers, first = [schema.empty_table()], [], [np.empty(0, np.int64)], 0
+    for file in group:
+        tables += live_tables(folder, file, schema)
+        with open_parquet(folder / file.path) as opened:
+            counts.append(opened.metadata.num_rows)
+        live = live_rows(folder, file, counts[-1])
+        numbers.append((np.arange(counts[-1]) if live is None else np.flatnonzero(live)) + first)
+        first += counts[-1]
+    rows = pa.concat_tables(tables)
+    order = pc.sort_indices(rows, [(part, "ascending") for part in key])
+    added = write_files(iter([rows.take(order)]), folder, name, schema, key, data_change=False)
+    return CompactedFiles(group, counts, added, np.concatenate(numbers)[order.to_numpy()])
+
+
+def replacement(
+    folder: StorePath, compacted: Sequence[CompactedFiles], files: Sequence[TableFile], emptied: Collection[str]
+) -> list[Action]:
+    """Return the log entries that replace the compacted files by the new ones in a later version.
+
+    ``files``: of that version. ``emptied``: see ``CompactedFiles.deleted_since``. Writes a file of vectors for rows
+    that were deleted meanwhile. Raises: TargetMismatch, SinkUnavailable, OSError.
+    """
+    now, actions = {file.path: file for file in files}, list[Action]()
+    marked: dict[str, tuple[AddAction, Positions]] = {}
+    for one in compacted:
+        deleted = one.deleted_since(folder, now, emptied)
+        if deleted is None:
             continue
-        # names are never used twice, so an unused file stays unused
-        if path.lstat().st_ctime < oldest:
-            check()
-            path.unlink(missing_ok=True)
-            count += 1
-    return count
-
-
-def _removed_since(log: Path, oldest: float) -> Iterator[str]:
-    """Yield the files that versions since ``oldest`` removed. The checkpoint has those of deleted log entries."""
-    for entry in log.glob("[0-9]*.json"):
-        with suppress(FileNotFoundError):  # log clean-up of another writer
-            if entry.stat().st_mtime >= oldest:
-                yield from _removed(entry)
-    for checkpoint in sorted(log.glob("[0-9]*.checkpoint*.parquet"))[-1:]:
-        removed = pq.read_table(checkpoint, columns=["remove"]).column("remove").drop_null().to_pylist()
-        for one in removed:
-            if one["path"] is not None and (one["deletionTimestamp"] or 0) >= oldest * 1000:
-                yield from _paths(log.parent, one)
-
-
-def _removed(entry: Path) -> Iterator[str]:
-    for line in entry.read_bytes().split(b"\n"):
-        if b'"remove"' in line and (removed := json.loads(line).get("remove")) is not None:
-            yield from _paths(entry.parent.parent, removed)
-
-
-def _paths(folder: Path, removed: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths of a removed file and of its deletion vector."""
-    yield unquote(removed["path"])
-    vector = removed.get("deletionVector")
-    if vector and vector.get("storageType"):
-        with suppress(TargetMismatch):  # of another writer, outside the table
-            if (path := Vector.from_json(vector).file(folder)) is not None:
-                yield str(path.relative_to(folder))
+        actions += [now[file.path].removal(data_change=False) for file in one.old if file.path in now]
+        first = 0
+        for added in one.new:
+            count = json.loads(added.stats or "{}")["numRecords"]
+            rows = np.flatnonzero(deleted[first : first + count]).astype(np.uint64)
+            first += count
+            if not len(rows):
+                actions.append(added)
+            elif len(rows) < count:
+                marked[added.path] = added, rows
+    vectors = write_vectors(folder, {path: rows for path, (_, rows) in marked.items()}) if marked else {}
+    for path, (added, _) in marked.items():
+        stats = loose(added.stats or "{}")
+        actions.append(MarkedFile(path, added.size, vectors[path], stats, data_change=False, is_new=True))
+    return actions
 
 
 def _sort_key(file: TableFile) -> tuple[bool, object]:
@@ -120,7 +179,7 @@ def _sort_key(file: TableFile) -> tuple[bool, object]:
     return (low is not None, low if low is not None else 0)
 
 
-def _groups(folder: Path, files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+def _groups(folder: StorePath, files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
     """Yield groups of adjacent files that form one data file. A single file is rewritten only if it is sparse."""
     group: list[TableFile] = []
     rows = size = 0
@@ -141,6 +200,7 @@ def _is_sparse(file: TableFile) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _bytes(path: Path) -> int:
+def _bytes(path: StorePath) -> int:
     """See ``unpacked_bytes``; a file of a table never changes."""
-    return unpacked_bytes(pq.read_metadata(path))
+    with open_parquet(path) as file:
+        return unpacked_bytes(file.metadata)

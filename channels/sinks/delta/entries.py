@@ -9,23 +9,22 @@ Source: the Delta protocol, "Add File and Remove File", "Action Reconciliation",
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from channels.sinks.delta.files import now_ms, unavailable
+from channels.sinks.delta.object_path import ObjectPath
+from channels.sinks.delta.storage import ObjectTable, StorePath, open_parquet, put_if_absent
 from channels.sinks.delta.vectors import Vector
 
 FEATURE = "deletionVectors"
@@ -38,13 +37,14 @@ Line = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class MarkedFile:
-    """A data file whose deleted rows change."""
+    """A data file whose deleted rows change, or a new one that has deleted rows."""
 
     path: str
     size: int
     vector: Vector
-    stats: str  # of all rows, with ``tightBounds`` false
+    stats: str  # of all rows; see ``loose``
     data_change: bool = True
+    is_new: bool = False
 
 
 def has_vectors(found: DeltaTable) -> bool:
@@ -57,14 +57,44 @@ def writes_vectors(found: DeltaTable) -> bool:
     return has_vectors(found) and found.metadata().configuration.get(ENABLED, "false").lower() == "true"
 
 
-def folder_of(found: DeltaTable) -> Path:
+def folder_of(found: DeltaTable) -> StorePath:
     """Return the folder of the table."""
+    if isinstance(found, ObjectTable):
+        return found.folder
     return Path(unquote(urlsplit(found.table_uri).path))
 
 
+def loose(stats: str) -> str:
+    """Return statistics of all rows as those of a file with deleted rows: the others may have closer bounds."""
+    return json.dumps({**json.loads(stats), "tightBounds": False}, ensure_ascii=False)
+
+
+def history(found: DeltaTable, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the commit information of the newest ``limit`` versions that the log has, the newest first.
+
+    ``DeltaTable.history`` blocks all threads of Python while it waits for an object store.
+    Raises: OSError, DeltaError.
+    """
+    if not isinstance(found, ObjectTable):
+        yield from found.history(limit)
+        return
+    log, version = found.folder / _LOG, found.version()
+    for number in range(version, -1 if limit is None else max(-1, version - limit), -1):
+        try:
+            lines = list(_lines(_entry(log, number).read_bytes()))
+        except FileNotFoundError:
+            return  # it has expired
+        yield from (line["commitInfo"] for line in lines if "commitInfo" in line)
+
+
+def newest_commit(found: DeltaTable) -> dict[str, Any]:
+    """Return the commit information of the newest version. Raises: OSError, DeltaError."""
+    return next(history(found, 1), {})
+
+
 def count_of(actions: Sequence[AddAction | RemoveAction | MarkedFile]) -> int:
-    """Return how many files the entry with ``actions`` adds and removes: a marked file is both."""
-    return len(actions) + sum(isinstance(action, MarkedFile) for action in actions)
+    """Return how many files the entry with ``actions`` adds and removes: a marked file that is not new is both."""
+    return len(actions) + sum(isinstance(action, MarkedFile) and not action.is_new for action in actions)
 
 
 def file_vectors(found: DeltaTable) -> Mapping[str, Vector]:
@@ -83,7 +113,7 @@ def file_vectors(found: DeltaTable) -> Mapping[str, Vector]:
 class _State:
     table: str  # its id
     version: int
-    entry: tuple[int, int, int] | None  # of its file: a restored table can have other entries with the same numbers
+    entry: tuple[object, ...] | None  # of its file: a restored table can have other entries with the same numbers
     vectors: dict[str, Vector]
 
 
@@ -91,7 +121,7 @@ class _Logs:
     """The vectors of tables at their last read version. Calls: any thread."""
 
     def __init__(self) -> None:
-        self._states: dict[Path, _State] = {}
+        self._states: dict[StorePath, _State] = {}
         self._lock = threading.Lock()
 
     def read(self, found: DeltaTable) -> Mapping[str, Vector]:
@@ -112,26 +142,28 @@ class _Logs:
 _LOGS = _Logs()
 
 
-def _is_same(log: Path, known: _State) -> bool:
+def _is_same(log: StorePath, known: _State) -> bool:
     return known.entry is not None and _file_state(_entry(log, known.version)) == known.entry
 
 
-def _file_state(path: Path) -> tuple[int, int, int] | None:
+def _file_state(path: StorePath) -> tuple[object, ...] | None:
     """Return inode, size and time of a file; None if it does not exist: a checkpoint has replaced it."""
     try:
+        if isinstance(path, ObjectPath):
+            return tuple(path.stat().version.values())
         status = path.stat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _entry(log: Path, version: int) -> Path:
+def _entry(log: StorePath, version: int) -> StorePath:
     return log / f"{version:020}.json"
 
 
-def _from_checkpoint(log: Path, version: int) -> tuple[dict[str, Vector], int]:
+def _from_checkpoint(log: StorePath, version: int) -> tuple[dict[str, Vector], int]:
     """Return the vectors in the newest complete checkpoint up to ``version``, and the version after it."""
-    parts: dict[int, list[tuple[Path, int]]] = {}
+    parts: dict[int, list[tuple[StorePath, int]]] = {}
     for path in log.glob("[0-9]*.checkpoint*.parquet"):
         if (match := _CHECKPOINT.fullmatch(path.name)) and int(match[1]) <= version:
             parts.setdefault(int(match[1]), []).append((path, int(match[2] or 1)))
@@ -141,7 +173,7 @@ def _from_checkpoint(log: Path, version: int) -> tuple[dict[str, Vector], int]:
             continue  # a checkpoint of several files that is not complete
         vectors: dict[str, Vector] = {}
         for path in files:
-            with pq.ParquetFile(path) as file:
+            with open_parquet(path) as file:
                 table = file.read(["add.path", "add.deletionVector"])
             for add in table.column("add").drop_null().to_pylist():
                 _replay([{"add": add}], vectors)
@@ -197,7 +229,7 @@ def write_entry(
 def _file_lines(action: AddAction | RemoveAction | MarkedFile, old: Vector | None) -> Iterator[Line]:
     path = quote(action.path, safe=_SAFE)
     common: dict[str, Any] = {"partitionValues": {}, "size": action.size}
-    if not isinstance(action, AddAction):
+    if isinstance(action, RemoveAction) or (isinstance(action, MarkedFile) and not action.is_new):
         removed = {"path": path, "deletionTimestamp": now_ms(), "dataChange": action.data_change}
         named = {"deletionVector": old.to_json()} if old is not None else {}
         yield {"remove": {**removed, "extendedFileMetadata": True, **common, **named}}
@@ -254,27 +286,7 @@ def put_entry(
     entries = [{"commitInfo": {**information, "engineInfo": "spark-binlog-load", **metadata}}, *lines]
     # deltalake decodes JSON escapes of characters beyond U+FFFF wrongly
     content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in entries)
-    path, written = _entry(log, version + 1), log / f"_commit_{uuid.uuid4()}.json.tmp"
     try:
-        with written.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(written, path)  # fails if the name exists, also on NFS; rename would replace the other entry
-        except OSError as error:
-            if _content(path) == content:
-                return
-            if isinstance(error, FileExistsError):
-                raise CommitFailedError(f"version {version + 1} exists in {log}") from error
-            raise
-    finally:
-        with suppress(OSError):
-            written.unlink(missing_ok=True)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        put_if_absent(_entry(log, version + 1), content)
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version + 1} exists in {log}") from error

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import errno
+import functools
+import hashlib
 import json
 import math
 import os
 import re
-import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
 from cdc.errors import SinkUnavailable
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.schema import DELETED
 from channels.sinks.base import TargetTable
+from channels.sinks.delta.object_path import ObjectPath, first_line
+from channels.sinks.delta.storage import StorePath, make_folder, relative, sync_path
 from channels.sinks.labels import label_for, label_prefix
 from channels.sinks.null_checks import check_nulls
 
@@ -35,25 +38,31 @@ _LONGEST_BOUND = 256  # characters of text bounds in the statistics of the log
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # of an error of the operating system in the text of deltalake's errors
 
 
-def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
+class _Rooted(Protocol):
+    @property
+    def root(self) -> StorePath: ...
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Sink = TypeVar("_Sink", bound=_Rooted)
+
+
+def write_parquet(path: StorePath, schema: pa.Schema, tables: Iterator[pa.Table]) -> pq.FileMetaData:
     """Write ``tables`` to ``path`` durably, and return the footer.
 
     Raises: SinkUnavailable - disk full, no permission, the folder does not exist. Never: creates a folder.
     """
     found: list[pq.FileMetaData] = []
     # under a temporary name: an existing file at ``path`` may be part of a table by a hard link
-    growing = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
+        if isinstance(path, ObjectPath):
+            path.put(_parquet(schema, tables, found))
+            return found[0]
+        growing = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         try:
             with growing.open("wb") as file:
-                # no dictionaries and a fast codec: files are often rewritten soon, and CPU costs more than disk
-                options: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "store_schema": False}
-                with pq.ParquetWriter(file, schema, metadata_collector=found, **options) as writer:
-                    # without it, Spark 3 refuses dates before 1582, because their calendar depends on the writer
-                    writer.add_key_value_metadata({"org.apache.spark.version": "4.0.0"})
-                    for table in tables:
-                        batch_rows = table.num_rows * _GROUP_BYTES // max(1, table.nbytes)
-                        writer.write_table(table, row_group_size=max(1, min(_GROUP_ROWS, batch_rows)))
+                _write_groups(file, schema, tables, found)
                 file.flush()
                 os.fsync(file.fileno())
             growing.replace(path)
@@ -65,42 +74,27 @@ def write_parquet(path: Path, schema: pa.Schema, tables: Iterator[pa.Table]) -> 
     return found[0]
 
 
-def copy(source: Path, path: Path) -> None:
-    """Copy a file durably. Raises: SinkUnavailable."""
-    try:
-        shutil.copyfile(source, path)
-        sync_path(path)
-    except OSError as error:
-        raise unavailable(error, path) from error
+def _parquet(schema: pa.Schema, tables: Iterator[pa.Table], found: list[pq.FileMetaData]) -> memoryview:
+    content = pa.BufferOutputStream()
+    _write_groups(content, schema, tables, found)
+    return memoryview(content.getvalue()).cast("B")  # obstore accepts unsigned bytes only
 
 
-def make_folder(folder: Path, root: Path | None = None) -> None:
-    """Create ``folder`` and the missing folders above it, with durable names.
-
-    ``root``: is not created. If it was moved away, an empty folder must not appear at its old path.
-    Raises: OSError - for example if ``root`` is missing.
-    """
-    if folder.is_dir():
-        return
-    if folder == root:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
-    make_folder(folder.parent, root)
-    folder.mkdir(exist_ok=True)
-    with suppress(PermissionError):  # a folder that this user may write but not list
-        sync_path(folder.parent)
+def _write_groups(file: Any, schema: pa.Schema, tables: Iterator[pa.Table], found: list[pq.FileMetaData]) -> None:
+    # no dictionaries and a fast codec: files are often rewritten soon, and CPU costs more than disk
+    options: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "store_schema": False}
+    with pq.ParquetWriter(file, schema, metadata_collector=found, **options) as writer:
+        # without it, Spark 3 refuses dates before 1582, because their calendar depends on the writer
+        writer.add_key_value_metadata({"org.apache.spark.version": "4.0.0"})
+        for table in tables:
+            batch_rows = table.num_rows * _GROUP_BYTES // max(1, table.nbytes)
+            writer.write_table(table, row_group_size=max(1, min(_GROUP_ROWS, batch_rows)))
 
 
-def sync_path(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, durable. Raises: OSError."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def unavailable(error: OSError, path: Path) -> SinkUnavailable:
+def unavailable(error: OSError, path: StorePath) -> SinkUnavailable:
     """Return the error of the job for an error of the file system."""
+    if isinstance(path, ObjectPath):
+        return _store_unavailable(error, path)
     match = _NUMBER.search(str(error))
     number = int(match[1]) if error.errno is None and match else error.errno
     if number in (errno.ENOSPC, errno.EDQUOT):
@@ -116,8 +110,40 @@ def unavailable(error: OSError, path: Path) -> SinkUnavailable:
     return SinkUnavailable(f"A file of a Delta table cannot be read or written: {error}.", hint=hint, path=path)
 
 
-def folder_missing(folder: Path) -> SinkUnavailable:
+def _store_unavailable(error: OSError, path: ObjectPath) -> SinkUnavailable:
+    if isinstance(error, PermissionError):
+        hint = "Check `sink.storage` and the rights of this key or role; the job then continues automatically."
+        problem = f"The object store refuses the access: {error.strerror}."
+        return SinkUnavailable(problem, hint=hint, path=path)
+    hint = "Check the object store and the network; the job then continues automatically."
+    problem = f"An object of a Delta table cannot be read or written: {error.strerror or error}."
+    return SinkUnavailable(problem, hint=hint, path=path)
+
+
+def guarded(method: Callable[Concatenate[_Sink, _P], _R]) -> Callable[Concatenate[_Sink, _P], _R]:
+    """Raise errors of an object store as SinkUnavailable. Each request can fail there, also a short one."""
+
+    @functools.wraps(method)
+    def call(self: _Sink, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return method(self, *args, **options)
+        except (OSError, DeltaError) as error:
+            if not isinstance(self.root, ObjectPath):
+                raise
+            known = error if isinstance(error, OSError) else OSError(first_line(error))
+            raise unavailable(known, self.root) from error
+
+    return call
+
+
+def folder_missing(folder: StorePath) -> SinkUnavailable:
     """Return the error for a folder that the job has written and that no longer exists."""
+    if isinstance(folder, ObjectPath):
+        return SinkUnavailable(
+            "The marker of the Delta tables does not exist in the object store any more.",
+            hint="Restore the objects below this path; the job then continues automatically.",
+            path=folder,
+        )
     return SinkUnavailable(
         "The folder of the Delta tables does not exist, or its file system is not mounted.",
         hint="Restore or mount it; the job then continues automatically.",
@@ -200,23 +226,7 @@ class StagedFileWriter:
         staging = Path(self.root) / STAGING
         if not (staging / self.token).exists():
             raise self._unseen()
-        deleted = table.column(DELETED)
-        delete_count = pc.sum(deleted).as_py()
-        check_nulls(self.table, table)
-        schema = pa.schema([pa.field(column.name, column.arrow) for column in self.table.columns])
-        data = table.select(schema.names).cast(schema)
-        if delete_count:
-            data = data.append_column(DELETED, deleted)
-        folder = staging / label_prefix(name.job, name.incarnation, name.fence, name.checkpoint).rstrip("-")
-        path = folder / f"{label_for(name)}.parquet"
-        try:
-            make_folder(folder, staging)
-        except OSError as error:
-            raise unavailable(error, path) from error
-        write_parquet(path, data.schema, iter([data]))
-        size = path.stat().st_size
-        detail = {"file": str(path.relative_to(self.root)), "size": size, "deletes": delete_count}
-        return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes, detail)
+        return stage(Path(self.root), name, self.table, table)
 
     def _unseen(self) -> SinkUnavailable:
         """Return the error of an executor that does not see the driver's file.
@@ -232,6 +242,47 @@ class StagedFileWriter:
             "Otherwise set `sink.path` to a folder that all executors share, or run on `local[*]`.",
             path=self.root,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedObjectWriter:
+    """Writes one part of a load to an object store, from the executor."""
+
+    root: ObjectPath
+    table: TargetTable
+
+    def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
+        """See ``channels.sinks.base.PartWriter``."""
+        table = pa.Table.from_batches(rows)
+        return stage(self.root, name, self.table, table) if table.num_rows else None
+
+
+def stage(root: StorePath, name: LoadName, target: TargetTable, rows: pa.Table) -> PreparedLoad:
+    """Write ``rows``, a part of a load, durably below ``root``. Raises: LoadRejected, SinkUnavailable."""
+    staging, deleted = root / STAGING, rows.column(DELETED)
+    delete_count = pc.sum(deleted).as_py()
+    check_nulls(target, rows)
+    schema = pa.schema([pa.field(column.name, column.arrow) for column in target.columns])
+    data = rows.select(schema.names).cast(schema)
+    if delete_count:
+        data = data.append_column(DELETED, deleted)
+    folder = staging / label_prefix(name.job, name.incarnation, name.fence, name.checkpoint).rstrip("-")
+    path = folder / f"{label_for(name)}.parquet"
+    try:
+        if isinstance(path, ObjectPath):
+            content = _parquet(data.schema, iter([data]), [])
+            # named by its content: a late attempt with other rows does not replace the object that a commit reads
+            path = path.parent / f"{label_for(name)}.{hashlib.sha256(content).hexdigest()[:32]}.parquet"
+            path.put(content)
+            size = len(content)
+        else:
+            make_folder(folder, staging)
+            write_parquet(path, data.schema, iter([data]))
+            size = path.stat().st_size
+    except OSError as error:
+        raise unavailable(error, path) from error
+    detail = {"file": relative(path, root), "size": size, "deletes": delete_count}
+    return PreparedLoad(name, target.name, rows.num_rows, rows.nbytes, detail)
 
 
 def now_ms() -> int:

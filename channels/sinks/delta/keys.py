@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from channels.sinks.base import TargetTable
+from channels.sinks.delta.storage import StorePath, open_parquet
 from channels.sinks.delta.table_files import TableFile, live_rows, table_files
 from channels.sinks.key_pages import key_page
 
 
 def smallest_keys(
-    found: DeltaTable | None, folder: Path, table: TargetTable, after: pa.Table | None, limit: int
+    found: DeltaTable | None, folder: StorePath, table: TargetTable, after: pa.Table | None, limit: int
 ) -> pa.Table:
     """Return the ``limit`` smallest keys greater than ``after``; see ``Sink.keys``.
 
@@ -28,7 +27,8 @@ def smallest_keys(
     for file, least in _files_in_order(found, schema, after) if found is not None else ():
         if page.num_rows == limit and least is not None and least > page.column(0)[limit - 1].as_py():
             break
-        keys = pq.read_table(folder / file.path, columns=schema.names, partitioning=None).select(schema.names)
+        with open_parquet(folder / file.path) as opened:
+            keys = opened.read(schema.names).select(schema.names)
         if (live := live_rows(folder, file, keys.num_rows)) is not None:
             keys = keys.filter(pa.array(live))
         page = key_page(pa.concat_tables([page, key_page(keys.cast(schema), after, limit)]), None, limit)

@@ -16,14 +16,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from channels.sinks.delta.entries import count_of, has_vectors, write_entry
-from channels.sinks.delta.files import sync_path
+from channels.sinks.delta.entries import count_of, write_entry
+from channels.sinks.delta.object_path import ObjectPath
+from channels.sinks.delta.storage import StorePath, sync_path
 from channels.sinks.delta.table_files import Action
 
 logger = logging.getLogger(__name__)
@@ -41,12 +40,12 @@ class DurableLogs:
     """Tracks up to which version each log is on disk. Calls: any thread, one at a time for a table."""
 
     def __init__(self) -> None:
-        self._upto: dict[Path, int] = {}
+        self._upto: dict[StorePath, int] = {}
 
     def append(
         self,
         found: DeltaTable,
-        folder: Path,
+        folder: StorePath,
         actions: list[Action],
         mark: str | None,
         transactions: Sequence[Transaction] = (),
@@ -62,20 +61,14 @@ class DurableLogs:
         def write(properties: CommitProperties) -> None:
             if found.version() != version:
                 raise CommitFailedError(f"version {version + 1} exists in {folder}")
-            if has_vectors(found):
-                write_entry(found, version, actions, properties)
-            else:
-                plain = cast("list[AddAction | RemoveAction]", actions)  # only tables with vectors have marked files
-                found.create_write_transaction(
-                    plain, "append", found.schema(), commit_properties=properties, post_commithook_properties=NO_HOOKS
-                )
+            write_entry(found, version, actions, properties)
 
         self.commit(found, folder, write, count_of(actions), mark, transactions)
 
     def commit(
         self,
         found: DeltaTable,
-        folder: Path,
+        folder: StorePath,
         write: Callable[[CommitProperties], None],
         count: int,
         mark: str | None,
@@ -94,13 +87,20 @@ class DurableLogs:
             max_commit_retries=0,  # the actions are valid only for the version from which they were computed
             app_transactions=list(transactions),
         )
-        write(properties)
+        try:
+            write(properties)
+        except CommitFailedError:
+            raise
+        except DeltaError:  # deltalake reads earlier entries after it has written this one
+            _refuse_expired(folder / LOG, version + 1)
+            raise
+        _refuse_expired(folder / LOG, version + 1)
         self.sync(folder, version + 1)
 
-    def sync(self, folder: Path, version: int) -> None:
+    def sync(self, folder: StorePath, version: int) -> None:
         """Make the log durable up to ``version``, also entries of other writers. Raises: OSError."""
         known, log = self._upto.get(folder), folder / LOG
-        if known == version:
+        if known == version or isinstance(folder, ObjectPath):
             return
         if known is None or known > version:  # the first call for this table, or the table was created again
             known = _sync_summary(log) - 1
@@ -113,11 +113,11 @@ class DurableLogs:
         self._upto[folder] = version
 
 
-def _entry(log: Path, version: int) -> Path:
+def _entry(log: StorePath, version: int) -> StorePath:
     return log / f"{version:020}.json"
 
 
-def _sync_summary(log: Path) -> int:
+def _sync_summary(log: StorePath) -> int:
     """Make the newest checkpoint of the log durable, and return its version; 0 without one."""
     version = last_checkpoint_version(log)
     for path in (*log.glob(f"{version:020}.checkpoint*.parquet"), log / _HINT):
@@ -126,15 +126,30 @@ def _sync_summary(log: Path) -> int:
     return version
 
 
-def last_checkpoint_version(log: Path) -> int:
+def _refuse_expired(log: StorePath, version: int) -> None:
+    """Delete the entry ``version``, which this process has just written, if a checkpoint of that version exists.
+
+    Another run has written an entry with this number and a checkpoint, and has deleted the entry after its retention.
+    Raises: CommitFailedError - read the table again, from its checkpoint; OSError.
+    """
+    if last_checkpoint_version(log) >= version:
+        _entry(log, version).unlink(missing_ok=True)
+        raise CommitFailedError(f"version {version} of {log} exists and has expired")
+
+
+def last_checkpoint_version(log: StorePath) -> int:
     """Return the version of the newest checkpoint of the log; 0 without one."""
     try:
         return int(json.loads((log / _HINT).read_bytes())["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+    except OSError:
+        if isinstance(log, ObjectPath):
+            raise
         return 0
 
 
-def write_checkpoint(found: DeltaTable, folder: Path) -> None:
+def write_checkpoint(found: DeltaTable, folder: StorePath) -> None:
     """Write a checkpoint of the log, then delete expired entries. Raises: OSError."""
     found.create_checkpoint()
     _sync_summary(folder / LOG)
@@ -142,13 +157,13 @@ def write_checkpoint(found: DeltaTable, folder: Path) -> None:
     found.cleanup_metadata()
 
 
-def repair(log: Path) -> None:
+def repair(log: StorePath) -> None:
     """Rename the ``truncated_entries`` files, so that no reader uses them.
 
     Calls: before this process writes to the table. Raises: OSError.
     """
-    if not any(truncated_entries(log)):
-        return
+    if isinstance(log, ObjectPath) or not any(truncated_entries(log)):
+        return  # an object is never incomplete
     with _alone(log):  # otherwise another process may have replaced a damaged entry since the check
         summed = _whole_checkpoint(log)
         for path in list(truncated_entries(log)):
@@ -159,12 +174,14 @@ def repair(log: Path) -> None:
         sync_path(log)
 
 
-def truncated_entries(log: Path) -> Iterator[Path]:
+def truncated_entries(log: StorePath) -> Iterator[Path]:
     """Yield files that a power failure left empty or incomplete.
 
     Only the newest entries can be incomplete, and checkpoints whose entries still exist. A running writer gives a file
     its name when it is complete.
     """
+    if isinstance(log, ObjectPath):
+        return
     summed = _whole_checkpoint(log)
     for path in sorted(log.glob("[0-9]*.json"), reverse=True):
         if _is_whole_entry(path) or (_version(path) <= summed and not path.stat().st_size):

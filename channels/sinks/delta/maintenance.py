@@ -1,83 +1,130 @@
-"""Maintenance of Delta tables between commits: compaction, log checkpoints, vacuum."""
+"""Maintenance of Delta tables while commits continue: compaction, log checkpoints, vacuum."""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
 
 from channels.sinks.base import TargetTable
 from channels.sinks.delta import table as delta_tables
-from channels.sinks.delta.compaction import compaction, delete_unused
+from channels.sinks.delta.compaction import CompactedFiles, Compactions, compact, file_groups, replacement
+from channels.sinks.delta.entries import newest_commit
+from channels.sinks.delta.fence import fence_transactions, refuse_fenced
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import LOG, MARK, DurableLogs, last_checkpoint_version, write_checkpoint
 from channels.sinks.delta.open_tables import OpenTables
+from channels.sinks.delta.ownership import Ownership
+from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_files import table_files
+from channels.sinks.delta.vacuum import delete_unused
 
 logger = logging.getLogger(__name__)
 
 _EVERY_S = 5.0  # the check itself costs time
 _VACUUM_EVERY_S = 300.0  # listing the folder of a table costs time, and unused files may stay a little longer
+_COMMIT_TRIES = 5  # another writer may commit at the same time
 
 
 class DeltaMaintenance:
-    """Maintenance of the tables of one sink. Calls: one thread, never during a commit."""
+    """Maintenance of the tables of one sink. Calls: one thread, also during a commit."""
 
     def __init__(
         self,
         tables: OpenTables,
-        folder_of: Callable[[str], Path],
+        folder_of: Callable[[str], StorePath],
         logs: DurableLogs,
-        check_ownership: Callable[[], None],
+        ownership: Ownership,
+        compactions: Compactions,
         retention_s: float,
     ) -> None:
-        """``check_ownership``: raises SinkOwnershipError if another run owns the sink; called before each change."""
         self._tables = tables
         self._folder_of = folder_of
         self._logs = logs
-        self._check_ownership = check_ownership
+        self._ownership = ownership
+        self._compactions = compactions
         self._retention_s = retention_s
         self._began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         self._maintained: dict[str, float] = {}
         self._vacuumed: dict[str, float] = {}
 
-    def run(self, tables: Iterable[TargetTable]) -> None:
-        """Maintain ``tables``, each every 5 s at most. Raises: SinkUnavailable, SinkOwnershipError, TargetLost."""
+    def run(self, tables: Iterable[TargetTable], is_stopped: Callable[[], bool]) -> None:
+        """Maintain ``tables``, each every 5 s at most, until ``is_stopped``.
+
+        Raises: SinkUnavailable, SinkOwnershipError, TargetLost, TargetMismatch.
+        """
         now = time.monotonic()
         for table in tables:
+            if is_stopped():
+                return
             if now - self._maintained.get(table.name, -_EVERY_S) < _EVERY_S:
                 continue
-            found = self._tables.open(table.name)
-            if found is None or any(delta_tables.unwritable(found)):
-                continue
             self._maintained[table.name] = now
-            self._compact(found, table)
-            self._write_log_checkpoint(found, table)
-            self._vacuum(table)
+            self._compact(table, is_stopped)
+            # commits wait for the rest, so that no file of a running merge is unused
+            with self._tables.lock(table.name):
+                if (found := self._open(table)) is not None:
+                    self._write_log_checkpoint(found, table)
+                    self._vacuum(table)
 
-    def _compact(self, found: DeltaTable, table: TargetTable) -> None:
-        schema, folder = delta_tables.arrow_schema(found), self._folder_of(table.name)
-        version = found.version()
+    def _compact(self, table: TargetTable, is_stopped: Callable[[], bool]) -> None:
+        """Compact a part of the table. Merges with deletion vectors continue meanwhile, others replace whole files."""
+        folder, lock, name = self._folder_of(table.name), self._tables.lock(table.name), uuid.uuid4().hex
         try:
-            actions = compaction(folder, schema, table.key, table_files(found, table.key), uuid.uuid4().hex)
-            if not actions:
-                return
-            self._check_ownership()
-            self._logs.append(found, folder, actions, found.history(1)[0].get(MARK), version=version)
-            found.update_incremental()
-        except CommitFailedError:
-            logger.warning("table %s was changed by another writer during its compaction", table.name)
+            with ExitStack() as locked:
+                locked.enter_context(lock)
+                found = self._open(table)
+                groups = file_groups(folder, table_files(found, table.key)) if found is not None else []
+                if found is None or not groups:
+                    return
+                schema = delta_tables.arrow_schema(found)
+                self._compactions.begin(table.name)
+                if self._compactions.merges_with_vectors(found):
+                    locked.close()
+                written = list[CompactedFiles]()
+                for number, group in enumerate(groups):
+                    if is_stopped():
+                        break
+                    written.append(compact(folder, schema, table.key, group, f"part-{name}-{number}"))
+                with lock:
+                    self._replace(table, folder, written)
         except OSError as error:
             raise unavailable(error, folder) from error
-        else:
-            added = sum(isinstance(action, AddAction) for action in actions)
-            logger.info("compacted %s: %d files into %d", table.name, len(actions) - added, added)
+        finally:
+            self._compactions.end(table.name)
+
+    def _replace(self, table: TargetTable, folder: StorePath, written: Sequence[CompactedFiles]) -> None:
+        """Commit compacted files, at the newest version of the table. Calls: with the lock of the table."""
+        for _ in range(_COMMIT_TRIES):
+            found = self._open(table)
+            emptied = self._compactions.emptied(table.name)
+            actions = [] if found is None else replacement(folder, written, table_files(found, table.key), emptied)
+            if found is None or not actions:
+                return
+            self._ownership.check_all()
+            runs = self._ownership.runs
+            for run in runs:
+                refuse_fenced(found, table.name, run)
+            try:
+                mark, fences = newest_commit(found).get(MARK), fence_transactions(found, runs)
+                self._logs.append(found, folder, actions, mark, fences, version=found.version())
+            except CommitFailedError:
+                logger.warning("table %s was changed by another writer during its compaction", table.name)
+                self._tables.close(table.name)
+                continue
+            found.update_incremental()
+            old, new = sum(len(one.old) for one in written), sum(len(one.new) for one in written)
+            logger.info("compacted %s: %d files into %d", table.name, old, new)
+            return
+
+    def _open(self, table: TargetTable) -> DeltaTable | None:
+        found = self._tables.open(table.name)
+        return None if found is None or any(delta_tables.unwritable(found)) else found
 
     def _write_log_checkpoint(self, found: DeltaTable, table: TargetTable) -> None:
         """Write a checkpoint of the log every 50 versions, and delete expired entries before it.
@@ -89,7 +136,7 @@ class DeltaMaintenance:
         folder = self._folder_of(table.name)
         try:
             entries = found.version() - last_checkpoint_version(folder / LOG)
-            if entries >= delta_tables.CHECKPOINT_EVERY and MARK in found.history(1)[0]:
+            if entries >= delta_tables.CHECKPOINT_EVERY and MARK in newest_commit(found):
                 self._logs.sync(folder, found.version())
                 write_checkpoint(found, folder)
         except OSError as error:
@@ -109,7 +156,7 @@ class DeltaMaintenance:
             return {path for file in table_files(found, ()) for path in file.paths(folder)}
 
         try:
-            delete_unused(folder, active, oldest, self._check_ownership)
+            delete_unused(folder, active, oldest, self._ownership.check_all)
         except OSError as error:
             raise unavailable(error, folder) from error
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import uuid
 from contextlib import suppress
-from pathlib import Path
 
-from channels.sinks.delta.files import make_folder, sync_path
+from channels.sinks.delta.storage import StorePath, make_folder, put_if_absent, sync_path
 
 MARKER = "_cdc_sink.json"  # no table has this name, because the root contains only folders of databases
 
 
-def read_marker(root: Path) -> str | None:
+def read_marker(root: StorePath) -> str | None:
     """Return the identity of ``root``; None if it has no marker. Raises: OSError."""
     try:
         return str(json.loads((root / MARKER).read_bytes())["id"])
@@ -28,20 +26,12 @@ def read_marker(root: Path) -> str | None:
         raise OSError(errno.EIO, "the marker of the sink is damaged", str(root / MARKER)) from error
 
 
-def write_marker(root: Path) -> str:
+def write_marker(root: StorePath) -> str:
     """Create the marker durably if it is missing, and return its identity. Raises: OSError."""
     make_folder(root)
     if read_marker(root) is None:
-        written = root / f".{MARKER}.{uuid.uuid4().hex}"
-        try:
-            with written.open("x", encoding="utf-8") as file:
-                json.dump({"id": uuid.uuid4().hex, "format": 1}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another job creates it at the same moment
-                os.link(written, root / MARKER)
-        finally:
-            written.unlink(missing_ok=True)
+        with suppress(FileExistsError):  # another job creates it at the same moment
+            put_if_absent(root / MARKER, json.dumps({"id": uuid.uuid4().hex, "format": 1}).encode())
         sync_path(root)
     identity = read_marker(root)
     if identity is None:

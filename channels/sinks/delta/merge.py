@@ -8,11 +8,9 @@ staged files become files of the table. A merge holds at most one data file and 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +21,9 @@ from deltalake.transaction import AddAction
 
 from cdc.model.row_keys import KeyIndex, strictly_rising
 from cdc.model.schema import DELETED
-from channels.sinks.delta.files import copy, now_ms, statistics, unpacked_bytes, write_parquet
+from channels.sinks.delta.files import now_ms, statistics, unpacked_bytes, write_parquet
+from channels.sinks.delta.lookup import MergeKeys
+from channels.sinks.delta.storage import StorePath, adopt, open_parquet
 from channels.sinks.delta.table_files import Action, TableFile, live_rows, rows_of
 
 FILE_ROWS = 200_000
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 class StagedFile:
     """A staged file of the load, in commit order."""
 
-    path: Path
+    path: StorePath
     footer: pq.FileMetaData
     first_row: int  # of the whole load
 
@@ -50,19 +50,18 @@ class StagedFile:
 class MergeLoad:
     """All staged files of one table and checkpoint, with their keys in memory and the newest row of each key."""
 
-    def __init__(self, files: Sequence[Path], key: Sequence[str]) -> None:
-        """Read the keys of ``files``. Raises: FileNotFoundError - a staged file does not exist."""
+    def __init__(self, files: Sequence[StorePath], key: Sequence[str], threads: Executor | None = None) -> None:
+        """Read the keys of ``files``, on ``threads``: an object store answers slowly, but many requests at once.
+
+        Raises: FileNotFoundError - a staged file does not exist; OSError.
+        """
         self.key = list(key)
         self.files: list[StagedFile] = []
-        pieces, first_row = [], 0
-        for path in files:
-            with pq.ParquetFile(path, memory_map=True) as file:
-                self.files.append(StagedFile(path, file.metadata, first_row))
-                first_row += file.metadata.num_rows
-                columns = [*self.key, DELETED] if self.files[-1].deletes else self.key
-                piece = file.read(columns)
-            if DELETED not in piece.column_names:
-                piece = piece.append_column(DELETED, pa.repeat(pa.scalar(False), piece.num_rows))
+        pieces, first_row = list[pa.Table](), 0
+        found = map(self._read, files) if threads is None else side_by_side(threads, self._read, files)
+        for path, (footer, piece) in zip(files, found, strict=True):
+            self.files.append(StagedFile(path, footer, first_row))
+            first_row += footer.num_rows
             pieces.append(piece)
         keys = pa.concat_tables(pieces)
         self.row_count = keys.num_rows
@@ -76,7 +75,17 @@ class MergeLoad:
                 keys = keys.take(pa.array(newest))
         self.keys = keys  # of the newest rows, with ``__deleted``
         self.newest = newest  # their row numbers within the load
-        self.low, self.high = self._bounds(keys)
+        self.lookup = MergeKeys(keys, self.key)
+
+    def _read(self, path: StorePath) -> tuple[pq.FileMetaData, pa.Table]:
+        """Return the footer and the keys of a staged file, with ``__deleted``."""
+        with open_parquet(path) as file:
+            footer = file.metadata
+            columns = [*self.key, DELETED] if DELETED in footer.schema.names else self.key
+            piece = file.read(columns)
+        if DELETED not in piece.column_names:
+            piece = piece.append_column(DELETED, pa.repeat(pa.scalar(False), piece.num_rows))
+        return footer, piece
 
     @property
     def row_bytes(self) -> int:
@@ -96,45 +105,8 @@ class MergeLoad:
             mask = requested[file.first_row : file.first_row + file.footer.num_rows]
             yield file, None if mask.all() else pa.array(mask)
 
-    def overlaps(self, file: TableFile) -> bool:
-        """Return whether ``file`` may contain a key of the load, by its bounds."""
-        for low, high, first, last in zip(self.low, self.high, file.low, file.high, strict=True):
-            try:
-                if first.is_valid and last.is_valid and (pc.less(last, low).as_py() or pc.greater(first, high).as_py()):
-                    return False
-            except pa.ArrowException:  # the type of the bound cannot be compared
-                continue
-        if len(self.key) == 1 and pa.types.is_integer(self.keys.column(0).type) and file.low[0].is_valid:
-            values = self._sorted()
-            position = np.searchsorted(values, file.low[0].as_py())
-            return bool(position < len(values) and values[position] <= file.high[0].as_py())
-        return True
-
-    def index_for(self, file: TableFile) -> tuple[KeyIndex, np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return an index of the keys that ``file`` may contain, and their row numbers in ``keys``."""
-        keys, positions = self.keys, np.arange(self.keys.num_rows)
-        if len(positions) > 2 * max(file.rows, 1) and file.is_bounded:
-            column = keys.column(self.key[0])
-            within = pc.and_(pc.greater_equal(column, file.low[0]), pc.less_equal(column, file.high[0]))
-            positions = np.flatnonzero(within.to_numpy())
-            keys = keys.take(pa.array(positions))
-        return KeyIndex(self._columns(keys)), positions
-
-    def columns_of(self, table: pa.Table) -> list[pa.ChunkedArray]:
-        """Return the key columns of ``table``, with the types of the load."""
-        return [table.column(name).cast(self.keys.schema.field(name).type) for name in self.key]
-
     def _columns(self, keys: pa.Table) -> list[pa.ChunkedArray]:
         return [keys.column(name) for name in self.key]
-
-    def _bounds(self, keys: pa.Table) -> tuple[list[Any], list[Any]]:
-        found = [pc.min_max(column) for column in self._columns(keys)]
-        return [one["min"] for one in found], [one["max"] for one in found]
-
-    def _sorted(self) -> np.ndarray[Any, Any]:
-        if not hasattr(self, "_sorted_values"):
-            self._sorted_values = np.sort(self.keys.column(0).to_numpy())
-        return self._sorted_values
 
 
 @dataclass(slots=True)
@@ -150,7 +122,9 @@ class AffectedFile:
 class Merge:
     """Computes the changes of a load to one table and writes the files. The caller writes the log."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, load: MergeLoad, files: Sequence[TableFile], name: str) -> None:
+    def __init__(
+        self, folder: StorePath, schema: pa.Schema, load: MergeLoad, files: Sequence[TableFile], name: str
+    ) -> None:
         """``name``: prefix of the new files; no other merge may use it."""
         self._folder = folder
         self._schema = schema
@@ -168,7 +142,7 @@ class Merge:
 
         Raises: SinkUnavailable - disk full, no permission.
         """
-        candidates = [file for file in self._files if self._load.overlaps(file)]
+        candidates = [file for file in self._files if self._load.lookup.overlaps(file)]
         affected = [found for found in side_by_side(threads, self._affect, candidates) if found is not None]
         if self.is_small and affected:
             return self._assign_rows(affected, threads)
@@ -177,10 +151,10 @@ class Merge:
         return list(itertools.chain(*written, *adopted))
 
     def _affect(self, file: TableFile) -> AffectedFile | None:
-        index, positions = self._load.index_for(file)
-        with pq.ParquetFile(self._folder / file.path, memory_map=True) as opened:
+        index, positions = self._load.lookup.index_for(file)
+        with open_parquet(self._folder / file.path) as opened:
             keys, size = opened.read(self._load.key, use_threads=False), unpacked_bytes(opened.metadata)
-        found, live = index.find(self._load.columns_of(keys)), live_rows(self._folder, file, keys.num_rows)
+        found, live = index.find(self._load.lookup.columns_of(keys)), live_rows(self._folder, file, keys.num_rows)
         if live is not None:
             found = np.where(live, found, -1)
         hits = found[found >= 0]
@@ -234,7 +208,7 @@ class Merge:
     def _upserted(self) -> pa.Table:
         tables = []
         for file, mask in self._load.upserts():
-            with pq.ParquetFile(file.path, memory_map=True) as opened:
+            with open_parquet(file.path) as opened:
                 table = rows_of(opened, self._schema)
             tables.append(table if mask is None else table.filter(mask))
         return pa.concat_tables(tables)
@@ -244,7 +218,7 @@ class Merge:
 
         def tables() -> Iterator[pa.Table]:
             first = 0
-            with pq.ParquetFile(self._folder / affected.file.path, memory_map=True) as file:
+            with open_parquet(self._folder / affected.file.path) as file:
                 for group in range(file.num_row_groups):
                     table = rows_of(file, self._schema, group)
                     stays = affected.stays[first : first + table.num_rows]
@@ -266,16 +240,12 @@ class Merge:
         """Add the upserts of a staged file to the table: as a link to the file if all rows are upserts."""
         if mask is None and not file.deletes:
             path = self._folder / f"{self._name}-staged-{file.first_row}.parquet"
-            try:
-                path.unlink(missing_ok=True)
-                os.link(file.path, path)
-            except OSError:  # another file system, or one without links
-                copy(file.path, path)
+            adopt(file.path, path)
             return [addition(path, file.footer, self._load.key)]
 
         def tables() -> Iterator[pa.Table]:
             first = 0
-            with pq.ParquetFile(file.path, memory_map=True) as staged:
+            with open_parquet(file.path) as staged:
                 for group in range(staged.num_row_groups):
                     table = rows_of(staged, self._schema, group)
                     requested = mask.slice(first, table.num_rows) if mask is not None else None
@@ -299,7 +269,7 @@ def side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequenc
 
 def write_files(
     tables: Iterator[pa.Table],
-    folder: Path,
+    folder: StorePath,
     name: str,
     schema: pa.Schema,
     key: Sequence[str],
@@ -333,6 +303,6 @@ def write_files(
     return actions
 
 
-def addition(path: Path, footer: pq.FileMetaData, key: Sequence[str], *, data_change: bool = True) -> AddAction:
+def addition(path: StorePath, footer: pq.FileMetaData, key: Sequence[str], *, data_change: bool = True) -> AddAction:
     """Return the log entry that adds a file to the table."""
     return AddAction(path.name, path.stat().st_size, {}, now_ms(), data_change, statistics(footer, key))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,15 +13,16 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
 from channels.sinks.delta.log import LOG, NO_HOOKS, DurableLogs, repair
+from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.sink_checkpoint import committed_checkpoint
+from channels.sinks.delta.storage import StorePath, open_table
 from channels.sinks.delta.table_files import table_files
-from channels.sinks.delta.table_paths import table_uri
 
 
 class OpenTables:
     """Handles of Delta tables by target name, with identity and checkpoint at the last read."""
 
-    def __init__(self, folder_of: Callable[[str], Path], logs: DurableLogs) -> None:
+    def __init__(self, folder_of: Callable[[str], StorePath], logs: DurableLogs) -> None:
         """``folder_of``: the folder of a target. ``logs``: makes entries durable that a repair writes."""
         self._folder_of = folder_of
         self._logs = logs
@@ -28,6 +30,8 @@ class OpenTables:
         self._identities: dict[str, str] = {}  # of tables with committed rows
         self._committed: dict[str, int | None] = {}  # their newest known application transaction
         self._inodes: dict[str, tuple[int, int]] = {}  # device and inode of the log that a handle was read from
+        self._newest: dict[str, tuple[int, str | None]] = {}  # version and tag of an entry in an object store
+        self._locks: dict[str, threading.RLock] = defaultdict(threading.RLock)
 
     def open(self, table: str, *, fresh: bool = False) -> DeltaTable | None:
         """Return the table at its newest version; None if it does not exist.
@@ -36,23 +40,26 @@ class OpenTables:
         Raises: TargetLost - the table was replaced; SinkUnavailable - its log cannot be read.
         """
         folder = self._folder_of(table)
-        if not (folder / LOG).is_dir():
-            self._tables.pop(table, None)
-            return None
         try:
-            if fresh:
-                return self._identified(table, DeltaTable(table_uri(folder)))
-            status = (folder / LOG).stat()
-            inode = status.st_dev, status.st_ino
-            if self._inodes.setdefault(table, inode) != inode:  # another log, so discard the handle
-                self._inodes[table] = inode
+            if isinstance(folder, ObjectPath) and not fresh:
+                self._discard_replaced(table, folder)
+            if (isinstance(folder, Path) or table not in self._tables) and not (folder / LOG).is_dir():
                 self._tables.pop(table, None)
-            if table in self._tables:
-                self._tables[table].update_incremental()
+                return None
+            if fresh:
+                return self._identified(table, open_table(folder))
+            if isinstance(folder, Path):
+                status = (folder / LOG).stat()
+                inode = status.st_dev, status.st_ino
+                if self._inodes.setdefault(table, inode) != inode:  # another log, so discard the handle
+                    self._inodes[table] = inode
+                    self._tables.pop(table, None)
+            if (found := self._tables.get(table)) is not None:  # another thread can discard it
+                found.update_incremental()
             else:
                 repair(folder / LOG)
-                self._tables[table] = DeltaTable(table_uri(folder))
-            return self._identified(table, self._tables[table])
+                found = self._tables[table] = open_table(folder)
+            return self._identified(table, found)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -62,6 +69,30 @@ class OpenTables:
                 hint=f"Check {folder / LOG}; the job continues automatically.",
                 table=table,
             ) from error
+
+    def _discard_replaced(self, table: str, folder: ObjectPath) -> None:
+        """Discard the handle of a table whose newest known entry does not exist, or is another one now."""
+        if (found := self._tables.get(table)) is None:
+            return
+        version = found.version()
+        try:
+            newest = version, (folder / LOG / f"{version:020}.json").stat().version["e_tag"]
+        except FileNotFoundError:
+            self._tables.pop(table, None)
+            self._newest.pop(table, None)
+            return
+        known = self._newest.get(table, newest)
+        self._newest[table] = newest
+        if known[0] == version and known != newest:
+            self._tables.pop(table, None)
+
+    def lock(self, table: str) -> threading.RLock:
+        """Return the lock of the table: who changes the table has it, from reading the version to the entry."""
+        return self._locks[table]
+
+    def close(self, table: str) -> None:
+        """Discard the handle of the table: the next ``open`` reads the log again."""
+        self._tables.pop(table, None)
 
     def is_known(self, table: str) -> bool:
         """Return whether the table is known to have committed rows."""
@@ -76,7 +107,7 @@ class OpenTables:
         """Read the state of each of ``targets`` again, and remember it; see ``Sink.target_states``."""
         states = {}
         for name in targets:
-            for known in (self._identities, self._committed, self._inodes, self._tables):
+            for known in (self._identities, self._committed, self._inodes, self._newest, self._tables):
                 known.pop(name, None)  # the caller compares old and new state
             found = self.open(name)
             if found is None:
@@ -127,7 +158,7 @@ class OpenTables:
     def _missing(self, found: DeltaTable, table: str) -> int:
         """Return the number of data files that are missing themselves or without their deletion vector."""
         folder = self._folder_of(table)
-        existing = {entry.name for entry in os.scandir(folder)}
+        existing = {entry.name for entry in folder.iterdir()}
 
         def is_missing(path: str) -> bool:
             return path not in existing and not (folder / path).exists()

@@ -6,6 +6,8 @@ name in the file decides: it is the name of the newest run, and an older run rea
 A run of the same incarnation with a greater fence does not wait for the lock: the older run has lost the job, and may
 be frozen with the lock for as long as its machine is. The newer run replaces the file; the older one finds its name.
 
+An older run that was frozen between this check and its commit is stopped by ``channels.sinks.delta.fence``.
+
 Source: flock(2), rename(2).
 """
 
@@ -16,9 +18,10 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from cdc.errors import SinkOwnershipError
 from channels.sinks.base import SinkCheckpoint, refuse_newer_run
@@ -27,8 +30,50 @@ from channels.sinks.delta.files import unavailable
 logger = logging.getLogger(__name__)
 
 
+class Ownership(Protocol):
+    """Ownership of a root, for each job that this process runs there. Calls: any thread."""
+
+    @property
+    def runs(self) -> list[SinkCheckpoint]:
+        """Return the marks with which runs of this process have taken the ownership."""
+
+    def acquire(self, mark: SinkCheckpoint, write_fence: Callable[[], None] = lambda: None) -> None:
+        """Take ownership for the run of ``mark``. May be repeated.
+
+        ``write_fence`` is called if an older run may still be there.
+        Raises: SinkOwnershipError - a running process owns the root, or a newer run has committed there;
+        SinkUnavailable.
+        """
+
+    def check(self, mark: SinkCheckpoint) -> None:
+        """Check the ownership. Raises: SinkOwnershipError - another run has taken it since ``acquire``."""
+
+    def check_all(self) -> None:
+        """Check the ownership of all jobs of this process. Raises: SinkOwnershipError - another run has taken it."""
+
+    def release(self) -> None:
+        """Release all ownerships. A repeated call does nothing."""
+
+
+def claim_of(mark: SinkCheckpoint) -> dict[str, Any]:
+    """Return the name that a run writes as the owner."""
+    return {
+        "job": mark.job,
+        "incarnation": mark.incarnation,
+        "fence": mark.fence,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "home": os.environ.get("CDC_HOME") or str(Path.home() / ".cdc"),
+    }
+
+
+def claim_file(job: str) -> str:
+    """Return the name of the file of the owner of ``job``."""
+    return f"claim-{job}.json"
+
+
 class FolderOwnership:
-    """Ownership of one folder, for each job that this process runs there. Calls: any thread, one at a time."""
+    """Ownership of one folder by a locked file; see ``Ownership``."""
 
     def __init__(self, folder: Path, newest: Callable[[str], SinkCheckpoint | None]) -> None:
         """``folder``: of the lock files. ``newest``: returns the newest checkpoint of a job in the tables.
@@ -38,31 +83,34 @@ class FolderOwnership:
         self._folder = folder
         self._newest = newest
         self._held: dict[str, tuple[IO[str], dict[str, Any]] | None] = {}  # None: another run has it
+        self._marks: dict[str, SinkCheckpoint] = {}  # of the runs that have acquired the folder
+        self._lock = threading.RLock()
 
-    def acquire(self, mark: SinkCheckpoint) -> None:
-        """Take ownership for the run of ``mark``. May be repeated.
+    @property
+    def runs(self) -> list[SinkCheckpoint]:
+        """See ``Ownership``."""
+        return [*self._marks.values()]
 
-        Raises: SinkOwnershipError - a running process owns the folder, or a newer run has committed there;
-        SinkUnavailable.
+    def acquire(self, mark: SinkCheckpoint, write_fence: Callable[[], None] = lambda: None) -> None:
+        """See ``Ownership``. Only the lock of a process of this host proves that an older run has ended.
+
+        A run that crashes in ``write_fence`` does not change the name, so the next run calls it again.
         """
-        name = {
-            "job": mark.job,
-            "incarnation": mark.incarnation,
-            "fence": mark.fence,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "home": os.environ.get("CDC_HOME") or str(Path.home() / ".cdc"),
-        }
-        path = self._path(mark.job)
+        with self._lock:
+            self._acquire(mark, claim_of(mark), self._path(mark.job), write_fence)
+
+    def _acquire(self, mark: SinkCheckpoint, name: dict[str, Any], path: Path, write_fence: Callable[[], None]) -> None:
         try:
             if self._held.get(mark.job) is not None:
                 self._check_name(mark.job, path)
             mine = self._mine(mark.job, path)
-            file = mine or self._locked(path, mark)
+            file, may_run = (mine, False) if mine else self._locked(path, mark, name["host"])
             try:
                 # Under the lock: after the comparison of the state with the sink, another process may have adopted the
                 # sink and ended. Before the name is written: a newer run without a lock must not find this one's name.
                 refuse_newer_run(self._newest(mark.job), mark)
+                if may_run:
+                    write_fence()
             except BaseException:
                 if file is not mine:
                     _discard(file, path)
@@ -79,35 +127,40 @@ class FolderOwnership:
         if old is not None and old[0] is not file:
             old[0].close()
         self._held[mark.job] = file, name
+        self._marks[mark.job] = mark
 
     def check(self, mark: SinkCheckpoint) -> None:
-        """Check the ownership. Raises: SinkOwnershipError - another run has taken it since ``acquire``."""
+        """See ``Ownership``."""
         if mark.job not in self._held:
             return
         path = self._path(mark.job)
         try:
-            if (found := self._check_name(mark.job, path)) is None and not path.exists():
-                self.acquire(mark)  # the file was deleted
+            with self._lock:
+                if (found := self._check_name(mark.job, path)) is None and not path.exists():
+                    self.acquire(mark)  # the file was deleted
         except OSError as error:
             raise unavailable(error, path) from error
         if found is not None and (found["incarnation"], found["fence"]) != (mark.incarnation, mark.fence):
-            raise _foreign(mark.job, found)
+            raise foreign_error(mark.job, found)
 
     def check_all(self) -> None:
-        """Check the ownership of all jobs of this process. Raises: SinkOwnershipError - another run has taken it."""
+        """See ``Ownership``."""
         for job in list(self._held):
             path = self._path(job)
             try:
-                self._check_name(job, path)
+                with self._lock:
+                    self._check_name(job, path)
             except OSError as error:
                 raise unavailable(error, path) from error
 
     def release(self) -> None:
-        """Release all locks. A repeated call does nothing."""
-        for held in self._held.values():
-            if held is not None:
-                held[0].close()
-        self._held.clear()
+        """See ``Ownership``."""
+        with self._lock:
+            for held in self._held.values():
+                if held is not None:
+                    held[0].close()
+            self._held.clear()
+            self._marks.clear()
 
     def _check_name(self, job: str, path: Path) -> dict[str, Any] | None:
         """Return the name in the file; None if it does not exist or is being written.
@@ -124,11 +177,11 @@ class FolderOwnership:
             self._held[job] = None
             if held is not None:
                 held[0].close()
-            raise _foreign(job, found)
+            raise foreign_error(job, found)
         return found
 
     def _path(self, job: str) -> Path:
-        return self._folder / f"claim-{job}.json"
+        return self._folder / claim_file(job)
 
     def _mine(self, job: str, path: Path) -> IO[str] | None:
         """Return the locked file if it still is the one at ``path``.
@@ -138,28 +191,32 @@ class FolderOwnership:
         held = self._held.get(job)
         return held[0] if held is not None and _is_at(held[0], path) else None
 
-    def _locked(self, path: Path, mark: SinkCheckpoint) -> IO[str]:
-        """Return the locked file; a new one beside ``path`` if an older run of the incarnation has the lock."""
+    def _locked(self, path: Path, mark: SinkCheckpoint, host: str) -> tuple[IO[str], bool]:
+        """Return the locked file, and whether the run that it names may still be there.
+
+        If an older run of the incarnation has the lock, the file is a new one beside ``path``.
+        """
         path.parent.mkdir(exist_ok=True)  # do not create the root of the sink, which may have been moved away
         while True:
             file = path.open("a+", encoding="utf-8")
+            file.seek(0)
+            text, may_run = file.read(), False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                text = file.read()
                 file.close()
                 found = json.loads(text) if text else {}
                 if found.get("incarnation") == mark.incarnation and found["fence"] < mark.fence:
                     logger.warning("an older run of job %s has the lock of %s; its name is replaced", mark.job, path)
-                    return _locked_copy(path)
-                raise _foreign(mark.job, found) from None
+                    return _locked_copy(path), True
+                raise foreign_error(mark.job, found) from None
             except OSError as error:
                 # the name in the file is still checked before each commit
                 logger.info("the file system of %s does not support locks: %s", path.parent, error)
+                may_run = bool(text)
             # the file may have been deleted between open and flock: other processes would not see that lock
             if _is_at(file, path):
-                return file
+                return file, may_run or _other_host(text, host)
             file.close()
 
 
@@ -177,6 +234,14 @@ def _discard(file: IO[str], path: Path) -> None:
     file.close()
 
 
+def _other_host(text: str, host: str) -> bool:
+    """Return whether the run that a file names was on another host, whose locks this host may not see."""
+    try:
+        return bool(text) and json.loads(text).get("host") != host
+    except ValueError:
+        return True
+
+
 def _is_at(file: IO[str], path: Path) -> bool:
     try:
         return path.stat().st_ino == os.fstat(file.fileno()).st_ino
@@ -184,7 +249,8 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return False
 
 
-def _foreign(job: str, found: Mapping[str, Any]) -> SinkOwnershipError:
+def foreign_error(job: str, found: Mapping[str, Any]) -> SinkOwnershipError:
+    """Return the error for a root that the run ``found`` owns."""
     return SinkOwnershipError(
         f"Another process runs the job {job} with this sink.",
         hint=f"Stop it (`cdc stop {job}`, with its CDC_HOME), then run `cdc resume {job}` here; or give this job "

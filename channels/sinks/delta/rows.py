@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from cdc.model.row_keys import KeyIndex
 from channels.sinks.base import TargetTable
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.keys import bound_value
+from channels.sinks.delta.storage import StorePath, open_parquet
 from channels.sinks.delta.table import arrow_schema
 from channels.sinks.delta.table_files import TableFile, live_rows, rows_of, table_files
 from channels.sinks.key_pages import is_greater
@@ -29,8 +29,9 @@ class DeltaRows:
     """See ``RowReader``. Memory: a few row groups, and the rows that a call returns."""
 
     rounds_floats = False
+    checksums = None
 
-    def __init__(self, found: DeltaTable | None, folder: Path, table: TargetTable, columns: Sequence[str]) -> None:
+    def __init__(self, found: DeltaTable | None, folder: StorePath, table: TargetTable, columns: Sequence[str]) -> None:
         self._folder, self._key = folder, list(table.key)
         types = {column.name: column.arrow for column in table.columns}
         stored = arrow_schema(found) if found is not None else pa.schema(list(types.items()))
@@ -43,7 +44,7 @@ class DeltaRows:
         """See ``RowReader``."""
         return True
 
-    def between(self, range: KeyRange) -> pa.Table:
+    def between(self, range: KeyRange, columns: Sequence[str] | None = None) -> pa.Table:
         """See ``RowReader``."""
         low, high = (
             bound_value(bound[0], self._schema.field(range.columns[0]).type) if bound is not None else None
@@ -52,8 +53,9 @@ class DeltaRows:
         found = [self._schema.empty_table()]
         for rows in self._candidates(range.columns[0], low, high):
             mask = _within(rows, range)
-            found.append(rows if mask is None else rows.filter(mask))
-        return pa.concat_tables(found)
+            found.append(rows if mask is None else _rows_in(rows, mask))
+        rows = pa.concat_tables(found)
+        return rows if columns is None else rows.select(list(columns))
 
     def of_keys(self, keys: pa.Table) -> pa.Table:
         """See ``RowReader``."""
@@ -82,7 +84,7 @@ class DeltaRows:
 
     def _groups_of(self, file: TableFile, column: str, low: Any, high: Any) -> Iterator[pa.Table]:
         path = self._folder / file.path
-        footer = self._footers.get(file.path) or self._footers.setdefault(file.path, pq.read_metadata(path))
+        footer = self._footer(file.path)
         names = [footer.schema.column(number).path for number in range(footer.num_columns)]
         number = names.index(column) if column in names else None
         kind = self._schema.field(column).type
@@ -92,7 +94,7 @@ class DeltaRows:
                 continue
             rows = self._groups.get((file.path, group))
             if rows is None:
-                opened = opened or pq.ParquetFile(path, memory_map=True, metadata=footer)
+                opened = opened or open_parquet(path, footer)
                 rows = self._live(file, footer, group, rows_of(opened, self._schema, group))
                 self._groups[file.path, group] = rows
                 while len(self._groups) > _KEPT_GROUPS:
@@ -100,6 +102,12 @@ class DeltaRows:
             yield rows
         if opened is not None:
             opened.close()
+
+    def _footer(self, path: str) -> pq.FileMetaData:
+        if path not in self._footers:
+            with open_parquet(self._folder / path) as file:
+                self._footers[path] = file.metadata
+        return self._footers[path]
 
     def _live(self, file: TableFile, footer: pq.FileMetaData, group: int, rows: pa.Table) -> pa.Table:
         """Return the rows of a row group that are not deleted."""
@@ -142,6 +150,14 @@ def _within(rows: pa.Table, range: KeyRange) -> pa.ChunkedArray | None:
         upto = pc.invert(is_greater(columns, _cast(range.upto, columns)))
         mask = upto if mask is None else pc.and_(mask, upto)
     return None if mask is None or pc.all(mask, min_count=0).as_py() else mask
+
+
+def _rows_in(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """Return the rows for which ``mask`` is true, without a copy if they follow each other."""
+    hits = np.flatnonzero(mask.to_numpy())
+    if len(hits) and hits[-1] - hits[0] + 1 == len(hits):
+        return rows.slice(int(hits[0]), len(hits))
+    return rows.take(pa.array(hits))
 
 
 def _cast(values: Sequence[pa.Scalar], columns: Sequence[pa.ChunkedArray]) -> list[pa.Scalar]:

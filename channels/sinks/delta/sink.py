@@ -1,4 +1,4 @@
-"""The Delta sink: tables in a folder, written without a server and without a JVM.
+"""The Delta sink: tables in a folder or an object store, written without a server and without a JVM.
 
 The table ``ods.orders`` is in ``<root>/ods/orders``, and prepared loads are in ``<root>/_cdc_staging``. A commit writes
 its checkpoint to the log of every table that it changes: the id as application transaction, so that a repeated commit
@@ -7,53 +7,50 @@ changes nothing, and all of it as commit metadata, which ``last_checkpoint`` rea
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import tempfile
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 
-from cdc.errors import PreparedLoadLost, SinkLimitExceeded
+from cdc.errors import PreparedLoadLost
 from cdc.model.batch import PreparedLoad, TargetState
 from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.alter import DeltaAlterer
 from channels.sinks.delta.commits import TableCommits, add_features, refuse
-from channels.sinks.delta.entries import ENABLED, enable_vectors, writes_vectors
-from channels.sinks.delta.files import STAGING, StagedFileWriter, folder_missing, make_folder, sync_path, unavailable
+from channels.sinks.delta.compaction import Compactions, MergeMode
+from channels.sinks.delta.entries import ENABLED, enable_vectors
+from channels.sinks.delta.files import STAGING, StagedFileWriter, StagedObjectWriter, guarded, unavailable
 from channels.sinks.delta.keys import smallest_keys
 from channels.sinks.delta.log import LOG, DurableLogs, truncated_entries
 from channels.sinks.delta.maintenance import DeltaMaintenance
-from channels.sinks.delta.marker import MARKER, read_marker, write_marker
-from channels.sinks.delta.merge import Merge, MergeLoad
+from channels.sinks.delta.marker import read_marker, write_marker
+from channels.sinks.delta.object_ownership import ObjectOwnership
+from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.open_tables import OpenTables
-from channels.sinks.delta.ownership import FolderOwnership
+from channels.sinks.delta.ownership import FolderOwnership, Ownership
+from channels.sinks.delta.roots import has_foreign_files, refuse_missing, refuse_unsafe, root_of, writable
 from channels.sinks.delta.rows import DeltaRows
 from channels.sinks.delta.sink_checkpoint import (
     has_committed,
-    mark_to_json,
+    may_write,
     newest_mark,
-    transaction,
 )
 from channels.sinks.delta.staging import Staging
-from channels.sinks.delta.table_files import table_files
-from channels.sinks.delta.table_paths import check_root, refuse_shared, table_folder, table_uri, target_of
-from channels.sinks.delta.vector_merge import VectorMerge
-from channels.sinks.labels import label_for
+from channels.sinks.delta.storage import StorePath, make_folder, sync_path
+from channels.sinks.delta.table_merge import TableMerge
+from channels.sinks.delta.table_paths import refuse_shared, table_folder, table_folders, table_uri, target_of
+from channels.sinks.delta.vector_merge import FindRows
+
+__all__ = ["DeltaSink", "MergeMode"]
 
 logger = logging.getLogger(__name__)
-
-MergeMode = Literal["rewrite", "deletion_vectors"]
 
 
 class DeltaSink:
@@ -70,33 +67,49 @@ class DeltaSink:
         merge_memory_bytes: int = 1 << 30,
         threads: int | None = None,
         merge: MergeMode = "rewrite",
+        storage: Mapping[str, str] | None = None,
     ) -> None:
-        """``retention_s``: how long replaced files and log entries are kept for readers of older versions.
+        """``root``: a folder, or the URL of a prefix in an object store, with its options in ``storage``.
+
+        ``retention_s``: how long replaced files and log entries are kept for readers of older versions.
 
         ``merge_memory_bytes``: limit for the keys of one load during a merge (``memory.merge``). ``merge``: of tables
         that this sink creates, and of others that allow deletion vectors.
         """
-        self._root = Path(root).resolve()
-        check_root(self._root)
+        self.root = root_of(root, storage or {})
         self._create_tables = create_tables
         self._retention_s = retention_s
-        self._merge_memory_bytes = merge_memory_bytes
         self._merge_mode = merge
         cores = threads or os.cpu_count() or 2
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._file_threads = ThreadPoolExecutor(cores, "delta-file")
         self._logs = DurableLogs()
-        self._ownership = FolderOwnership(self._root / STAGING, self.last_checkpoint)
-        self._staging = Staging(self._root, self._refuse_missing_root)
+        self._ownership: Ownership = (
+            ObjectOwnership(self.root / STAGING, self.last_checkpoint)
+            if isinstance(self.root, ObjectPath)
+            else FolderOwnership(self.root / STAGING, self.last_checkpoint)
+        )
+        self._staging = Staging(self.root, self._refuse_missing_root)
         self._tables = OpenTables(self._folder, self._logs)
+        compactions = Compactions(merge)
         self._maintenance = DeltaMaintenance(
-            self._tables, self._folder, self._logs, self._ownership.check_all, retention_s
+            self._tables, self._folder, self._logs, self._ownership, compactions, retention_s
         )
         self._commits = TableCommits(self._tables, self._folder, self._logs)
+        self._merge = TableMerge(
+            self._staging,
+            self._folder,
+            self._logs,
+            self._ownership,
+            compactions,
+            self._file_threads,
+            merge_memory_bytes,
+        )
         self._alterer = DeltaAlterer(self._tables, self._folder, self._logs, self._ownership, self._file_threads)
         self._met: dict[str, tuple[TargetTable, TargetTable]] = {}  # last mapping that matched, and with stored types
         self._has_root = False  # whether the root had its marker at the last read
 
+    @guarded
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
         self._refuse_missing_root()
@@ -116,10 +129,10 @@ class DeltaSink:
             add_features(found, folder, self._logs, [TableFeatures.Invariants])
         self._note_met(table, found)
 
-    def _create(self, table: TargetTable, folder: Path) -> None:
+    def _create(self, table: TargetTable, folder: StorePath) -> None:
         requested = delta_tables.VECTORS_REQUESTED if self._merge_mode == "deletion_vectors" else {}
         try:
-            make_folder(folder, self._root)
+            make_folder(folder, self.root)
             DeltaTable.create(
                 table_uri(folder),
                 delta_tables.delta_schema(table),
@@ -127,13 +140,14 @@ class DeltaSink:
                 description=table.comment or None,
                 configuration={**delta_tables.properties(table, self._retention_s), **requested},
                 raise_if_key_not_exists=False,
+                storage_options=folder.store.delta_options if isinstance(folder, ObjectPath) else None,
             )
             self._logs.sync(folder, 0)
             sync_path(folder)
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
-    def _enable_vectors(self, found: DeltaTable, folder: Path) -> None:
+    def _enable_vectors(self, found: DeltaTable, folder: StorePath) -> None:
         """Let a table without rows have deletion vectors, also one whose creation by this sink was interrupted."""
         try:
             with suppress(CommitFailedError):  # another job has changed the table since; a later start decides again
@@ -145,7 +159,7 @@ class DeltaSink:
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
         found, folder = self._tables.open(table.name), self._folder(table.name)
-        if found is None and _has_foreign_files(folder):
+        if found is None and has_foreign_files(folder, LOG):
             return (
                 Finding(
                     f"The folder of target {table.name} has files, but no Delta table: {folder}.",
@@ -165,9 +179,13 @@ class DeltaSink:
         way = delta_tables.merge_findings(found, table) if self._merge_mode == "deletion_vectors" else ()
         return (*delta_tables.differences(found, table), *kept, *way)
 
+    @guarded
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        return (*self._writable(), *(finding for table in tables for finding in self._check(table)))
+        refused = tuple(writable(self.root))
+        if isinstance(self.root, ObjectPath) and any(finding.fatal for finding in refused):
+            return refused  # the tables cannot be read either
+        return (*refused, *(finding for table in tables for finding in self._check(table)))
 
     def _check(self, table: TargetTable) -> Iterable[Finding]:
         cut = list(truncated_entries(self._folder(table.name) / LOG))
@@ -182,25 +200,13 @@ class DeltaSink:
             )
         ]
 
-    def _writable(self) -> Iterator[Finding]:
-        """Check write access by a temporary file in the root or its parent, because permissions alone prove nothing."""
-        folder = self._root
-        while not os.path.exists(folder):  # noqa: PTH110 - Path.exists raises without permission
-            folder = folder.parent
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            yield Finding(
-                f"Delta tables cannot be written below {self._root}: {folder}: {error.strerror}.",
-                "Correct `sink.path`, or give this user write permission there.",
-            )
-
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
         options = {ENABLED: "true"} if self._merge_mode == "deletion_vectors" else {}
         return delta_tables.create_table(table, self._folder(table.name), self._retention_s, options)
 
-    def part_writer(self, table: TargetTable) -> StagedFileWriter:
+    @guarded
+    def part_writer(self, table: TargetTable) -> StagedFileWriter | StagedObjectWriter:
         """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
         if self._met.get(table.name, (None,))[0] != table:
             found = self._tables.open(table.name, fresh=True)
@@ -216,12 +222,21 @@ class DeltaSink:
         stored = table if found is None else delta_tables.with_stored_types(found, table)
         self._met[table.name] = (table, stored)
 
+    @guarded
     def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
-        """See ``Sink``. The ownership applies to the whole folder."""
+        """See ``Sink``. The ownership applies to the whole root."""
         self._refuse_missing_root()
-        self._ownership.acquire(mark)
+        refuse_unsafe(self.root)
+        self._ownership.acquire(mark, lambda: self._write_fence(mark))
         self._staging.begin_run(mark.job)
 
+    def _write_fence(self, mark: SinkCheckpoint) -> None:
+        """Write the fence of a run into all tables that an older run of its job may be about to commit to."""
+        for name, found in self._existing():
+            if may_write(found, mark.job):
+                self._commits.fence(name, mark)
+
+    @guarded
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """See ``Sink``. Tables are merged in parallel; all rows of a table become visible together."""
         self._refuse_missing_root()
@@ -245,11 +260,13 @@ class DeltaSink:
             raise errors[0]
         self._staging.delete_committed(checkpoint)
 
+    @guarded
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """See ``Sink``."""
         self._refuse_missing_root()
         self._staging.abort(job, incarnation, fence, checkpoint)
 
+    @guarded
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
         self._refuse_missing_root()
@@ -260,37 +277,41 @@ class DeltaSink:
             return LoadState.COMMITTED
         return LoadState.PREPARED if self._staging.holds(load) else LoadState.UNKNOWN
 
+    @guarded
     def last_checkpoint(self, job: str) -> SinkCheckpoint | None:
         """See ``Sink``. Reads the newest entries of every table's log."""
-        marks = []
-        for log in self._root.glob("*/*/_delta_log"):
-            table = self._tables.open(target_of(log.parent))
-            if table is None:
-                continue
-            mark = newest_mark(table, job)
-            if mark is not None:
-                marks.append(mark)
+        marks = [mark for _, found in self._existing() if (mark := newest_mark(found, job)) is not None]
         return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
 
+    def _existing(self) -> Iterator[tuple[str, DeltaTable]]:
+        for folder in table_folders(self.root):
+            name = target_of(folder)
+            if (found := self._tables.open(name)) is not None:
+                yield name, found
+
+    @guarded
     def identity(self, *, create: bool) -> str | None:
         """See ``Sink``: the marker in the root folder."""
         try:
-            found = write_marker(self._root) if create else read_marker(self._root)
+            found = write_marker(self.root) if create else read_marker(self.root)
         except OSError as error:
-            raise unavailable(error, self._root) from error
+            raise unavailable(error, self.root) from error
         self._has_root = found is not None
         return found
 
+    @guarded
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
         """See ``Sink``: ``metaData.id``, the application transaction, and the files on the disk."""
         if self._has_root:  # otherwise the caller already knows that the root is missing
             self._refuse_missing_root()
         return self._tables.states(job, incarnation, targets)
 
+    @guarded
     def repair(self, target: str) -> None:
         """See ``Repairable``: remove missing data files from the log."""
         self._tables.repair(target)
 
+    @guarded
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister``."""
         return smallest_keys(self._tables.open(table.name), self._folder(table.name), table, after, limit)
@@ -299,19 +320,22 @@ class DeltaSink:
         """See ``RowSource``."""
         return DeltaRows(self._tables.open(table.name), self._folder(table.name), table, columns)
 
-    def maintain(self, tables: Iterable[TargetTable]) -> None:
+    @guarded
+    def maintain(self, tables: Iterable[TargetTable], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """See ``Maintainable``: compact small files, and delete files that no version within the retention needs."""
-        self._maintenance.run(tables)
+        self._maintenance.run(tables, is_stopped)
 
     @property
     def alters_in_one_commit(self) -> bool:
         """See ``TableAlterer``."""
         return True
 
+    @guarded
     def check_steps(self, table: TargetTable, steps: Sequence[AlterStep]) -> tuple[Finding, ...]:
         """See ``TableAlterer``."""
         return self._alterer.check(table, steps)
 
+    @guarded
     def alter(self, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
         """See ``TableAlterer``."""
         self._refuse_missing_root()
@@ -331,6 +355,10 @@ class DeltaSink:
         """See ``TableAlterer``."""
         self._alterer.stop()
 
+    def use_executors(self, find_rows: FindRows) -> None:
+        """Look up the keys of large merges by ``find_rows``. Calls: before the first commit."""
+        self._merge.executors = find_rows
+
     def close(self) -> None:
         """See ``Sink``."""
         self._table_threads.shutdown(wait=True)
@@ -339,52 +367,11 @@ class DeltaSink:
         self._staging.close()
 
     def _commit_table(self, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
-        self._commits.commit(table, mark, lambda found: self._merge(found, table, loads, mark))
-
-    def _merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
-        lost = [label_for(load.name) for load in loads if not self._staging.holds(load)]
-        if lost:
-            raise PreparedLoadLost(
-                "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
-            )
-        folder, key = self._folder(table), json.loads(found.metadata().configuration["cdc.key"])
-        version, schema = found.version(), delta_tables.arrow_schema(found)
-        started = time.monotonic()
-        try:
-            load = MergeLoad([self._staging.path(one) for one in loads], key)
-            if load.key_bytes > self._merge_memory_bytes:
-                raise SinkLimitExceeded(
-                    f"The keys of one checkpoint need {load.key_bytes >> 20} MiB during the merge.",
-                    hint="Increase `memory.merge`, or decrease `commit.max_rows` if transactions are small enough.",
-                    table=table,
-                )
-            # no name is used twice, so a file that a frozen process is about to delete never becomes part of the table
-            name = f"part-{label_for(loads[0].name)}-{uuid.uuid4().hex[:16]}"
-            with_vectors = self._merge_mode == "deletion_vectors" and writes_vectors(found)
-            merge = (VectorMerge if with_vectors else Merge)(folder, schema, load, table_files(found, key), name)
-            actions = merge.actions(self._file_threads)
-            self._ownership.check(mark)
-            self._logs.append(found, folder, actions, mark_to_json(mark), [transaction(mark)], version=version)
-        except OSError as error:
-            raise unavailable(error, folder) from error
-        logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)
+        self._commits.commit(table, mark, lambda found: self._merge.merge(found, table, loads, mark))
 
     def _refuse_missing_root(self) -> None:
         """Raise SinkUnavailable if the root does not exist or, by its missing marker, is not mounted."""
-        if not self._root.is_dir() or (self._has_root and not (self._root / MARKER).exists()):
-            raise folder_missing(self._root)
+        refuse_missing(self.root, has_marker=self._has_root)
 
-    def _folder(self, table: str) -> Path:
-        return table_folder(self._root, table)
-
-
-def _has_foreign_files(folder: Path) -> bool:
-    """Return whether ``folder`` has other files. False if it cannot be listed: its creation raises the error."""
-    try:
-        return not (folder / LOG).is_dir() and any(folder.iterdir())
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return True
-    except OSError:
-        return False
+    def _folder(self, table: str) -> StorePath:
+        return table_folder(self.root, table)

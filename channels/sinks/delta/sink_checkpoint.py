@@ -15,6 +15,7 @@ from cdc.errors import SinkOwnershipError
 from cdc.model.batch import LoadName
 from cdc.model.position import position_from_json
 from channels.sinks.base import SinkCheckpoint
+from channels.sinks.delta.entries import history
 from channels.sinks.delta.log import MARK
 
 
@@ -34,7 +35,7 @@ def has_committed(table: DeltaTable, name: LoadName) -> bool:
     committed = committed_checkpoint(table, name.job, name.incarnation)
     if committed is None or committed <= name.checkpoint:
         return committed == name.checkpoint
-    marks = (json.loads(entry[MARK]) for entry in table.history() if MARK in entry)
+    marks = (json.loads(entry[MARK]) for entry in history(table) if MARK in entry)
     key = name.job, name.incarnation, name.checkpoint
     return any((one["job"], one["incarnation"], one["checkpoint"]) == key for one in marks)
 
@@ -42,12 +43,18 @@ def has_committed(table: DeltaTable, name: LoadName) -> bool:
 def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
     """Return the newest mark of ``job``, of any incarnation. It usually is in the last five entries of the log."""
     for limit in (5, 100, None):
-        for entry in table.history(limit):
+        for entry in history(table, limit):
             if MARK in entry:
                 data = json.loads(entry[MARK])
                 if data["job"] == job:
                     return mark_from_json(data)
     return None
+
+
+def may_write(table: DeltaTable, job: str) -> bool:
+    """Return whether a run of ``job`` may write to ``table``: it has written to it, or no job has."""
+    is_target = "cdc.key" in table.metadata().configuration
+    return is_target and (newest_mark(table, job) is not None or not any(MARK in one for one in table.history(5)))
 
 
 def refuse_foreign(found: DeltaTable, table: str, mark: SinkCheckpoint) -> None:

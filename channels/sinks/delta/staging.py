@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.permissions import current_umask
 from channels.sinks.base import SinkCheckpoint, TargetTable
-from channels.sinks.delta.files import STAGING, StagedFileWriter, make_folder, unavailable
+from channels.sinks.delta.files import STAGING, StagedFileWriter, StagedObjectWriter, unavailable
+from channels.sinks.delta.object_path import ObjectPath
+from channels.sinks.delta.storage import StorePath, delete_folder, make_folder, touch
 from channels.sinks.labels import label_prefix
 
 _ABORTED_KEPT_S = 3600.0  # executors end long before, also those that outlive their driver
@@ -22,7 +22,7 @@ _ABORTED_KEPT_S = 3600.0  # executors end long before, also those that outlive t
 class Staging:
     """Prepared loads below one root. Calls: one thread, except ``writer``, ``holds`` and ``is_aborted``."""
 
-    def __init__(self, root: Path, refuse_missing_root: Callable[[], None]) -> None:
+    def __init__(self, root: StorePath, refuse_missing_root: Callable[[], None]) -> None:
         """``refuse_missing_root``: raises SinkUnavailable if the root does not exist."""
         self._root = root
         self._refuse_missing_root = refuse_missing_root
@@ -40,26 +40,33 @@ class Staging:
                 with suppress(OSError):
                     path.unlink()
 
-    def writer(self, table: TargetTable) -> StagedFileWriter:
+    def writer(self, table: TargetTable) -> StagedFileWriter | StagedObjectWriter:
         """Return the writer of parts of ``table`` for executors. Raises: SinkUnavailable."""
+        if isinstance(self._root, ObjectPath):
+            self._refuse_missing_root()
+            return StagedObjectWriter(self._root, table)
         return StagedFileWriter(str(self._root), self._probe(), table, os.uname().nodename, self._umask)
 
-    def path(self, load: PreparedLoad) -> Path:
+    def path(self, load: PreparedLoad) -> StorePath:
         """Return the file of ``load``."""
         return self._root / str(load.detail["file"])
 
     def holds(self, load: PreparedLoad) -> bool:
-        """Return whether the file of ``load`` exists with its full size."""
-        path = self.path(load)
-        return path.exists() and path.stat().st_size == load.detail["size"]
+        """Return whether the file of ``load`` exists with its full size. Raises: SinkUnavailable."""
+        try:
+            return bool(self.path(load).stat().st_size == load.detail["size"])
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise unavailable(error, self.path(load)) from error
 
     def abort(self, job: str, incarnation: str, fence: int, checkpoint: int) -> None:
         """Delete the loads of that run and checkpoint, and mark them as aborted. Raises: SinkUnavailable."""
         folder = self._folder(job, incarnation, fence, checkpoint)
         try:
-            shutil.rmtree(folder, ignore_errors=True)
+            delete_folder(folder)
             make_folder(folder.parent, self._root)
-            folder.with_suffix(".aborted").touch()
+            touch(folder.with_suffix(".aborted"))
         except OSError as error:
             raise unavailable(error, folder) from error
 
@@ -81,7 +88,7 @@ class Staging:
         """
         # a failed commit may be complete and is not repeated then: its files are deleted with those of the next one
         for each in self._undeleted:
-            shutil.rmtree(self._folder(each.job, each.incarnation, each.fence, each.checkpoint), ignore_errors=True)
+            delete_folder(self._folder(each.job, each.incarnation, each.fence, each.checkpoint))
         self._undeleted.clear()
         run = (mark.job, mark.incarnation, mark.fence)
         if time.monotonic() - self._deleted.get(run, -_ABORTED_KEPT_S) < _ABORTED_KEPT_S:
@@ -98,7 +105,7 @@ class Staging:
                 if path.stat().st_mtime < time.time() - _ABORTED_KEPT_S:
                     path.unlink(missing_ok=True)
             elif parts[0] != mark.incarnation or int(parts[2]) <= mark.checkpoint:
-                shutil.rmtree(path, ignore_errors=True)
+                delete_folder(path)
 
     def close(self) -> None:
         """Delete the token of this process. A repeated call does nothing."""
@@ -106,7 +113,7 @@ class Staging:
             (self._root / STAGING / self._token).unlink(missing_ok=True)
             self._token = None
 
-    def _folder(self, job: str, incarnation: str, fence: int, checkpoint: int) -> Path:
+    def _folder(self, job: str, incarnation: str, fence: int, checkpoint: int) -> StorePath:
         return self._root / STAGING / label_prefix(job, incarnation, fence, checkpoint).rstrip("-")
 
     def _probe(self) -> str:
@@ -117,7 +124,7 @@ class Staging:
         try:
             if self._token is None or not path.exists():  # another process may delete it
                 make_folder(path.parent, self._root)
-                path.touch()
+                touch(path)
         except OSError as error:
             raise unavailable(error, path) from error
         self._token = token

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -15,6 +14,7 @@ from deltalake.schema import Schema as DeltaSchema
 from cdc.model.arrow_types import widens
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.delta.entries import ENABLED, has_vectors, writes_vectors
+from channels.sinks.delta.storage import StorePath
 
 CHECKPOINT_EVERY = 50  # versions of a table's log
 _SHORTEST_LOG_S = 60.0  # a reader that has listed the log must be able to read it
@@ -41,7 +41,7 @@ def properties(table: TargetTable, retention_s: float) -> dict[str, str]:
     }
 
 
-def create_table(table: TargetTable, folder: Path, retention_s: float, options: Mapping[str, str]) -> str:
+def create_table(table: TargetTable, folder: StorePath, retention_s: float, options: Mapping[str, str]) -> str:
     """Return the Spark SQL statement for a table in ``folder``. ``options``: further properties."""
     lines = []
     for field, column in zip(delta_schema(table).fields, table.columns, strict=True):
@@ -181,7 +181,7 @@ def differences(found: DeltaTable, table: TargetTable) -> Iterator[Finding]:
         has = f"has the key ({', '.join(key)})" if key else "was not created by this program"
         yield Finding(
             f"The table {has}, but the mapping has the key ({', '.join(table.key)}).",
-            "Choose another target, or delete the table and load it again.",
+            f"Choose another target, or {_LOAD_AGAIN}",
         )
     fields = {field.name: field for field in found.schema().fields}
     table = with_stored_types(found, table)

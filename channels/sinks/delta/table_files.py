@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from cdc.errors import TargetMismatch
 from channels.sinks.delta.entries import MarkedFile, file_vectors, folder_of
 from channels.sinks.delta.files import now_ms
+from channels.sinks.delta.storage import StorePath, open_parquet, relative
 from channels.sinks.delta.vectors import Vector, damaged, read_vector
 
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
@@ -41,10 +41,10 @@ class TableFile:
         """Return the number of rows that are not deleted, if the log has it."""
         return self.rows - (self.vector.cardinality if self.vector is not None else 0)
 
-    def paths(self, folder: Path) -> list[str]:
+    def paths(self, folder: StorePath) -> list[str]:
         """Return the paths of the file and of its deletion vector, relative to ``folder``, the table's."""
         vector = self.vector.file(folder) if self.vector is not None else None
-        return [self.path] if vector is None else [self.path, str(vector.relative_to(folder))]
+        return [self.path] if vector is None else [self.path, relative(vector, folder)]
 
     @property
     def is_bounded(self) -> bool:
@@ -116,7 +116,7 @@ def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
 
 
-def live_rows(folder: Path, file: TableFile, rows: int) -> npt.NDArray[np.bool_] | None:
+def live_rows(folder: StorePath, file: TableFile, rows: int) -> npt.NDArray[np.bool_] | None:
     """Return the mask of the rows of ``file`` that are not deleted; None: all. ``rows``: of the file.
 
     Raises: TargetMismatch - the deletion vector is damaged; SinkUnavailable.
@@ -131,12 +131,12 @@ def live_rows(folder: Path, file: TableFile, rows: int) -> npt.NDArray[np.bool_]
     return mask
 
 
-def live_tables(folder: Path, file: TableFile, schema: pa.Schema) -> Iterator[pa.Table]:
+def live_tables(folder: StorePath, file: TableFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of ``file`` by row group, with the columns of ``schema``, without deleted rows.
 
     Raises: see ``live_rows``; OSError.
     """
-    with pq.ParquetFile(folder / file.path, memory_map=True) as opened:
+    with open_parquet(folder / file.path) as opened:
         mask, first = live_rows(folder, file, opened.metadata.num_rows), 0
         for group in range(opened.num_row_groups):
             rows = rows_of(opened, schema, group)

@@ -6,23 +6,21 @@ Source: the Delta protocol, "Deletion Vectors", "Deletion Vector Descriptor Sche
 from __future__ import annotations
 
 import base64
-import os
 import re
 import struct
 import uuid
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
 from cdc.errors import TargetMismatch
-from channels.sinks.delta.files import sync_path, unavailable
+from channels.sinks.delta.files import unavailable
+from channels.sinks.delta.storage import StorePath, path_of, read_ranges, write_file
 
 Positions = npt.NDArray[np.uint64]  # row numbers within a data file, rising
 
@@ -70,7 +68,7 @@ class Vector:
         offset = {} if self.offset is None else {"offset": self.offset}
         return {**found, **offset, "sizeInBytes": self.size, "cardinality": self.cardinality}
 
-    def file(self, table: Path) -> Path | None:
+    def file(self, table: StorePath) -> StorePath | None:
         """Return the file of the vector; None if the descriptor contains it.
 
         Raises: TargetMismatch - the file is outside the folder ``table``.
@@ -83,13 +81,14 @@ class Vector:
                 raise damaged("names a file outside the table", table, self)
             name = uuid.UUID(bytes=_from_z85(code, table, self))
             return table / prefix / f"deletion_vector_{name}.bin"
-        path = Path(os.path.normpath(unquote(urlsplit(self.location).path)))
-        if self.storage != "p" or not path.is_relative_to(table):
+        path = path_of(self.location, table) if self.storage == "p" else None
+        relative_to: Any = table  # of the same kind
+        if path is None or not path.is_relative_to(relative_to):
             raise damaged("names a file outside the table", table, self)
         return path
 
 
-def damaged(problem: str, table: Path, vector: Vector) -> TargetMismatch:
+def damaged(problem: str, table: StorePath, vector: Vector) -> TargetMismatch:
     """Return the error for a vector that cannot be used. Without it, deleted rows would be visible again."""
     return TargetMismatch(
         f"A deletion vector of the Delta table {problem}.",
@@ -100,17 +99,15 @@ def damaged(problem: str, table: Path, vector: Vector) -> TargetMismatch:
     )
 
 
-def read_vector(table: Path, vector: Vector) -> Positions:
+def read_vector(table: StorePath, vector: Vector) -> Positions:
     """Return the deleted rows. Raises: TargetMismatch - it is damaged or outside the table; SinkUnavailable."""
     path = vector.file(table)
     if path is None:
         data = _from_z85(vector.location, table, vector)[: vector.size]
     else:
         try:
-            with path.open("rb") as file:
-                version = file.read(1)
-                file.seek(1 if vector.offset is None else vector.offset)
-                stored = file.read(vector.size + 8)
+            start = 1 if vector.offset is None else vector.offset
+            version, stored = read_ranges(path, [(0, 1), (start, vector.size + 8)])
         except OSError as error:
             raise unavailable(error, path) from error
         if version != _VERSION:
@@ -131,7 +128,7 @@ def read_vector(table: Path, vector: Vector) -> Positions:
     return found
 
 
-def write_vectors(table: Path, rows: Mapping[str, Positions]) -> dict[str, Vector]:
+def write_vectors(table: StorePath, rows: Mapping[str, Positions]) -> dict[str, Vector]:
     """Write one file with a vector for each key of ``rows`` durably, and return the descriptors. Raises: OSError."""
     name = uuid.UUID(bytes=_OWN_UUID + uuid.uuid4().bytes[len(_OWN_UUID) :])
     content, vectors = bytearray(_VERSION), {}
@@ -142,21 +139,11 @@ def write_vectors(table: Path, rows: Mapping[str, Positions]) -> dict[str, Vecto
         data = _MAGIC + bitmap.serialize()
         vectors[key] = Vector("u", location, len(content), len(data), len(positions))
         content += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    path = table / f"deletion_vector_{name}.bin"
-    growing = path.with_name(f"{path.name}.tmp")
-    try:
-        with growing.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        growing.replace(path)
-    finally:
-        growing.unlink(missing_ok=True)
-    sync_path(table)
+    write_file(table / f"deletion_vector_{name}.bin", bytes(content))
     return vectors
 
 
-def _from_z85(text: str, table: Path, vector: Vector) -> bytes:
+def _from_z85(text: str, table: StorePath, vector: Vector) -> bytes:
     code = text.encode()
     try:
         if len(code) % 5 or not _Z85.fullmatch(code):

@@ -1,0 +1,78 @@
+"""Delete files of a Delta table that no version within the retention needs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+from cdc.errors import TargetMismatch
+from channels.sinks.delta.storage import StorePath, open_parquet, relative
+from channels.sinks.delta.vectors import OWN_FILES, Vector
+
+# names of files of a merge (label and 16 digits) or a compaction (32 digits), complete or not; names of Spark and
+# deltalake have hyphens within the digits
+_OWN_NAME = re.compile(
+    r"part-(cdc-[a-z0-9_-]+-[0-9a-f]{8}-\d+-\d+-\w*-[0-9a-f]{10}-\d+-\d+-\d+-[0-9a-f]{16}-(file-\d+-|rows-\d+-|new-|staged-)\d+"
+    r"|[0-9a-f]{32}-\d+-\d+)\.parquet(\.[0-9a-f]{32}\.tmp)?",
+    re.ASCII,
+)
+
+
+def delete_unused(
+    folder: StorePath, find_active: Callable[[], set[str]], oldest: float, check: Callable[[], None]
+) -> int:
+    """Delete files of this program that no version of the table since ``oldest`` contains; return their count.
+
+    ``oldest``: seconds since 1970. Read the clock before ``find_active`` opens the newest version. Then a process that
+    was frozen in between for longer than the retention does not delete files that were added meanwhile.
+    ``check``: raises if another process owns the table now; called before each deletion. Files of other writers stay.
+    """
+    active = find_active()
+    recent = set(_removed_since(folder / "_delta_log", oldest))
+    count = 0
+    data_files = (path for path in folder.glob("part-*.parquet*") if _OWN_NAME.fullmatch(path.name))
+    for path in itertools.chain(data_files, folder.glob(OWN_FILES)):
+        if path.name in active or path.name in recent:
+            continue
+        # names are never used twice, so an unused file stays unused
+        if path.lstat().st_ctime < oldest:
+            check()
+            path.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _removed_since(log: StorePath, oldest: float) -> Iterator[str]:
+    """Yield the files that versions since ``oldest`` removed. The checkpoint has those of deleted log entries."""
+    for entry in log.glob("[0-9]*.json"):
+        with suppress(FileNotFoundError):  # log clean-up of another writer
+            if entry.stat().st_mtime >= oldest:
+                yield from _removed(entry)
+    checkpoints: list[StorePath] = [*log.glob("[0-9]*.checkpoint*.parquet")]
+    for checkpoint in sorted(checkpoints, key=lambda path: path.name)[-1:]:
+        with open_parquet(checkpoint) as file:
+            removed = file.read(["remove"]).column("remove").drop_null().to_pylist()
+        for one in removed:
+            if one["path"] is not None and (one["deletionTimestamp"] or 0) >= oldest * 1000:
+                yield from _paths(log.parent, one)
+
+
+def _removed(entry: StorePath) -> Iterator[str]:
+    for line in entry.read_bytes().split(b"\n"):
+        if b'"remove"' in line and (removed := json.loads(line).get("remove")) is not None:
+            yield from _paths(entry.parent.parent, removed)
+
+
+def _paths(folder: StorePath, removed: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of a removed file and of its deletion vector."""
+    yield unquote(removed["path"])
+    vector = removed.get("deletionVector")
+    if vector and vector.get("storageType"):
+        with suppress(TargetMismatch):  # of another writer, outside the table
+            if (path := Vector.from_json(vector).file(folder)) is not None:
+                yield relative(path, folder)

@@ -1,0 +1,237 @@
+"""Other writers of a Delta table with deletion vectors, at the moments at which they can do the most harm."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from cdc.errors import TargetMismatch
+from channels.sinks.delta import compaction, maintenance, vector_merge
+from channels.sinks.delta.entries import Line, put_entry
+from channels.sinks.delta.table_files import TableFile, live_rows, table_files
+from channels.sinks.delta.vectors import write_vectors
+from tests.integration.test_delta_vectors import TABLE, check, commit, folder_of, open_sink, vectors
+
+ROWS = 100
+
+
+def _file_of(root: Path, key: int) -> tuple[TableFile, int]:
+    """Return the file that has the row of ``key``, and its row number."""
+    for file in table_files(DeltaTable(str(folder_of(root))), ["id"]):
+        keys = pq.read_table(folder_of(root) / file.path, columns=["id"], partitioning=None).column("id").to_numpy()
+        live = live_rows(folder_of(root), file, len(keys))
+        hits = np.flatnonzero((keys == key) & (live if live is not None else True))
+        if len(hits):
+            return file, int(hits[0])
+    raise KeyError(key)
+
+
+def _line(action: str, file: TableFile, **more: Any) -> Line:
+    vector = {"deletionVector": file.vector.to_json()} if action == "remove" and file.vector else {}
+    times = {"modificationTime": 1} if action == "add" else {"deletionTimestamp": 1, "extendedFileMetadata": True}
+    return {
+        action: {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size,
+            "dataChange": True,
+            **times,
+            **vector,
+            **more,
+        }
+    }
+
+
+def _put(root: Path, *lines: Line) -> None:
+    found = DeltaTable(str(folder_of(root)))
+    put_entry(found, found.version(), "OTHER", lines, {})
+
+
+def _stats(rows: int) -> str:
+    return json.dumps({"numRecords": rows, "tightBounds": False})
+
+
+def delete_with_vector(root: Path) -> None:
+    """DELETE WHERE id = 3, as Spark does it."""
+    file, row = _file_of(root, 3)
+    live = live_rows(folder_of(root), file, file.rows)
+    deleted = np.union1d(np.flatnonzero(~live) if live is not None else [], [row]).astype(np.uint64)
+    vector = write_vectors(folder_of(root), {"": deleted})[""]
+    added = _line("add", file, deletionVector=vector.to_json(), stats=_stats(file.rows))
+    _put(root, _line("remove", file), added)
+
+
+def purge(root: Path) -> None:
+    """REORG TABLE ... APPLY (PURGE): the file of the key 3 is written again without its deleted rows."""
+    file, _ = _file_of(root, 3)
+    rows = pq.read_table(folder_of(root) / file.path, partitioning=None)
+    live = live_rows(folder_of(root), file, rows.num_rows)
+    rows = rows if live is None else rows.filter(live)
+    pq.write_table(rows, folder_of(root) / "purged.parquet")
+    size = (folder_of(root) / "purged.parquet").stat().st_size
+    new = TableFile("purged.parquet", size, rows.num_rows, (), ())
+    _put(
+        root, _line("remove", file, dataChange=False), _line("add", new, dataChange=False, stats=_stats(rows.num_rows))
+    )
+
+
+def restore(root: Path) -> None:
+    """RESTORE: a file gets an older deletion vector again, here none, so that its deleted rows are visible."""
+    marked = [file for file in table_files(DeltaTable(str(folder_of(root))), ["id"]) if file.vector is not None]
+    for file in marked:
+        _put(root, _line("remove", file), _line("add", file, stats=_stats(file.rows)))
+
+
+def optimize(root: Path) -> None:
+    DeltaTable(str(folder_of(root))).optimize.compact()
+
+
+def delete(root: Path) -> None:
+    DeltaTable(str(folder_of(root))).delete("id = 3")
+
+
+def add_column(root: Path) -> None:
+    DeltaTable(str(folder_of(root))).alter.add_columns([Field("more", PrimitiveType("string"))])
+
+
+OTHERS: dict[str, tuple[Callable[[Path], None], set[int]]] = {  # with the keys that it deletes
+    "optimize": (optimize, set()),
+    "purge": (purge, set()),
+    "delete": (delete, {3}),
+    "delete with vector": (delete_with_vector, {3}),
+    "add column": (add_column, set()),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(maintenance, "_EVERY_S", 0.0)
+    sink = open_sink(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(ROWS), 1))
+    for checkpoint in range(2, 10):
+        commit(sink, checkpoint, {checkpoint * 2: checkpoint, 200 + checkpoint: 1})
+    sink.close()
+    return tmp_path
+
+
+def expected_rows() -> dict[int, int]:
+    changed = {checkpoint * 2: checkpoint for checkpoint in range(2, 10)}
+    return dict.fromkeys(range(ROWS), 1) | changed | {200 + checkpoint: 1 for checkpoint in range(2, 10)}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_writer_during_a_merge_loses_no_row(other: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, deleted = OTHERS[other]
+    sink, real, calls = open_sink(root), vector_merge.VectorMerge.actions, list[int]()
+
+    def interrupted(self: Any, threads: Any) -> Any:
+        found = real(self, threads)
+        calls.append(1)
+        if len(calls) == 1:
+            write(root)
+        return found
+
+    monkeypatch.setattr(vector_merge.VectorMerge, "actions", interrupted)
+    commit(sink, 10, {4: 10, 7: None, 300: 10})
+    expected = {key: n for key, n in expected_rows().items() if key not in deleted | {7}} | {4: 10, 300: 10}
+    check(root, expected)
+    assert len(calls) == 2, "the merge is repeated"
+    commit(sink, 11, {5: 11, 3: 11})
+    sink.maintain([TABLE])
+    check(root, expected | {5: 11, 3: 11})
+    sink.close()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_writer_during_a_compaction_loses_no_row(other: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, deleted = OTHERS[other]
+    sink, written = open_sink(root), list[int]()
+
+    def interrupted(*arguments: Any) -> Any:
+        found = compaction.compact(*arguments)
+        if not written:
+            write(root)
+            thread = threading.Thread(target=commit, args=(sink, 10, {4: 10, 7: None, 300: 10}))
+            thread.start()
+            thread.join(120)
+        written.append(1)
+        return found
+
+    monkeypatch.setattr(maintenance, "compact", interrupted)
+    sink.maintain([TABLE])
+    assert written
+    expected = {key: n for key, n in expected_rows().items() if key not in deleted | {7}} | {4: 10, 300: 10}
+    check(root, expected)
+    commit(sink, 11, {5: 11, 3: 11})
+    sink.maintain([TABLE])
+    check(root, expected | {5: 11, 3: 11})
+    sink.close()
+
+
+def test_other_writer_before_the_entry_of_a_compaction_repeats_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, real, calls = open_sink(root), compaction.replacement, list[int]()
+
+    def interrupted(*arguments: Any) -> Any:
+        actions = real(*arguments)
+        calls.append(len(actions))
+        if len(calls) == 1:
+            delete_with_vector(root)
+        return actions
+
+    monkeypatch.setattr(maintenance, "replacement", interrupted)
+    sink.maintain([TABLE])
+    assert len(calls) == 2 and all(calls)
+    check(root, {key: n for key, n in expected_rows().items() if key != 3})
+    assert sum(vectors(root).values()) == 1, "the row that was deleted meanwhile is in a new file"
+    sink.close()
+
+
+def test_other_writer_that_restores_rows_keeps_them_in_a_compaction(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new files do not have rows that were deleted when they were written, so they cannot replace the old ones."""
+    sink, written = open_sink(root), list[int]()
+
+    def interrupted(*arguments: Any) -> Any:
+        found = compaction.compact(*arguments)
+        if not written:
+            restore(root)
+        written.append(1)
+        return found
+
+    monkeypatch.setattr(maintenance, "compact", interrupted)
+    before = sorted(DeltaTable(str(folder_of(root))).file_uris())
+    sink.maintain([TABLE])
+    assert written and sorted(DeltaTable(str(folder_of(root))).file_uris()) == before
+    sink.close()
+
+
+@pytest.mark.parametrize("change", ["constraint", "column mapping"])
+def test_other_writer_that_adds_a_feature_pauses_the_job(change: str, root: Path) -> None:
+    sink = open_sink(root)
+    found = DeltaTable(str(folder_of(root)))
+    if change == "constraint":
+        found.alter.add_constraint({"positive": "n > 0"})
+    else:
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["columnMapping", "deletionVectors"],
+        }
+        features = ["appendOnly", "columnMapping", "deletionVectors", "invariants"]
+        _put(root, {"protocol": {**protocol, "writerFeatures": features}})
+    with pytest.raises(TargetMismatch):
+        commit(sink, 10, {1: 2})
+    version = DeltaTable(str(folder_of(root))).version()
+    sink.maintain([TABLE])
+    assert DeltaTable(str(folder_of(root))).version() == version
+    sink.close()
