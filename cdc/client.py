@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import time
 from collections.abc import Mapping
@@ -59,8 +60,20 @@ class Jobs:
         return list(self._ask("GET", "/v1/jobs"))
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return a job. The item ``status`` has its tables, position and newest checkpoint."""
+        """Return a job. The item ``status`` has position and newest checkpoint, and the first 100 tables."""
         return dict(self._ask("GET", self._path(name)))
+
+    def tables(self, name: str, match: str = "") -> pd.DataFrame:
+        """Return all tables of a job whose names contain ``match``: source, target, upserts, deletes and so on."""
+        import pandas as pd
+
+        found: builtins.list[dict[str, Any]] = []
+        while True:
+            query = {"tables": 1000, "offset": len(found), "match": match}
+            page = self._ask("GET", self._path(name), params=query)
+            found += page["status"]["channels"]
+            if not page["status"]["channels"] or len(found) >= page["tables_matching"]:
+                return pd.DataFrame(found)
 
     def pause(self, name: str) -> None:
         """Pause a job; its position is kept. Return when its driver has accepted it."""
@@ -73,6 +86,10 @@ class Jobs:
     def stop(self, name: str) -> None:
         """Cancel a job for ever. The rows in its targets stay."""
         self._request(name, "stop", {})
+
+    def move(self, name: str, host: str | None = None) -> str:
+        """Move a job to ``host``, or to the best other one, and return its name. ``wait`` returns when it runs."""
+        return str(self._ask("POST", f"{self._path(name)}/move", json={"host": host})["host"])
 
     def wait(self, name: str, state: str = "RUNNING", *, timeout_s: float = 300.0) -> dict[str, Any]:
         """Return the job as soon as it has ``state``. Raises: CdcError - not within ``timeout_s``, with its reason."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdc.permissions import restrict_umask
 from spark.class_archive import LIFETIME_S, QUIET, archive_path
 from spark.frames import expression_types, mapped_frame, packed_frame, typed_frame
-from spark.session import build_session
+from spark.session_builder import build_session
 
 if TYPE_CHECKING:
     from spark.gateway import Jvm

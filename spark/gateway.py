@@ -29,11 +29,11 @@ from spark.child_processes import end_group, kill_group, start_child
 START_LIMIT_S = 180.0  # 3 to 10 s on an idle machine, minutes on a busy one
 END_LIMIT_S = 20.0  # its shutdown hooks delete temporary files
 _POLL_S = 0.05
-_SOCKET_PATH = 106  # bytes at most: unix(7) allows 107, and Java one less
-_SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+SOCKET_PATH_MOST = 106  # bytes at most: unix(7) allows 107, and Java one less
+SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 _FOLDER = "cdc-spark-"
 _FOLDER_NAME = len(f"/{_FOLDER}4194304-01234567")
-_LOG4J = """\
+LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -50,14 +50,14 @@ class JvmFolder:
     def __init__(self) -> None:
         """Create the folder. Raises: PrerequisiteError - it cannot be created."""
         base = Path(tempfile.gettempdir())
-        if len(os.fsencode(base)) + _FOLDER_NAME + _SOCKET_NAME > _SOCKET_PATH:
+        if len(os.fsencode(base)) + _FOLDER_NAME + SOCKET_NAME > SOCKET_PATH_MOST:
             base = Path("/tmp")  # noqa: S108 - the path of a socket must be short; the folder in /tmp is private
         try:
             _delete_orphans(base)
             self.path = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=base))
             self.connection = self.path / "connection"
             self.log_settings = self.path / "log4j2.properties"
-            self.log_settings.write_text(_LOG4J, encoding="ascii")
+            self.log_settings.write_text(LOG4J, encoding="ascii")
         except OSError as error:
             raise _not_possible(error, base) from error
 

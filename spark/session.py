@@ -1,171 +1,29 @@
-"""The Spark session: its settings, its start within a time limit, and its replacement when the JVM has died."""
+"""The Spark session of a job: its start within a time limit, and its replacement when the JVM has died."""
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
-import sys
-import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdc.errors import PrerequisiteError
-from spark.class_archive import archive_options, ensure_archive
-from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, JvmFolder, forget_jvm, killed_after, launch_jvm
-from spark.java import check_spark
-from spark.settings import JAVA_OPTIONS, RUNTIME, is_local, static_settings, with_java_options
+from spark.class_archive import ensure_archive
+from spark.connect_server import address_of, is_shared_server, wait_for_address
+from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, forget_jvm, killed_after
+from spark.session_builder import build_session, running_jvm
 from spark.shared_memory import SharedRows, is_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PACKAGES = ("cdc", "channels", "spark")
-_ROOT = Path(__file__).resolve().parent.parent
-_EXTENSIONS = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
-_ML = "/spark-mllib_"
-_SOCKETS = "spark.python.unix.domain.socket.dir"
-
 logger = logging.getLogger(__name__)
-
-
-def build_session(
-    app_name: str,
-    master: str = "local[*]",
-    conf: Mapping[str, str] | None = None,
-    remote: str | None = None,
-    java_options: str = "",
-    *,
-    limit_s: float = START_LIMIT_S,
-    started: Callable[[Jvm], None] = lambda _: None,
-) -> SparkSession:
-    """Return a session with the project's settings, overridden by ``conf``. ``remote``: address for Spark Connect.
-
-    ``started`` is called with the JVM as soon as its process exists. Calls: one at a time; a start takes seconds.
-    Raises: PrerequisiteError - Java or a package is missing, or the JVM did not start within ``limit_s`` seconds and
-    was killed.
-    """
-    check_spark(remote)
-    if remote is None and not is_local(master):
-        # a cluster may have its own Python for jobs, from an archive or an image
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    else:
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise workers run the python3 of PATH
-    # pyspark.pandas warns at import about versions of pandas, which is not used here
-    os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
-    settings = {**RUNTIME, **(conf or {})}
-    if remote is not None:
-        return _connected(app_name, remote, settings)
-    settings = {**static_settings(master), **settings}
-    if is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
-    jvm = _running_jvm()
-    is_new = jvm is None
-    if jvm is None:
-        options = settings.get(JAVA_OPTIONS, "")
-        folder = JvmFolder()
-        settings[JAVA_OPTIONS] = with_java_options(java_options or archive_options(), options, folder)
-        settings.setdefault(_SOCKETS, str(folder.path))
-        jvm = launch_jvm(settings, master, folder, limit_s, started)
-        _gateway().jvm_process = jvm
-    from pyspark.sql import SparkSession
-
-    try:
-        with killed_after(jvm, limit_s):
-            if is_new:
-                _create_without_ml({**settings, "spark.master": master, "spark.app.name": app_name})
-            builder = SparkSession.builder.master(master).appName(app_name)
-            spark_session = _configured(builder, settings)
-            _ship(spark_session, master, remote)
-            spark_session.sparkContext.setLogLevel("ERROR")
-    except BaseException:
-        jvm.kill()
-        forget_jvm()
-        raise
-    return spark_session
-
-
-def _connected(app_name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    try:
-        spark_session = _configured(SparkSession.builder.remote(remote).appName(app_name), settings)
-        _ship(spark_session, "", remote)
-    except SystemExit as error:  # PySpark exits if a package is missing or too old
-        raise PrerequisiteError(
-            "PySpark does not accept the packages of Spark Connect in this environment.",
-            hint="Run `pip install --upgrade 'spark-binlog-load[connect]'`.",
-        ) from error
-    return spark_session
-
-
-def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def _create_without_ml(settings: Mapping[str, str]) -> None:
-    """Create the session of a new JVM without the functions of Spark's library for machine learning.
-
-    Spark finds them as a service and loads Scala's reflection for them: a fifth of the CPU time of a start. No SQL
-    expression can call them. With any other extension, Spark creates the session itself.
-    """
-    from pyspark import SparkConf, SparkContext
-
-    context: Any = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
-    jvm = context._jvm
-    thread = jvm.java.lang.Thread.currentThread()
-    loader = thread.getContextClassLoader()
-    providers = jvm.java.util.Collections.list(loader.getResources(_EXTENSIONS))
-    if context._conf.contains("spark.sql.extensions") or any(_ML not in url.getPath() for url in providers):
-        return
-    builder = jvm.org.apache.spark.sql.classic.SparkSession.builder().sparkContext(context._jsc.sc())
-    thread.setContextClassLoader(jvm.java.lang.ClassLoader.getPlatformClassLoader())  # it finds no services of Spark
-    try:
-        builder.getOrCreate()  # becomes the default session, to which PySpark applies the settings
-    finally:
-        thread.setContextClassLoader(loader)
-
-
-def _gateway() -> Any:
-    from pyspark import SparkContext
-
-    return SparkContext._gateway
-
-
-def _running_jvm() -> Jvm | None:
-    """Return the running JVM of this process. If it is dead, remove it from PySpark and return None."""
-    jvm: Jvm | None = getattr(_gateway(), "__dict__", {}).get("jvm_process")
-    if jvm is not None and jvm.is_alive:
-        return jvm
-    forget_jvm()
-    return None
-
-
-def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
-    if remote is None and is_local(master):
-        return  # executors on this machine find the packages by PYTHONPATH
-    archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        for package in _PACKAGES:
-            for path in sorted((_ROOT / package).rglob("*.py")):
-                file.write(path, path.relative_to(_ROOT))
-    if remote is None:
-        spark_session.sparkContext.addPyFile(str(archive))
-    else:
-        spark_session.addArtifacts(str(archive), pyfile=True)
-        shutil.rmtree(
-            archive.parent, ignore_errors=True
-        )  # the server has a copy; without Connect, executors fetch this file
 
 
 def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -226,10 +84,14 @@ class SessionHolder:
         *,
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
-        """Save the settings. The first use starts the session."""
+        """Save the settings. The first use starts the session.
+
+        ``remote``: the address of a Spark Connect server, or the folder of a shared one (``spark.connect_server``).
+        """
         self._build = (app_name, master, dict(conf or {}), remote)
         self._limit_s = start_limit_s
         self._session: SparkSession | None = None
+        self._address: str | None = None  # of the server, over Spark Connect
         self._shares_memory: bool | None = None  # not known yet
         self._starting: _Start | None = None
         self._is_closed = False
@@ -272,7 +134,13 @@ class SessionHolder:
                 logger.warning("the Spark session has ended; a new one is created")
                 self._forget(closed)
             app_name, master, conf, remote = self._build
-            found = build_session(app_name, master, conf, remote, limit_s=self._limit_s, started=start.started)
+            is_shared_one = remote is not None and is_shared_server(remote)
+            if remote is not None:
+                self._address = remote = wait_for_address(remote, self._limit_s, lambda: self._is_closed)
+            found = build_session(
+                app_name, master, conf, remote,
+                limit_s=self._limit_s, started=start.started, sends_packages=not is_shared_one,
+            )  # fmt: skip
         except BaseException as error:
             with self._lock:
                 self._starting = None
@@ -339,8 +207,8 @@ class SessionHolder:
 
     def core_count(self) -> int:
         """Return the number of partitions that run in parallel."""
-        if self._build[3] is not None:
-            return 8  # Spark Connect does not report it
+        if self._build[3] is not None:  # Spark Connect does not report it
+            return len(os.sched_getaffinity(0)) if is_shared_server(self._build[3]) else 8
         return int(self.get().sparkContext.defaultParallelism)
 
     def shares_memory(self) -> bool:
@@ -358,7 +226,7 @@ class SessionHolder:
         if self._build[3] is not None or not self._build[1].startswith("local") or not hasattr(os, "memfd_create"):
             return False
         spark_session, cores = self.get(), self.core_count()
-        jvm = _running_jvm()
+        jvm = running_jvm()
         if jvm is None:
             raise PrerequisiteError("Spark's JVM died while it started.", hint="See `cdc logs NAME`; the job retries.")
         with SharedRows() as memory, killed_after(jvm, self._limit_s):
@@ -411,9 +279,13 @@ class SessionHolder:
         forget_jvm()
 
     def is_alive(self, spark_session: SparkSession) -> bool:
-        """Return whether the JVM of ``spark_session`` replies; over Spark Connect, whether the client is open."""
-        if self._build[3] is not None:
-            return not getattr(spark_session, "is_stopped", False)
+        """Return whether the JVM of ``spark_session`` replies; over Spark Connect, whether the client is open.
+
+        Of a shared Spark Connect server, also whether the server that has the session still runs.
+        """
+        remote = self._build[3]
+        if remote is not None:
+            return not getattr(spark_session, "is_stopped", False) and address_of(remote) == self._address
         context = spark_session.sparkContext
         gateway = context._gateway
         process = getattr(gateway, "proc", None)

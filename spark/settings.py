@@ -48,7 +48,7 @@ def static_settings(master: str) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": f"{_driver_memory() // _MIB}m",
+        "spark.driver.memory": f"{driver_memory() // _MIB}m",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "cdc-spark-warehouse"),
@@ -86,6 +86,6 @@ def with_java_options(archive: str, job_options: str, folder: JvmFolder) -> str:
     return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", paths, archive, job_options)))
 
 
-def _driver_memory() -> int:
+def driver_memory() -> int:
     """Return an eighth of the memory, from 512 MiB to 2 GiB. The JVM only forwards rows, so this is enough."""
     return max(512 * _MIB, min(2048 * _MIB, psutil.virtual_memory().total // 8))

@@ -10,7 +10,14 @@ from cdc.model.position import Position
 from cdc.model.schema_change import ChangeKind, ColumnMap, DifferenceStart
 from cdc.model.snapshot import TableSnapshot
 
-_HIDDEN = {"kind", "server", "splits", "marker_batch", "statement"}  # fields of a position that only the job needs
+_HIDDEN = {
+    "kind",
+    "server",
+    "splits",
+    "marker_batch",
+    "statement",
+    "kept",
+}  # fields of a position that only the job needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,12 +93,21 @@ def _job_metrics(status: JobStatus) -> Iterator[Metric]:
     for partition in status.partitions:
         lag.add_metric((status.job, partition.topic, str(partition.partition)), partition.lag_messages)
     yield lag
-    bad = GaugeMetricFamily(
-        "cdc_kafka_bad_messages", "Messages that could not be decoded and are kept as files.", labels=("job_name",)
-    )
-    if status.bad_messages is not None:
-        bad.add_metric((status.job,), status.bad_messages)
-    yield bad
+    if (bad := status.bad_rows) is not None:
+        kept = GaugeMetricFamily(
+            "cdc_kafka_bad_messages",
+            "Messages that could not be decoded and are kept as files, by source table; empty: not known.",
+            labels=("job_name", "source"),
+        )
+        known = {channel.source: channel.bad_messages for channel in status.channels}
+        for source, number in {**known, "": bad.kept - sum(known.values())}.items():
+            kept.add_metric((status.job, source), number)
+        yield kept
+        loaded = CounterMetricFamily(
+            "cdc_kafka_replayed_messages", "Kept messages that `cdc replay-bad` has loaded.", labels=("job_name",)
+        )
+        loaded.add_metric((status.job,), bad.loaded)
+        yield loaded
     split = CounterMetricFamily(
         "cdc_split_transactions", "Transactions that were divided between commit cycles.", labels=("job_name",)
     )

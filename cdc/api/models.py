@@ -14,6 +14,7 @@ from cdc.api.differences import ColumnDifference
 from cdc.api.verify_models import StartVerify, VerifySummary
 from cdc.errors import with_job
 from cdc.model.change_record import ChangeCount, ChangeRecord, ChangeSummary, cut_statement
+from cdc.model.kept_messages import KeptMessages, ReplayProgress
 from cdc.model.left_out import LeftOut
 from cdc.model.schema_change import ChangePlan
 from cdc.model.snapshot import SnapshotState, TableSnapshot
@@ -209,7 +210,28 @@ class ChannelStatus:
     last_committed_at: str | None = None
     snapshot: SnapshotStatus | None = None  # null: all rows come from the stream
     invalid_dates: int = 0  # dates that became NULL since the start of the run
+    bad_messages: int = 0  # of a Kafka source: messages that are kept as files, because they cannot be decoded
     differences: tuple[ColumnDifference, ...] = ()  # columns and rows of schema changes that were not applied
+
+
+@dataclass(frozen=True, slots=True)
+class BadRowsStatus:
+    """The messages of a Kafka source that could not be decoded, as of the newest COMMITTED checkpoint."""
+
+    kept: int = 0  # kept as files, and not loaded since; those without a known table included
+    window_messages: int = 0  # messages in the window
+    window_bad: int = 0  # bad ones of them
+    replays: int = 0  # how often kept messages were loaded again
+    loaded: int = 0  # messages that were loaded so
+    replay_messages: int = 0  # to read again from the topics while kept messages are loaded; else 0
+    replay_read: int = 0  # how many of them were read
+
+    @classmethod
+    def of(cls, kept: KeptMessages, replay: ReplayProgress | None) -> BadRowsStatus:
+        """Return the status of what a position knows. ``replay``: the running one."""
+        read, bad = (sum(part[n] for part in kept.window) for n in (0, 1))
+        running = replay or ReplayProgress()
+        return cls(kept.count, read, bad, kept.replays, kept.loaded, running.total, running.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +292,7 @@ class JobStatus:
     source_log: SourceLogStatus | None = None  # of a binlog source
     source_connected: bool | None = None  # false: the source does not answer; null: the job does not run
     partitions: tuple[PartitionStatus, ...] = ()  # of the topics of a Kafka source, while a driver runs
-    bad_messages: int | None = None  # of a Kafka source: kept as files, see source.bad_rows; null: the job does not run
+    bad_rows: BadRowsStatus | None = None  # of a Kafka source, see source.bad_rows
     split_transactions: int = 0
     window_bytes: int = 0  # rows that are read ahead or delivered, and not yet in a started Task
     window_limit_bytes: int = 0  # memory.window; 0: no driver runs
@@ -319,7 +341,7 @@ class PauseJob:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Continue after a pause, with the flags of ``cdc resume``. A RUNNING job stays as it is."""
+    """Continue after a pause, with the flags of ``cdc resume``. A RUNNING job stays as it is, but for `replay_bad`."""
 
     __pydantic_config__: ClassVar = _REQUEST
     past_ddl: bool = False  # continue after a row-changing statement
@@ -327,6 +349,7 @@ class Resume:
     accept_server: bool = False  # continue from another server at the address
     accept_gap: bool = False  # continue without changes that the source no longer has, or that cannot be read
     reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state
+    replay_bad: bool = False  # load kept messages of Kafka again; a RUNNING job reads its file again and continues
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,11 @@ Source: RFC 9110 (status codes), RFC 6750 (bearer tokens); Prometheus exposition
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 import socket
-import threading
-import time
 from typing import Any
 
-import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -27,20 +23,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cdc.api.addresses import host_of, netloc_of
+from cdc.api.http_server import HttpServer
 from cdc.api.metrics import JobCollector
 from cdc.api.models import REQUESTS, Controls, request_from_json
 from cdc.config.fields import is_loopback
 from cdc.errors import CdcError, PrerequisiteError, error_to_json
 from cdc.logging_setup import masked
 
-HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
 BODY_BYTES_MOST = 4 << 10  # requests have a few short fields
-CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the job
 PORTS_TRIED = 100  # from the configured port on
-START_S = 10.0  # listening takes milliseconds
 
 _log = logging.getLogger(__name__)
 
@@ -51,39 +44,16 @@ class StatusEndpoint:
     def __init__(self, controls: Controls, *, host: str, port: int, token: str) -> None:
         self._host = host.strip("[]")  # an IPv6 address may have brackets, as in a URL
         self._port = port
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                _application(controls, token, loopback=is_loopback(host)),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                http=LimitedConnection,
-                ws="none",
-                loop="asyncio",
-                h11_max_incomplete_event_size=HEADER_BYTES_MOST,
-                limit_concurrency=CONNECTIONS_MOST,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self._thread: threading.Thread | None = None
-        self._socket: socket.socket | None = None
+        self._server = HttpServer(_application(controls, token, loopback=is_loopback(host)), name="status")
 
     def start(self) -> str:
         """Listen on the configured port or the next free one, and return the address: ``http://127.0.0.1:8470``.
 
         Raises: PrerequisiteError - no port is free, or this machine does not have the address.
         """
-        self._socket = _listen(self._host, self._port)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="status", daemon=True
-        )
-        self._thread.start()
-        deadline = time.monotonic() + START_S
-        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        url = _url(self._host, self._socket.getsockname()[1])
-        if self._socket.getsockname()[1] != self._port:
+        listening = _listen(self._host, self._port)
+        url = self._server.start(listening, self._host)
+        if self._port and listening.getsockname()[1] != self._port:
             _log.info(
                 "The port of the status endpoint is in use; the endpoint has another one.",
                 extra={"port": self._port, "instead": url},
@@ -92,11 +62,7 @@ class StatusEndpoint:
 
     def close(self) -> None:
         """Stop listening. A repeated call does nothing."""
-        self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-        if self._socket is not None:
-            self._socket.close()
+        self._server.close()
 
 
 def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
@@ -132,25 +98,6 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
     asking = [Route(f"/{path}", ask, methods=["POST"]) for path in REQUESTS]
     handlers: dict[Any, Any] = {HTTPException: _refused, CdcError: _declined, Exception: _failed}
     return _Guard(Starlette(routes=reading + asking, exception_handlers=handlers), token, loopback)
-
-
-class LimitedConnection(H11Protocol):
-    """An HTTP connection. At the connection limit, it closes the oldest idle one.
-
-    uvicorn waits for a request without a timeout, and replies 503 to all connections above the limit. A client could
-    therefore block the endpoint without a token, by opening connections and sending nothing.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See ``asyncio.Protocol``."""
-        super().connection_made(transport)
-        self.began = self.loop.time()
-        others = [one for one in self.connections if isinstance(one, LimitedConnection) and one is not self]
-        silent = [one for one in others if one.cycle is None or one.cycle.response_complete]
-        if silent and len(self.connections) >= CONNECTIONS_MOST:
-            oldest = min(silent, key=lambda one: one.began)
-            self.connections.discard(oldest)  # otherwise it counts until the event loop has processed the abort
-            oldest.transport.abort()
 
 
 class _Guard:
@@ -238,9 +185,3 @@ def _listen(host: str, requested: int) -> socket.socket:
         host=host,
         port=requested,
     ) from failed
-
-
-def _url(host: str, port: int) -> str:
-    """Return an address that a client on this machine can use."""
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
-    return f"http://[{here}]:{port}" if ":" in here else f"http://{here}:{port}"

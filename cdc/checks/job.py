@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import Config
 from cdc.config.source_models import BinlogFilesSourceConfig, BinlogSourceConfig, CanalSourceConfig
 from cdc.errors import CdcError, ConfigError
+from cdc.job.spark_start import remote_of
 from cdc.job.wiring import Components, build, client_of, descriptions_of, endpoint_of, kafka_parts, reader_of, ring_of
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
@@ -23,6 +25,7 @@ from cdc.mysql.server import Server
 from cdc.mysql.values.kernels import refuse_untrusted_caches
 from cdc.pipeline.targets import lost_targets_of, sources_by_target
 from cdc.state.base import Checkpoint, JobRecord
+from channels.mapping import SparkExpressionTypes
 from channels.sinks.base import Finding, TargetTable
 from channels.sinks.stream_load.time_limit import TimeLimit
 from channels.task import RunIdentity
@@ -31,18 +34,28 @@ from spark.settings import has_authentication
 
 if TYPE_CHECKING:
     from cdc.checks.kafka import Sample
+    from spark.session import SessionHolder
 
 
-def check_job(config: Config, incarnation: str = "", checkpoint: Checkpoint | None = None) -> tuple[Finding, ...]:
+def check_job(
+    config: Config,
+    incarnation: str = "",
+    checkpoint: Checkpoint | None = None,
+    *,
+    sessions: SessionHolder | None = None,
+    on_sample: Callable[[Sample], None] = lambda sample: None,
+) -> tuple[Finding, ...]:
     """Return everything about source, tables and targets that would stop the job.
 
     ``incarnation``: of an existing job, so that its own binlog connection is not reported as another reader.
     ``checkpoint``: its newest one. With it, tables of a pattern that cannot be mapped are warnings only, because the
-    job leaves them out. Raises: ConfigError - another user can change the cache folder.
+    job leaves them out. ``sessions``: the Spark session that the job will use; it is not closed. A process must not
+    start two. ``on_sample`` gets a row of each topic of a Kafka job, beside its target columns.
+    Raises: ConfigError - another user can change the cache folder.
     """
     refuse_untrusted_caches()
-    with _built(config) as components:
-        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint))
+    with _built(config, sessions) as components:
+        findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint, on_sample))
         endpoint = _mysql_endpoint(config)
         try:
             schemas = _schemas(endpoint, components) if endpoint is not None else _described_rows(config, components)
@@ -73,9 +86,9 @@ def _lost_findings(
 def _spark_findings(config: Config) -> tuple[Finding, ...]:
     """Return what prevents the start of Spark, and a warning about a cluster without authentication."""
     spark = config.spark
-    found = run_checks([partial(_needs, spark.remote)])
-    master = spark.master or "local[*]"
-    if spark.remote is None and not has_authentication(master, spark.conf):
+    remote, master = remote_of(spark), spark.master or "local[*]"
+    found = run_checks([partial(_needs, remote)])
+    if remote is None and not has_authentication(master, spark.conf):
         unprotected = Finding(
             f"Spark at {master} does not authenticate: any program that reaches the ports of the driver can read rows "
             "and run code as this user.",
@@ -93,7 +106,11 @@ def _needs(remote: str | None) -> tuple[Finding, ...]:
 
 
 def _source_findings(
-    config: Config, incarnation: str, components: Components, checkpoint: Checkpoint | None
+    config: Config,
+    incarnation: str,
+    components: Components,
+    checkpoint: Checkpoint | None,
+    on_sample: Callable[[Sample], None],
 ) -> tuple[Finding, ...]:
     source = config.source
     if isinstance(source, BinlogFilesSourceConfig):
@@ -101,25 +118,12 @@ def _source_findings(
     if isinstance(source, CanalSourceConfig):
         return _canal_findings(config, source, components)
     if isinstance(source, KafkaSourceConfig):
-        from cdc.checks.kafka import kafka_findings  # the client library is an optional dependency
+        from cdc.checks.kafka import KafkaCheck  # the client library is an optional dependency
 
-        parts = kafka_parts(config, source, components.routes)
-        return run_checks([partial(kafka_findings, parts, is_new=checkpoint is None)])
+        check = KafkaCheck(kafka_parts(config, source, components.routes), components.routes, on_sample)
+        return run_checks([partial(check.findings, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
     return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
-
-
-def samples_of_job(config: Config) -> list[Sample]:
-    """Return a row of each topic of a Kafka job, beside its target columns; none for other sources.
-
-    Calls: after ``check_job`` found that the job can start. Raises: CdcError.
-    """
-    if not isinstance(config.source, KafkaSourceConfig):
-        return []
-    from cdc.checks.kafka import kafka_samples  # the client library is an optional dependency
-
-    with _built(config) as components:
-        return [*kafka_samples(kafka_parts(config, config.source, components.routes), components.routes)]
 
 
 def _described_rows(config: Config, components: Components) -> list[TableSchema]:
@@ -288,9 +292,9 @@ def _target(schema: TableSchema, components: Components) -> TargetTable:
 
 
 @contextmanager
-def _built(config: Config) -> Iterator[Components]:
+def _built(config: Config, sessions: SessionHolder | None = None) -> Iterator[Components]:
     components = build(config, limit=TimeLimit())
     try:
-        yield components
+        yield replace(components, types=SparkExpressionTypes(sessions)) if sessions else components
     finally:
         components.close()

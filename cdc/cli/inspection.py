@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from cdc.api.models import JobStatus
     from cdc.checks.ddl_preview import Preview
+    from cdc.checks.kafka import Sample
+    from cdc.checks.state_store import StoreCheck
     from cdc.config.models import Config
     from cdc.job.remote_calls import RemoteDriver
+    from cdc.state.base import Checkpoint
 
 REFRESH_S = 1.0
 
@@ -31,20 +34,20 @@ REFRESH_S = 1.0
 @job_file_argument
 @output_option
 def check(job_file: Path, output: str) -> None:
-    """Check the job file, the source, the sink and the tables."""
+    """Check the job file, the state store, the source, the sink and the tables."""
     from cdc.config.models import load_config
 
     config = load_config(job_file)
-    from cdc.checks.job import check_job, samples_of_job
-    from cdc.cli.views import finding_view, sample_view
-    from cdc.job.registry import open_store
+    from cdc.checks.job import check_job
+    from cdc.cli.views import finding_view, sample_view, store_view
 
-    with console(stderr=True).status("Checking source, sink and tables"), open_store() as store:
-        record = store.job(config.name)
-        findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
+    with console(stderr=True).status("Checking state store, source, sink and tables"):
+        stored, incarnation, committed = _checked_store(config.name)
+        found: list[Sample] = []
+        findings = (*stored.findings, *check_job(config, incarnation, committed, on_sample=found.append))
         findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
         is_refused = any(finding.fatal for finding in findings)
-        samples = [] if is_refused else samples_of_job(config)
+        samples = [] if is_refused else found
     terminal = console()
     if output == "json":
         body = {
@@ -52,16 +55,35 @@ def check(job_file: Path, output: str) -> None:
             "can_start": not is_refused,
             "findings": [asdict(one) for one in findings],
             "samples": [asdict(one) for one in samples],
+            "store": {"location": stored.location, "format": stored.format, "clock_ahead_s": stored.clock_ahead_s},
         }
         click.echo(json.dumps(body, indent=2))
     else:
         finding_view(findings, terminal)
         sample_view(samples, terminal)
+        store_view(stored, terminal)
     if is_refused:
         sys.exit(PrerequisiteError.exit_code)
     if output == "json":
         return
     terminal.print(f"[green]The job {config.name} can start.[/]")
+
+
+def _checked_store(job: str) -> tuple[StoreCheck, str, Checkpoint | None]:
+    """Return the check of the state store, and what it has of a job: its incarnation and its newest checkpoint."""
+    from cdc.checks.state_store import check_store, refused_store
+    from cdc.errors import CheckpointError
+    from cdc.job.registry import open_store
+
+    try:
+        with open_store() as store:
+            checked = check_store(store)
+            if any(finding.fatal for finding in checked.findings):
+                return checked, "", None
+            record = store.job(job)
+            return checked, record.incarnation if record else "", store.last_committed(job)
+    except CheckpointError as error:
+        return refused_store(error), "", None
 
 
 @click.command()

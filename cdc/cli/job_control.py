@@ -69,7 +69,7 @@ def start(
         if foreground:
             with started_early(config, record, resumes=bool(resume_flags)) as sessions:
                 if record is None or not record.job_file:  # declared, and never run
-                    check_first_start(config, record, is_supervised=bool(name))
+                    check_first_start(config, record, sessions, is_supervised=bool(name))
                 options = {"adopt": adopt, "debug": debug}
                 sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
         check_startable(store, config)
@@ -85,12 +85,7 @@ def _starts_on_hosts(job_file: Path, *, adopt: bool) -> bool:
     with open_store() as store:
         if not has_hosts(store):
             return False
-        if adopt:
-            raise ConfigError(
-                "A job on the hosts of `cdc serve` cannot be started with --adopt.",
-                hint="Pause it, and run `cdc start JOB.yaml --foreground --adopt` on its host until it is RUNNING.",
-            )
-        start_on_hosts(store, job_file)
+        start_on_hosts(store, job_file, adopt=adopt)
     return True
 
 
@@ -157,13 +152,19 @@ def resume(
         if (before := driver.status()) is not None:
             _resume_running(driver, request, before)
         else:
-            job_file = job_file_of(store, record)
-            check_identity(record, load_config(job_file), accept_server=accept_server)
-            _end_supervisor(store, record)
-            flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
-            start_detached(store, name, job_file, ["--resume", flags or "plain"], debug=context.obj)
+            check_identity(record, load_config(job_file_of(store, record)), accept_server=accept_server)
+            resume_without_driver(store, record, request, debug=context.obj)
             return
     print_result(f"{name} is RUNNING.")
+
+
+def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *, debug: bool) -> None:
+    """Start a driver that applies a resume. Return when the job runs. Raises: CdcError - why it does not."""
+    from cdc.job.registry import job_file_of
+
+    _end_supervisor(store, record)
+    flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
+    start_detached(store, record.name, job_file_of(store, record), ["--resume", flags or "plain"], debug=debug)
 
 
 def _resume_running(driver: Driver | RemoteDriver, request: Resume, before: JobStatus) -> None:

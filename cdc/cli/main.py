@@ -20,6 +20,7 @@ import click
 from cdc.cli.inspection import changes, check, ddl, list_jobs, logs, status
 from cdc.cli.job_control import pause, restart, resume, start, stop
 from cdc.cli.options import debug_option
+from cdc.cli.replay_bad import replay_bad
 from cdc.cli.serving import hosts, move, serve
 from cdc.cli.snapshot import snapshot
 from cdc.cli.terminal import console
@@ -79,6 +80,7 @@ for _command in (
     changes,
     logs,
     snapshot,
+    replay_bad,
     verify,
     ddl,
     serve,

@@ -40,10 +40,8 @@ def serve(context: click.Context, file: Path | None, drain_on_exit: bool, debug:
 
     debug = debug or context.obj
     config = load_serve_config(file)
-    secrets = (config.tokens.admin, config.tokens.viewer, config.store_password)
-    words = tuple(secret.get_secret_value() for secret in secrets if secret is not None)
-    set_up_logs("serve", secrets=words, debug=debug)
-    hide(words)
+    set_up_logs("serve", secrets=config.secrets(), debug=debug)
+    hide(config.secrets())
     terminal = console(stderr=True)
 
     def started(name: str, url: str) -> None:
@@ -62,11 +60,12 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
     from cdc.cli.views import hosts_view
     from cdc.job.registry import open_store
     from cdc.manager.host_loop import is_to_run
+    from cdc.manager.moving import no_host
 
     with open_store() as store:
         for name, drained in ((drain, True), (undrain, False)):
             if name is not None and not store.hosts.set_drained(name, drained=drained):
-                raise _no_host(store, name)
+                raise no_host(store.hosts.all(), name)
         if forget is not None and not store.hosts.forget(forget):
             raise ConfigError(f"The host {forget} is alive or unknown.", hint="`cdc hosts` shows the hosts.")
         found, jobs = store.hosts.all(), tuple(job for job in store.deployments.all() if is_to_run(job))
@@ -84,35 +83,15 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
 def move(name: str, host: str | None) -> None:
     """Move a job to another host. Its position is kept."""
     from cdc.job.registry import get_job, open_store
-    from cdc.manager.host_loop import SpecCache, is_to_run, place
+    from cdc.manager.moving import move_job
     from cdc.manager.waiting import before_start, wait_until_running
 
     with open_store() as store:
         get_job(store, name)
         job = store.deployments.get(name)
-        if job is None or not is_to_run(job):
-            raise ConfigError(
-                f"The job {name} does not run on the hosts of `cdc serve`.",
-                hint="Start it with `cdc start JOB.yaml` while `cdc serve` runs on a host.",
-            )
+        assert job is not None
         before = before_start(store, name)
-        if host is None:
-            jobs = [one for one in store.deployments.all() if is_to_run(one)]
-            placement = place(jobs, store.hosts.all(), SpecCache(), avoids=job.host, moved=name)[name]
-            if placement.host is None:
-                raise PrerequisiteError(
-                    f"The job {name} cannot be moved: {placement.reason}.", hint=placement.hint or ""
-                )
-            host = placement.host
-        target = next((one for one in store.hosts.all() if one.name == host), None)
-        if target is None:
-            raise _no_host(store, host)
-        if not (target.is_alive and target.schedulable):
-            raise ConfigError(f"The host {host} does not accept jobs.", hint="See `cdc hosts`.", host=host)
-        if job.host == host:
-            raise ConfigError(f"The job {name} is on host {host} already.", hint="See `cdc hosts`.")
-        if not store.deployments.assign(name, host, job.fence, actor=f"cdc move {name}"):
-            raise ConfigError(f"The job {name} was changed meanwhile.", hint="Repeat the command.")
+        host = move_job(store, job, host, f"cdc move {name}")
         with console(stderr=True).status(f"Moving {name} to {host}"):
             status = wait_until_running(store, name, before, MOVE_S)
     state = status.state if status is not None else "starting"
@@ -131,13 +110,17 @@ def has_hosts(store: SqlStore) -> bool:
     return any(host.is_alive for host in store.hosts.all())
 
 
-def start_on_hosts(store: SqlStore, job_file: Path) -> None:
-    """Give a job to the hosts of ``cdc serve``. Return when it runs. Raises: CdcError - the reason why it does not."""
+def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> None:
+    """Give a job to the hosts of ``cdc serve``. Return when it runs. Raises: CdcError - the reason why it does not.
+
+    ``adopt``: its next start continues from the newest commit in the sink.
+    """
     import getpass
 
     from cdc.manager.jobs_folder import declare
+    from cdc.manager.local_drivers import ADOPT
     from cdc.manager.spec import read_spec
-    from cdc.manager.waiting import before_start
+    from cdc.manager.waiting import before_start, wait_until_adopted
 
     try:
         text = job_file.read_text(encoding="utf-8-sig")
@@ -148,9 +131,15 @@ def start_on_hosts(store: SqlStore, job_file: Path) -> None:
         ) from error
     spec = read_spec(text, job_file.name)
     before, old = before_start(store, spec.name), store.deployments.get(spec.name)
+    is_running = old is not None and old.is_held
+    request = None
+    if adopt and not is_running:  # before the host sees the job, so that its first start adopts
+        request = store.events.request(spec.name, ADOPT, {}, actor=getpass.getuser())
     generation = declare(store, spec, actor=getpass.getuser())
-    if old is not None and old.generation == generation and old.is_held:
+    if old is not None and is_running and (adopt or old.generation == generation):
         raise LeaseLost(f"The job {spec.name} runs already.", hint=f"See `cdc status {spec.name}`.", host=old.holder)
+    if request is not None:
+        before = wait_until_adopted(store, spec.name, before, request)
     await_start(store, spec.name, before)
 
 
@@ -179,8 +168,3 @@ def await_start(store: SqlStore, name: str, before: Before) -> None:
     if status.state not in {"RUNNING", "DONE"}:
         raise not_running(status)
     terminal.print(f"[green]{name} is {status.state} on host {host}.[/] See `cdc status {name}`.", highlight=False)
-
-
-def _no_host(store: SqlStore, name: str) -> ConfigError:
-    known = ", ".join(host.name for host in store.hosts.all())
-    return ConfigError(f"There is no host {name}.", hint=f"Known hosts: {known or 'none'}.")

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 START_S = 300.0  # the first start compiles kernels and starts a JVM, which takes minutes on a busy machine
 
 
-def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint | None) -> None:
-    """Print all warnings about servers and tables. Raises: PrerequisiteError - with all findings that stop the job."""
+def check_prerequisites(
+    config: Config, incarnation: str, checkpoint: Checkpoint | None, sessions: SessionHolder | None = None
+) -> None:
+    """Print all warnings about servers and tables. ``sessions``: see ``check_job``.
+
+    Raises: PrerequisiteError - with all findings that stop the job.
+    """
     from cdc.checks.job import check_job
     from cdc.cli.views import finding_view
 
-    findings = check_job(config, incarnation, checkpoint)
+    findings = check_job(config, incarnation, checkpoint, sessions=sessions)
     fatal = [finding for finding in findings if finding.fatal]
     finding_view([finding for finding in findings if not finding.fatal], console(stderr=True))
     if fatal:
@@ -39,16 +44,19 @@ def check_prerequisites(config: Config, incarnation: str, checkpoint: Checkpoint
         raise PrerequisiteError(f"The job {config.name} cannot start:\n{problems}\n", hint="Nothing was started.")
 
 
-def check_first_start(config: Config, record: JobRecord | None, *, is_supervised: bool) -> None:
+def check_first_start(
+    config: Config, record: JobRecord | None, sessions: SessionHolder | None, *, is_supervised: bool
+) -> None:
     """Check servers and tables before the first start. Raises: PrerequisiteError.
 
-    ``is_supervised``: save the error, because the terminal of a supervised driver has no reader.
+    ``sessions``: the Spark session that is starting for the job. ``is_supervised``: save the error, because the
+    terminal of a supervised driver has no reader.
     """
     from cdc.paths import state_folder
     from cdc.state.job_directory import JobDirectory
 
     try:
-        check_prerequisites(config, record.incarnation if record else "", None)
+        check_prerequisites(config, record.incarnation if record else "", None, sessions)
     except PrerequisiteError as error:
         if is_supervised:
             JobDirectory(state_folder(), config.name).set_failure(error)

@@ -13,12 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.api.models import JobStatus, SchemaChangeStatus, SnapshotTotal
+from cdc.api.models import BadRowsStatus, JobStatus, SchemaChangeStatus, SnapshotTotal
 from cdc.api.verify_models import VerifySummary
 
 if TYPE_CHECKING:
     from cdc.checks.ddl_preview import Preview
     from cdc.checks.kafka import Sample
+    from cdc.checks.state_store import StoreCheck
     from cdc.model.change_record import ChangeRecord, RecordedTable
     from cdc.state.deployments import Deployment
     from cdc.state.hosts import Host
@@ -56,6 +57,8 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
         head.add_row("checkpoint", Text(_checkpoint(status, now)))
     if status.window_limit_bytes:
         head.add_row("window", Text(f"{size(status.window_bytes)} of {size(status.window_limit_bytes)} in memory"))
+    if status.bad_rows is not None and (status.bad_rows.kept or status.bad_rows.loaded):
+        head.add_row("bad rows", Text(_bad_rows(status.bad_rows)))
     if status.split_transactions:
         head.add_row("split", Text(f"{status.split_transactions:,} transactions were divided between cycles"))
     if status.schema_changes.applied or status.schema_changes.current is not None:
@@ -74,6 +77,11 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     if status.left_out:
         parts += [Text(""), _left_out(status)]
     return Group(*parts) if len(parts) > 1 else head
+
+
+def _bad_rows(bad: BadRowsStatus) -> str:
+    window = f"{bad.window_bad:,} of the last {bad.window_messages:,} messages are bad"
+    return f"{bad.kept:,} messages are kept as files, {bad.loaded:,} were loaded later; {window}"
 
 
 def _left_out(status: JobStatus) -> Table:
@@ -220,7 +228,7 @@ def hosts_view(hosts: Sequence[Host], jobs: Sequence[Deployment]) -> RenderableT
     for host in hosts:
         style, state = ("red", "DEAD") if not host.is_alive else ("green", "READY")
         if host.is_alive and not host.schedulable:
-            style, state = "yellow", "DRAINED"
+            style, state = "yellow", "DRAINED" if host.drained else "NO SPACE"
         names = [job.job for job in jobs if job.host == host.name]
         labels = ", ".join(f"{name}={value}" for name, value in sorted(host.labels.items()))
         row = (f"{host.seen_ago_s:.0f} s", size(host.memory), labels, " ".join(names), host.address or "")
@@ -243,6 +251,15 @@ def finding_view(findings: Iterable[Finding], console: Console) -> None:
         kind = Text("refused ", style="bold red") if finding.fatal else Text("warning ", style="yellow")
         console.print(kind.append(finding.problem, style="default not bold"), soft_wrap=True)
         console.print(Text(f"  hint: {finding.hint}"), soft_wrap=True)
+
+
+def store_view(stored: StoreCheck, console: Console) -> None:
+    """Print a line about the state store, if it could be opened."""
+    if stored.format is None:
+        return
+    ahead_s = stored.clock_ahead_s
+    clock = f", its clock differs by {abs(ahead_s):.1f} s" if ahead_s is not None else ""
+    console.print(Text(f"State store {stored.location}: format {stored.format}{clock}", style="dim"), soft_wrap=True)
 
 
 def sample_view(samples: Iterable[Sample], console: Console) -> None:

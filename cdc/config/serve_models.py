@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 
+from cdc.config.alert_models import HostAlerts
 from cdc.config.fields import Bytes, Model, PathText, Seconds, Text
-from cdc.config.loader import read_job_file, to_issues
+from cdc.config.loader import CrossFieldError, read_job_file, to_issues
 from cdc.errors import ConfigError
 
 SERVE_PORT = 8480
+SHARED = "shared"  # value of ``spark.connect``
 JOB_MEMORY_BYTES = 1 << 30  # measured at rest: 0.6 to 0.8 GiB with a Spark of its own, 1.1 GiB under load
 
 
@@ -53,6 +55,36 @@ class TokenKeys(Model):
     viewer: SecretStr | None = Field(default=None, description="Token that may only read.")
 
 
+class SparkKeys(Model):
+    """The Spark of jobs whose files have neither `spark.master` nor `spark.remote`."""
+
+    connect: Text | None = Field(
+        default=None,
+        description=(
+            "Spark Connect server: `shared` starts one on this host and keeps it running; otherwise an address such "
+            "as `sc://spark:15002`. Default: each job starts its own Spark."
+        ),
+    )
+    memory: Bytes | None = Field(
+        default=None,
+        ge=512 << 20,
+        description="Heap of the shared server. Default: an eighth of the machine, from 512 MiB to 2 GiB.",
+    )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this host runs the server."""
+        return self.connect == SHARED
+
+    @model_validator(mode="after")
+    def _usable(self) -> SparkKeys:
+        if self.connect is not None and not self.is_shared and not self.connect.startswith("sc://"):
+            raise CrossFieldError("connect", "must be `shared`, or an address such as sc://host:15002")
+        if self.memory is not None and not self.is_shared:
+            raise CrossFieldError("memory", "needs `connect: shared`")
+        return self
+
+
 class ServeConfig(Model):
     """The file of ``cdc serve``."""
 
@@ -61,17 +93,24 @@ class ServeConfig(Model):
     host: HostKeys = Field(default=HostKeys(), description="This host.")
     listen: Listen = Field(default=Listen(), description="The address of REST API and web page.")
     tokens: TokenKeys = Field(default=TokenKeys(), description="Who may use REST API and web page.")
+    spark: SparkKeys = Field(default=SparkKeys(), description="The Spark of jobs that name none.")
+    alerts: HostAlerts = Field(default=HostAlerts(), description="Messages about all jobs to another program.")
     lease: Seconds = Field(
-        default=10.0,
+        default=6.0,
         ge=2,
         le=600,
         description=(
-            "How long a host may be silent before others take over its jobs. Default: `$CDC_LEASE`, else 10 s."
+            "How long a host may be silent before others take over its jobs. Default: `$CDC_LEASE`, else 6 s."
         ),
     )
     jobs: PathText | None = Field(
         default=None, description="Folder of job files, which is watched. Each `*.yaml` in it is a job that runs."
     )
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return all secrets of the file, for the filter that removes them from the log."""
+        found = (self.tokens.admin, self.tokens.viewer, self.store_password, self.alerts.webhook)
+        return tuple(one.get_secret_value() for one in found if one is not None)
 
     @property
     def jobs_folder(self) -> Path | None:

@@ -24,33 +24,40 @@ _log = logging.getLogger(__name__)
 
 
 class RunSummary:
-    """The values that other hosts show when they do not ask this process. Calls: one thread."""
+    """The values from which other hosts show and plot the job without a question to this process. Calls: one thread."""
 
     def __init__(self, runner: JobRunner, saved: SavedRecord) -> None:
         self._runner = runner
         self._saved = saved
-        self._before: tuple[int, float] | None = None
+        self._before: tuple[float, int, int] | None = None  # time, rows, bytes
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return state, lag_s, rows (committed since the first start), rows_per_s, last_committed_at."""
+        """Return state, lag_s, rows_per_s, bytes_per_s, window_bytes, last_committed_at; rows: since the first start;
+        seconds: of the newest checkpoint, by part.
+        """
         progress, is_running = self._runner.progress(), self._runner.is_running
         counts = [channel.counts for channel in progress.channels] if progress is not None else []
-        rows = sum(one.upserts + one.deletes for one in counts)
+        rows, volume = sum(one.upserts + one.deletes for one in counts), sum(one.bytes for one in counts)
+        rows_per_s, bytes_per_s = self._rates(rows, volume)
         return {
             "state": self._saved.now.state,
             "lag_s": progress.lag_s if progress is not None and is_running else None,
             "rows": rows,
-            "rows_per_s": self._rate(rows),
+            "rows_per_s": rows_per_s,
+            "bytes_per_s": bytes_per_s,
+            "window_bytes": progress.window_bytes if progress is not None and is_running else 0,
+            "seconds": dict(progress.checkpoint.seconds) if progress is not None else {},
             "last_committed_at": max((one.last_committed_at or "" for one in counts), default="") or None,
         }
 
-    def _rate(self, rows: int) -> float | None:
-        """Return the rows per second since the last call; None at the first."""
+    def _rates(self, rows: int, volume: int) -> tuple[float | None, float | None]:
+        """Return rows and bytes per second since the last call; None at the first."""
         now, before = time.monotonic(), self._before
-        self._before = rows, now
-        if before is None or now <= before[1] or rows < before[0]:
-            return None
-        return round((rows - before[0]) / (now - before[1]), 1)
+        self._before = now, rows, volume
+        if before is None or now <= before[0] or rows < before[1] or volume < before[2]:
+            return None, None
+        passed = now - before[0]
+        return round((rows - before[1]) / passed, 1), round((volume - before[2]) / passed, 1)
 
 
 class LeaseKeeper:

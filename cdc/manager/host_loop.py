@@ -11,18 +11,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from cdc.errors import CdcError, CheckpointError
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.placement import PlacedJob, Placement, assign_jobs
 from cdc.manager.spec import JobSpec, read_spec
+from cdc.paths import state_folder
 from cdc.state.base import JobState
 from cdc.state.deployments import Deployment, DesiredState
 from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
 
 TICK_S = 1.0
+SPACE_BYTES = 1 << 16  # a driver needs some space for its log and its job file
+LEASE_END_S = 0.05  # after the end of a lease that was not renewed, its job is taken
 END_S = 60.0  # for the drivers, at the end of a host that is drained
 
 _log = logging.getLogger(__name__)
@@ -47,6 +52,7 @@ class HostLoop:
         self._folder = folder
         self._lease_s = lease_s
         self._clock = clock
+        self._is_writable = True
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
@@ -61,19 +67,22 @@ class HostLoop:
         """Work until ``over``. The drivers continue then. Raises: LeaseLost - another process has this name."""
         is_connected = True
         while not over.is_set():
+            wait_s = TICK_S
             try:
-                self.tick()
+                wait_s = self.tick()
                 is_connected = True
             except CheckpointError as error:
                 if is_connected:
                     _log.error("The state store does not answer; the drivers continue. %s", error)
                 is_connected = False
-            over.wait(TICK_S)
+            over.wait(wait_s)
 
-    def tick(self) -> None:
-        """Do the work of one second. Raises: LeaseLost, CheckpointError."""
+    def tick(self) -> float:
+        """Do the work of one second. Return when to do it again: when a lease may end before. Raises: LeaseLost,
+        CheckpointError.
+        """
         began = self._clock()
-        self._store.hosts.heartbeat(self._host)
+        self._store.hosts.heartbeat(replace(self._host, schedulable=self._can_write()))
         if began - self._last_beat >= self._lease_s:
             # this host has just started or was cut off: the others, which may have been cut off too, come back first
             self._takes_over_from = began + self._lease_s
@@ -82,17 +91,19 @@ class HostLoop:
             self._folder.read_changes()
         jobs = [job for job in self._store.deployments.all() if is_to_run(job)]
         hosts = self._store.hosts.all()
-        accepts = any(host.name == self._host.name and host.schedulable for host in hosts)
+        is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
         own = set()
         for job in jobs:
             if job.host == self._host.name:
                 own.add(job.job)
-                self._run_own(job, placements[job.job], accepts=accepts)
+                self._run_own(job, placements[job.job], is_drained=is_drained)
             elif placements[job.job].host == self._host.name:
                 own.add(job.job)
                 self._take(job)
         self._drivers.keep_only(own)
+        leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
+        return min(TICK_S, min((left_s for left_s in leases if left_s > 0), default=TICK_S) + LEASE_END_S)
 
     def drain(self) -> None:
         """End the drivers of this host, and let other hosts take its jobs over at once. Raises: CheckpointError."""
@@ -107,11 +118,26 @@ class HostLoop:
             time.sleep(0.2)
         self._store.hosts.leave(self._host.name, self._host.run_id)
 
-    def _run_own(self, job: Deployment, placement: Placement, *, accepts: bool) -> None:
-        if accepts:
+    def _can_write(self) -> bool:
+        """Return whether drivers can be started here. A host whose disk is full accepts no jobs, and keeps its own."""
+        try:
+            check_folder(state_folder())
+        except OSError as error:
+            if self._is_writable:
+                _log.error("The folder of this host cannot be written; it accepts no jobs. %s", error)
+            self._is_writable = False
+        else:
+            self._is_writable = True
+        return self._is_writable
+
+    def _run_own(self, job: Deployment, placement: Placement, *, is_drained: bool) -> None:
+        if is_drained:
+            if placement.host != self._host.name or self._drivers.is_running(job):
+                self._drivers.end(job)
+        elif placement.host in (None, self._host.name):
             self._drivers.ensure(job)
-        elif placement.host != self._host.name or self._drivers.is_running(job):
-            self._drivers.end(job)  # drained
+        else:  # no run of it is alive, and this host cannot start one: another host does
+            self._drivers.end(job)
 
     def _take(self, job: Deployment) -> None:
         is_foreign = job.host is not None or job.holder not in (None, self._host.name)
@@ -123,6 +149,15 @@ class HostLoop:
             taken = self._store.deployments.get(job.job)
             if taken is not None and taken.host == self._host.name:
                 self._drivers.ensure(taken)
+
+
+def check_folder(folder: Path) -> None:
+    """Write a small file in the folder and delete it. Raises: OSError - its disk is full or read-only."""
+    file = folder / ".space"
+    try:
+        file.write_bytes(bytes(SPACE_BYTES))
+    finally:
+        file.unlink(missing_ok=True)
 
 
 class SpecCache:

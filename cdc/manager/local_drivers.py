@@ -28,15 +28,17 @@ from cdc.paths import state_folder
 from cdc.retry import Backoff
 from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import Deployment
-from cdc.state.events import EventKind
+from cdc.state.events import EventKind, JobEvent
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive
 from cdc.state.sql import SqlStore
 
 SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is killed after this time
 LIVE_S = 2.0  # time for an answer
-FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # of a job that does not start, for example because its source is down
+# between two starts of a job that does not start, for example because its source is down
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0
 SPEC_FILE = "job.yaml"  # in the folder of the job
+ADOPT = "adopt"  # verb of a request: the next start continues from the newest commit in the sink
 START_FAILED = "start_failed"  # detail of an event: the generation whose start failed, for the command that waits
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,8 @@ class _Local:
     record: JobRecord | None = None
     refused: int = -1  # generation of a specification that is not valid for the running job
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LONGEST_RETRY_S, spread=0.0))
-    not_before: float = 0.0  # monotonic time of the next start
+    started_at: float = 0.0  # monotonic time of the last start
+    not_before: float = 0.0  # of the next start
     generation: int = -1  # of the last start
     is_ending: bool = False  # SIGTERM was sent
 
@@ -81,8 +84,9 @@ class LocalDrivers:
         if local.generation != job.generation:  # a user has changed the job: try at once
             local.backoff.reset()
             local.not_before = 0.0
-        if self._clock() >= local.not_before:
-            self._launch(job, local)
+        adoption = self._take_adoption(job.job)
+        if adoption is not None or self._clock() >= local.not_before:
+            self._launch(job, local, adoption)
 
     def is_running(self, job: Deployment) -> bool:
         """Return whether a supervisor or a driver of the job is alive on this host."""
@@ -119,14 +123,24 @@ class LocalDrivers:
                 local.is_ending = True
                 local.supervisor.terminate()
 
-    def _launch(self, job: Deployment, local: _Local) -> None:
+    def _take_adoption(self, job: str) -> JobEvent | None:
+        requests = [one for one in self._store.events.open_requests(job) if one.detail.get("verb") == ADOPT]
+        taken = [one for one in requests if self._store.events.take(one.id, self._store.host.name)]
+        return taken[-1] if taken else None
+
+    def _launch(self, job: Deployment, local: _Local, adoption: JobEvent | None) -> None:
         folder = JobDirectory(state_folder(), job.job)
+        local.started_at = self._clock()
         try:
             file = _save_spec(folder, job.spec or "")
             options = ["--debug"] if self._debug else []
-            local.supervisor = launch(folder, driver_command(job.job, file, options), debug=self._debug)
+            once = ["--adopt"] if adoption is not None else []
+            after = self._store.events.newest(job.job, limit=1)
+            local.supervisor = launch(folder, driver_command(job.job, file, options), once, debug=self._debug)
+            if adoption is not None:
+                self._store.events.answer(adoption.id, {"ok": True, "after": after[0].id})
         except (CdcError, OSError) as error:
-            local.not_before = self._clock() + next(local.backoff)
+            local.not_before = local.started_at + next(local.backoff)
             _log.error("The job cannot be started: %s", error, extra={"job": job.job})
             return
         local.generation, local.is_ending = job.generation, False
@@ -160,7 +174,7 @@ class LocalDrivers:
         failure = JobDirectory(state_folder(), job.job).failure()
         if code == 128 + signal.SIGTERM:  # on request: `cdc restart`, a new specification
             return
-        local.not_before = self._clock() + next(local.backoff)
+        local.not_before = local.started_at + next(local.backoff)
         if code == 0 or failure is None or isinstance(failure.error, LeaseLost):
             return
         error = failure.error

@@ -8,8 +8,8 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -17,19 +17,27 @@ import psutil
 from cdc.config.fields import is_loopback
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
+from cdc.manager.alerts import HostWebhook
+from cdc.manager.cache_warming import start_warming
 from cdc.manager.host_loop import HostLoop
 from cdc.manager.host_metrics import HostMetrics
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.rest import Tokens, build_app
+from cdc.manager.rest.history import Sampler
 from cdc.manager.server import ManagerServer
+from cdc.manager.shared_spark import SharedSpark, shared_folder
 from cdc.paths import state_folder
 from cdc.state.hosts import Host
 from cdc.state.opening import LEASE, open_store
+from cdc.state.processes import is_driver_alive
 from cdc.state.store_url import PASSWORD, STORE
+from spark.connect_server import SPARK_CONNECT
+from spark.settings import driver_memory
 
 HOST = "CDC_HOST"
 MEMORY_SHARE = 0.8  # the rest is for the system and for `cdc serve`
+WORKERS_MEMORY = 512 << 20  # of a shared Spark, outside of its heap
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +51,8 @@ def environment_of(config: ServeConfig) -> dict[str, str]:
         found[PASSWORD] = config.store_password.get_secret_value()
     if config.host.name is not None:
         found[HOST] = config.host.name
+    if config.spark.connect is not None:
+        found[SPARK_CONNECT] = str(shared_folder()) if config.spark.is_shared else config.spark.connect
     return found
 
 
@@ -78,39 +88,49 @@ def run_host(
     """
     check_listen(config)
     os.environ.update(environment_of(config))
-    over = threading.Event()
-    with _only_process(state_folder()), _ended_by_signals(over):
-        store = open_store()
-        server = watching = None
-        try:
-            drivers = LocalDrivers(store, debug=debug)
-            folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None
-            host = Host(
-                store.host.name, secrets.token_hex(8), config.host.address, _memory(config), dict(config.host.labels)
-            )
-            ready: list[HostLoop] = []
-            metrics = HostMetrics(store, lambda: ready[0].takeovers if ready else {})
-            app = build_app(
-                store, _tokens(config), ready=lambda: bool(ready) and ready[0].is_ready, collectors=[metrics]
-            )
-            server = ManagerServer(app, config.listen)
-            url = server.start()
-            host = Host(host.name, host.run_id, host.address or url, host.memory, host.labels)
-            loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s)
-            ready.append(loop)
-            loop.tick()
-            watching = threading.Thread(target=drivers.watch, args=(over,), name="watch", daemon=True)
-            watching.start()
-            started(host.name, url)
-            loop.run(over)
-            if drain_on_exit:
-                loop.drain()
-            return 0
-        finally:
-            over.set()
-            for part in (server, store):
-                if part is not None:
-                    part.close()
+    with ExitStack() as stack:
+        stack.enter_context(_only_process(state_folder()))
+        over = stack.enter_context(_ended_by_signals())
+        store = stack.enter_context(closing(open_store()))
+        drivers = LocalDrivers(store, debug=debug)
+        if config.spark.is_shared:
+            stack.enter_context(_shared_spark(config, drivers))
+        folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None
+        sampler, ready = Sampler(store), list[HostLoop]()
+        metrics = HostMetrics(store, lambda: ready[0].takeovers if ready else {})
+        app = build_app(
+            store, _tokens(config), sampler, ready=lambda: bool(ready) and ready[0].is_ready, collectors=[metrics]
+        )
+        server = ManagerServer(app, config.listen)
+        stack.callback(server.close)
+        url = server.start()
+        labels, run_id = dict(config.host.labels), secrets.token_hex(8)
+        host = Host(store.host.name, run_id, config.host.address or url, _memory(config), labels)
+        loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s)
+        ready.append(loop)
+        webhook = HostWebhook(store, config.alerts, sampler)
+        webhook.start()
+        stack.callback(webhook.close)
+        loop.tick()
+        stack.callback(over.set)
+        threading.Thread(target=drivers.watch, args=(over,), name="watch", daemon=True).start()
+        start_warming()
+        started(host.name, url)
+        loop.run(over)
+        if drain_on_exit:
+            loop.drain()
+        return 0
+
+
+@contextmanager
+def _shared_spark(config: ServeConfig, drivers: LocalDrivers) -> Iterator[None]:
+    """Keep the shared Spark running. It continues with the drivers, and otherwise ends with this process."""
+    shared = SharedSpark(shared_folder(), config.spark.memory)
+    shared.start()
+    try:
+        yield
+    finally:
+        shared.close(ends_server=not any(map(is_driver_alive, drivers.records.values())))
 
 
 def _tokens(config: ServeConfig) -> Tokens:
@@ -124,7 +144,8 @@ def _memory(config: ServeConfig) -> int:
     limit = psutil.virtual_memory().total
     with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
         limit = min(limit, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return int(limit * MEMORY_SHARE)
+    shared = (config.spark.memory or driver_memory()) + WORKERS_MEMORY if config.spark.is_shared else 0
+    return max(0, int(limit * MEMORY_SHARE) - shared)
 
 
 @contextmanager
@@ -150,13 +171,12 @@ def _only_process(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_signals(over: threading.Event) -> Iterator[None]:
-    def end(number: int, _: object) -> None:
-        over.set()
-
-    before: Mapping[int, object] = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+def _ended_by_signals() -> Iterator[threading.Event]:
+    over = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: over.set()) for number in numbers}
     try:
-        yield
+        yield over
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)

@@ -86,7 +86,8 @@ def _relative_paths(node: Node, path: Location = ()) -> Iterator[tuple[Location,
     if isinstance(node.value, dict):
         for key, below in node.value.items():
             is_path = key in _PATH_KEYS and isinstance(below.value, str) and not below.substituted
-            if is_path and not below.value.startswith(("/", "~")) and path[:1] != ("channels",):
+            is_name = path[:1] == ("channels",) or path == ("source", "start")  # a column; a file of the server
+            if is_path and not below.value.startswith(("/", "~")) and not is_name:
                 yield (*path, key), below.value
             yield from _relative_paths(below, (*path, key))
     elif isinstance(node.value, list):

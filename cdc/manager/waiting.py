@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass
 
 from cdc.api.models import JobStatus
-from cdc.errors import CdcError, PrerequisiteError
+from cdc.errors import CdcError, PrerequisiteError, error_from_json
 from cdc.job.registry import driver_of
 from cdc.manager.host_loop import SpecCache, is_to_run, place
 from cdc.manager.local_drivers import START_FAILED
+from cdc.state.events import REQUEST_S
 from cdc.state.sql import SqlStore
 
 POLL_S = 0.5
@@ -29,6 +30,23 @@ def before_start(store: SqlStore, name: str) -> Before:
     found = store.deployments.get(name)
     newest = store.events.newest(name, limit=1)
     return Before(found.fence if found else 0, newest[0].id if newest else -1)
+
+
+def wait_until_adopted(store: SqlStore, name: str, before: Before, request: int) -> Before:
+    """Wait until a host has started the job for ``request``, and return the state to give to ``wait_until_running``.
+
+    Raises: PrerequisiteError - no host does; CdcError - a driver of the job runs already.
+    """
+    began = time.monotonic()
+    while time.monotonic() < began + REQUEST_S:
+        event = store.events.get(request)
+        if event is not None and event.result is not None:
+            if not event.result.get("ok"):
+                raise error_from_json(event.result["error"])
+            return Before(before.fence, int(event.result["after"]))  # events of earlier starts say nothing of this one
+        time.sleep(POLL_S)
+    store.events.withdraw(request)
+    raise PrerequisiteError(f"No host has started the job {name}.", hint="See `cdc hosts`.", job=name)
 
 
 def wait_until_running(store: SqlStore, name: str, before: Before, timeout_s: float) -> JobStatus | None:

@@ -123,18 +123,23 @@ class ServerDatabase:
         self._engine.dispose()
 
     def _bridged(self, attempt: Callable[[], Result], bridge_s: float) -> Result:
-        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-        began, backoff = time.monotonic(), Backoff(0.1, 1.0)
+        # SQLAlchemy does not translate an error of the statement that sets the isolation level
+        driver = self._engine.dialect.loaded_dbapi.Error
+        began, backoff, is_first = time.monotonic(), Backoff(0.1, 1.0), True
         while True:
             try:
                 return attempt()
-            except (SQLAlchemyError, OSError) as error:
+            except (SQLAlchemyError, OSError, driver) as raised:
+                error = DBAPIError(None, None, raised) if isinstance(raised, driver) else raised
                 wait_s = next(backoff)
                 longest_s = max(bridge_s, CONFLICT_S) if is_conflict(error) else bridge_s
                 if not is_transient(error) or time.monotonic() + wait_s > began + longest_s:
                     raise store_error(error, self.location) from None  # its text may have values of the statement
-                _log.info("the state store failed; the transaction is repeated: %s", type(error).__name__)
+                if is_first:
+                    _log.info("the state store failed; the transaction is repeated: %s", type(error).__name__)
+                is_first = False
                 time.sleep(wait_s)
 
     def _set_up(self) -> None:

@@ -32,7 +32,7 @@ from cdc.state.verifications import read_verifications, record_result
 from cdc.state.write_times import WriteTimes
 
 KEPT_COMMITTED = 100  # for a person who examines them; recovery needs one
-DEFAULT_LEASE_S = 10.0  # a busy JVM or a full disk looks dead below 3 s
+DEFAULT_LEASE_S = 6.0  # a busy JVM or a full disk looks dead below 3 s
 _SCHEMAS = tuple[TableSchema, ...]
 
 

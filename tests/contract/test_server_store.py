@@ -109,6 +109,21 @@ def test_save_with_a_lost_commit_is_saved_once(store, proxy, lost):
 
 
 @servers
+def test_connection_lost_before_a_query_is_replaced(store, monkeypatch):
+    dialect = store.database._engine.dialect
+    real, lost = dialect.set_isolation_level, []
+
+    def lose_once(connection, level):
+        if not lost:
+            lost.append(level)
+            raise dialect.loaded_dbapi.OperationalError(2013, "Lost connection to MySQL server during query")
+        real(connection, level)
+
+    monkeypatch.setattr(dialect, "set_isolation_level", lose_once)
+    assert store.jobs() == () and lost
+
+
+@servers
 def test_acquire_and_greater_fence_with_a_lost_answer_keep_the_job(store, proxy):
     proxy.loses = "answer"
     record = store.acquire("shop", "shop.yaml")

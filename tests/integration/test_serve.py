@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
 import requests
 
-from tests.support.serving import HostProcess, opened, wait_until
+from tests.support.mounting import mounted
+from tests.support.serving import LIMIT_S, HostProcess, opened, wait_until
 from tests.support.store_servers import create_database
 
 JOB = """\
@@ -159,6 +161,47 @@ def test_drain_on_exit_ends_the_drivers(make_host, tmp_path):
     assert first.end() == 0
     assert not psutil.pid_exists(before.driver_pid)
     runs_on(second, "shop", "second")
+
+
+def test_host_without_space_keeps_its_jobs_and_accepts_none(make_host, tmp_path):
+    home = tmp_path / "second"
+    home.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=4m", "tmpfs", at=home):
+        first, second = make_host("first").start(), make_host("second").start()
+        second.cdc("start", job_file(tmp_path, "a"))
+        if record(first, "a").host == "first":
+            first.cdc("move", "a", "second")
+        before = record(first, "a")
+        full = home / "rows"
+        with suppress(OSError), full.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        wait_until(lambda: first.row("alive") and not second.row("schedulable"), "no space on the second host")
+        assert "NO SPACE" in first.cdc("hosts") and "No space left" in second.log.read_text()
+        first.cdc("start", job_file(tmp_path, "b"))
+        assert record(first, "b").host == "first", "the other host has more memory, but no space"
+        after = record(first, "a")
+        assert (after.host, after.driver_pid) == ("second", before.driver_pid), "a job that runs stays"
+        for pid in (before.supervisor_pid, before.driver_pid):  # a supervisor alone would start the driver again
+            os.kill(pid, signal.SIGKILL)
+        runs_on(first, "a", "first", before.fence)
+        full.unlink()
+        wait_until(lambda: second.row("schedulable"), "space on the second host")
+        second.kill()
+
+
+def test_host_that_was_frozen_loses_its_name_to_another_process(make_host, tmp_path):
+    first = make_host("first").start()
+    other = make_host("other")
+    other.file.write_text(first.file.read_text())
+    other.environment["CDC_HOST"] = "first"
+    first.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not first.row("alive"), "the end of the heartbeat")
+    other.start()
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(LIMIT_S) == 1
+    assert "Another process runs the host first" in first.log.read_text()
+    assert other.is_serving and other.row("name") is None  # its name in the store is `first`
 
 
 def test_second_process_with_the_name_of_a_host_is_refused(make_host, tmp_path):

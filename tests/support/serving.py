@@ -22,11 +22,11 @@ LIMIT_S = 120.0
 FAKE = "tests.integration.cdc_fake_cli"  # drivers without Spark
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
     """Return when ``condition`` holds. The limit only finds hangs."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {LIMIT_S:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
         time.sleep(0.05)
 
 
@@ -42,14 +42,15 @@ class HostProcess:
         keys: str = "",
         module: str = FAKE,
         options: tuple[str, ...] = (),
+        lease_s: float = 2,
     ) -> None:
         self.name = name
         self.home = folder / name
         self.file = folder / f"{name}.serve.yaml"
-        self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{port: 0}}\nlease: 2s\n{keys}")
+        self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{port: 0}}\nlease: {lease_s}s\n{keys}")
         self.environment = {
-            **os.environ, **store, "CDC_HOME": str(self.home), "CDC_HOST": name, "CDC_LEASE": "2", "COLUMNS": "160",
-            "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "SHOP_PASSWORD": "secret-word",
+            **os.environ, **store, "CDC_HOME": str(self.home), "CDC_HOST": name, "CDC_LEASE": f"{lease_s}",
+            "COLUMNS": "160", "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "SHOP_PASSWORD": "secret-word",
         }  # fmt: skip
         self._command = [sys.executable, "-m", module]
         self._options = options
@@ -58,17 +59,23 @@ class HostProcess:
 
     def start(self) -> HostProcess:
         """Start ``cdc serve``. Return when its row is in the store."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        self.launch()
+        wait_until(lambda: "is ready" in self.log.read_text()[begin:] or not self.is_serving, f"host {self.name}")
+        return self
+
+    def launch(self) -> None:
+        """Start ``cdc serve``, without waiting."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._command, "serve", str(self.file), *self._options],
                 cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        ready = "is ready"
-        begin = self.log.stat().st_size
-        wait_until(
-            lambda: ready in self.log.read_text()[begin:] or self.process.poll() is not None, f"host {self.name}"
-        )
-        return self
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether ``cdc serve`` itself has not ended."""
+        return self.process is not None and self.process.poll() is None
 
     def row(self, key: str) -> object:
         """Return a value of this host's row in ``cdc hosts``; None if there is no row."""
@@ -86,14 +93,16 @@ class HostProcess:
 
     def kill(self) -> None:
         """End every process of the host at once, as a loss of power does."""
-        for process in self._all():
-            with suppress(psutil.Error):
-                process.send_signal(signal.SIGSTOP)  # none of them starts another one meanwhile
-        for process in self._all():
-            with suppress(psutil.Error):
-                process.kill()
+        self.signal_all(signal.SIGSTOP)  # none of them starts another one meanwhile
+        self.signal_all(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(LIMIT_S)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to every process of the host."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.send_signal(number)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal to ``cdc serve`` alone, and return its exit code."""
@@ -101,7 +110,8 @@ class HostProcess:
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
 
-    def _all(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
+        """Return ``cdc serve``, supervisors, drivers and their child processes."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):

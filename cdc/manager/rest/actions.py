@@ -30,6 +30,8 @@ _DESIRED: dict[type[Any], DesiredState] = {
     PauseJob: DesiredState.PAUSED, Resume: DesiredState.RUNNING, StopJob: DesiredState.CANCELLED,
 }  # fmt: skip
 
+_CHECKING = threading.Lock()  # expressions need a Spark session, and a process must not start two
+
 _log = logging.getLogger(__name__)
 
 
@@ -156,7 +158,8 @@ def findings_of(store: SqlStore, spec: str) -> dict[str, Any]:
     read_spec(spec, "The specification")
     config = _load(spec)
     record = store.job(config.name)
-    findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
+    with _CHECKING:
+        findings = check_job(config, record.incarnation if record else "", store.last_committed(config.name))
     hidden = config.secrets()
     shown = [
         replace(one, problem=_without(one.problem, hidden), hint=_without(with_job(one.hint, config.name), hidden))

@@ -26,7 +26,9 @@ from cdc.manager.rest.documents import error_document
 from cdc.manager.rest.guard import RequestGuard, Tokens, refused
 from cdc.manager.rest.history import Sampler
 from cdc.manager.rest.jobs import job_routes
+from cdc.manager.rest.login_limit import LoginLimit
 from cdc.manager.rest.sessions import host_routes, session_routes
+from cdc.manager.rest.verifications import verification_routes
 from cdc.state.sql import SqlStore
 
 WEB = Path(__file__).parent.parent / "web"
@@ -34,15 +36,19 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 
 
 def build_app(
-    store: SqlStore, tokens: Tokens, *, ready: Callable[[], bool], collectors: Iterable[Collector] = ()
+    store: SqlStore,
+    tokens: Tokens,
+    sampler: Sampler,
+    *,
+    ready: Callable[[], bool],
+    collectors: Iterable[Collector] = (),
 ) -> FastAPI:
-    """Return the application. Run it with ``lifespan="on"``, which starts and ends the history of the jobs.
+    """Return the application. Run it with ``lifespan="on"``, which starts and ends ``sampler``.
 
     ``ready``: whether this host may accept work, for ``/ready``. ``collectors``: further metrics. Without tokens, every
     request is of an admin, and only requests to a loopback address are answered: the caller must listen on one. The
     caller closes ``store``.
     """
-    sampler = Sampler(store)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,15 +66,17 @@ def build_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.add_middleware(RequestGuard, tokens=tokens)
+    limit = LoginLimit()
+    app.add_middleware(RequestGuard, tokens=tokens, limit=limit)
     handlers: dict[Any, Any] = {
         HTTPException: _refused, RequestValidationError: _invalid, CdcError: _declined, Exception: _failed
     }  # fmt: skip
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
     app.include_router(job_routes(store, sampler), prefix="/v1")
+    app.include_router(verification_routes(store), prefix="/v1")
     app.include_router(host_routes(store), prefix="/v1")
-    app.include_router(session_routes(store, tokens), prefix="/v1")
+    app.include_router(session_routes(store, tokens, limit), prefix="/v1")
     _add_checks(app, sampler, ready, collectors)
     _add_page(app)
     return app

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import yaml
 
-from cdc.api.models import CheckpointStatus, JobStatus
+from cdc.api.models import ChannelStatus, CheckpointStatus, JobStatus
 from cdc.errors import CdcError, error_to_json
+from cdc.job.registry import WAITS_FOR_HOST
 from cdc.logging_setup import HIDDEN, SECRET_SETTING, masked
 from cdc.manager.rest.history import Sampler
 from cdc.state.base import Checkpoint, JobState
@@ -35,8 +36,8 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
         lag, rate = summary.get("lag_s", lag), summary.get("rows_per_s")
         committed = summary.get("last_committed_at") or committed
     reason, hint = status.reason, status.hint
-    if reason is None and deployment.spec is not None and status.state is JobState.PENDING:
-        reason = f"starts on host {deployment.host}" if deployment.host else "waits for a host"
+    if reason in (None, WAITS_FOR_HOST) and deployment.spec is not None and status.state is JobState.PENDING:
+        reason = f"starts on host {deployment.host}" if deployment.host else WAITS_FOR_HOST
         hint = f"See `cdc logs {deployment.job}`." if deployment.host else "See `cdc hosts`."
     return {
         "job": deployment.job,
@@ -55,9 +56,27 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
         "rates": history.recent("rows_per_second", LIST_SAMPLES) if is_live or deployment.is_held else [],
         "last_committed_at": committed,
         "tables": len(status.channels),
+        "left_out": len(status.left_out),
         "snapshot": asdict(status.snapshot),
         "summary_age_seconds": deployment.summary_age_s,
     }
+
+
+def status_document(status: JobStatus, match: str, offset: int, limit: int) -> tuple[dict[str, Any], int]:
+    """Return a status with a page of its tables, and the number of tables that match: names that contain ``match``.
+
+    Tables with a snapshot that is not consistent are first, then those with the most changes.
+    """
+    words = match.casefold()
+    found = [one for one in status.channels if words in one.source.casefold() or words in one.target.casefold()]
+    found.sort(key=_urgency)
+    page = replace(status, channels=tuple(found[offset : offset + limit]), left_out=status.left_out[:limit])
+    return {**page.to_json(), "snapshot": asdict(status.snapshot)}, len(found)
+
+
+def _urgency(channel: ChannelStatus) -> tuple[bool, int, str]:
+    is_loaded = channel.snapshot is None or channel.snapshot.consistent
+    return is_loaded, -channel.upserts - channel.deletes, channel.source
 
 
 def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:

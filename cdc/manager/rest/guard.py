@@ -19,11 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdc.api.addresses import host_of, netloc_of
 from cdc.config.fields import is_loopback
+from cdc.manager.rest.login_limit import LoginLimit
 
 COOKIE = "cdc_session"
 BODY_BYTES_MOST = 1 << 20  # as for a job file; a thousand channels make a tenth of this
 _READING = frozenset({"GET", "HEAD"})
-_PUBLIC = frozenset({"/", "/live", "/ready", "/v1/login"})  # the page itself has no data
+LOGIN = "/v1/login"
+_PUBLIC = frozenset({"/", "/live", "/ready", LOGIN})  # the page itself has no data
 _SECURITY_HEADERS = (
     (b"content-security-policy", (
         b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -77,9 +79,10 @@ def cookie_value(token: str) -> str:
 class RequestGuard:
     """Refuses requests by their headers, limits their bodies, and adds security headers to all answers."""
 
-    def __init__(self, inner: ASGIApp, tokens: Tokens) -> None:
+    def __init__(self, inner: ASGIApp, tokens: Tokens, limit: LoginLimit) -> None:
         self._inner = inner
         self._tokens = tokens
+        self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -93,9 +96,13 @@ class RequestGuard:
             await send(message)
 
         request = Request(scope)
-        role, by_cookie = self._role(request)
-        scope.setdefault("state", {})["role"] = role
-        refusal = self._refusal(request, role, by_cookie=by_cookie)
+        refusal: ASGIApp | None = None
+        if _has_credentials(request) and not self._tokens.is_open:
+            refusal = too_many_failures(self._limit.wait_s(client_of(request)))
+        if refusal is None:
+            role, by_cookie = self._role(request)
+            scope.setdefault("state", {})["role"] = role
+            refusal = self._refusal(request, role, by_cookie=by_cookie)
         await (refusal or self._inner)(scope, _limited(receive), send_protected)
 
     def _role(self, request: Request) -> tuple[Role | None, bool]:
@@ -120,14 +127,40 @@ class RequestGuard:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length[:20]) > BODY_BYTES_MOST:
             return too_large()
-        if path in _PUBLIC or path.startswith("/static/"):
+        if _is_public(path):
             return None
         if role is None:
+            if _has_credentials(request):
+                self._limit.add_failure(client_of(request))
             hint = "Send `Authorization: Bearer TOKEN`, or sign in on the page."
             return refused(401, "A token is required.", hint, {"WWW-Authenticate": "Bearer"})
         if not is_read and role is not Role.ADMIN and path != "/v1/logout":
             return refused(403, "The token of a viewer cannot change anything.", "Use the token of an admin.")
         return None
+
+
+def client_of(request: Request) -> str:
+    """Return the address of the client; behind a proxy on this machine, the one that the proxy names."""
+    return request.client.host if request.client is not None else ""
+
+
+def _is_public(path: str) -> bool:
+    return path in _PUBLIC or path.startswith("/static/")
+
+
+def _has_credentials(request: Request) -> bool:
+    """Return whether the request has a token that decides on the answer. A login has it in the body."""
+    path = request.url.path
+    has_token = "authorization" in request.headers or COOKIE in request.cookies
+    return path == LOGIN or (has_token and not _is_public(path))
+
+
+def too_many_failures(wait_s: int) -> Response | None:
+    """Return the answer to a client that has sent too many tokens that are not valid; None if it need not wait."""
+    if not wait_s:
+        return None
+    hint = f"Wait {wait_s} s, then use the token of an admin or a viewer."
+    return refused(429, "Too many tokens of this address were not valid.", hint, {"Retry-After": str(wait_s)})
 
 
 def refused(code: int, error: str, hint: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isnan, nan
+from typing import Any
 
 from cdc.api.client import Driver
 from cdc.api.models import JobStatus
@@ -60,6 +61,15 @@ class JobHistory:
             values["rows_per_second"] = (rows - before[1]) / (now - before[0])
             values["bytes_per_second"] = (volume - before[2]) / (now - before[0])
         self.add(now, values)
+
+    def add_summary(self, now: float, summary: Mapping[str, Any]) -> None:
+        """Add a sample of a driver on another host, from what it has saved (``cdc.job.lease.RunSummary``)."""
+        names = {
+            "lag_seconds": "lag_s", "rows_per_second": "rows_per_s", "bytes_per_second": "bytes_per_s",
+            "window_bytes": "window_bytes",
+        }  # fmt: skip
+        values = {name: summary.get(key) for name, key in names.items()}
+        self.add(now, {**values, **{part: (summary.get("seconds") or {}).get(part) for part in PARTS}})
 
     def newest(self, name: str) -> float | None:
         """Return the newest value of a series; None if it is missing."""
@@ -147,8 +157,7 @@ class Sampler:
         else:
             job.status = None
             if deployment.is_held:
-                names = {"lag_seconds": "lag_s", "rows_per_second": "rows_per_s"}
-                job.history.add(now, {name: deployment.summary.get(key) for name, key in names.items()})
+                job.history.add_summary(now, deployment.summary)
 
     def _run(self) -> None:
         while True:

@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cdc.api.models import REQUESTS, JobStatus, StopJob, request_from_json
 from cdc.errors import ConfigError
-from cdc.job.registry import is_here, offline_status, status_of
+from cdc.job.registry import is_here
 from cdc.job.remote_calls import RemoteDriver, read_log
+from cdc.manager.moving import move_job
 from cdc.manager.rest.actions import JobActions, check_spec, findings_of
 from cdc.manager.rest.documents import (
     checkpoint_document,
@@ -23,8 +25,12 @@ from cdc.manager.rest.documents import (
     job_document,
     schema_of,
     shown_spec,
+    status_document,
 )
+from cdc.manager.rest.guard import client_of
 from cdc.manager.rest.history import EVERY_S, Sampler
+from cdc.manager.rest.login_limit import network_of
+from cdc.manager.rest.recent_status import RecentStatus
 from cdc.paths import state_folder
 from cdc.state.deployments import Deployment
 from cdc.state.job_directory import JobDirectory
@@ -45,6 +51,13 @@ async def _body(request: Request) -> bytes:
 _Body = Annotated[bytes, Depends(_body)]
 
 
+class Move(BaseModel):
+    """The body of a move."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    host: str | None = Field(default=None, min_length=1, max_length=190)
+
+
 def job_routes(store: SqlStore, sampler: Sampler) -> APIRouter:
     """Return the routes of jobs."""
     router = APIRouter(tags=["jobs"])
@@ -54,23 +67,35 @@ def job_routes(store: SqlStore, sampler: Sampler) -> APIRouter:
 
 
 def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
+    recent = RecentStatus(store)
+
     @router.get("/jobs")
     def list_jobs() -> list[dict[str, Any]]:
         """List all jobs: state, reason and hint, lag, rows per second, host."""
         sampler.start()
-        return [job_document(one, _summary_of(store, one, sampler), sampler) for one in store.deployments.all()]
+        return [job_document(one, _summary_of(recent, one, sampler), sampler) for one in store.deployments.all()]
 
     @router.get("/jobs/{name}")
-    def get_job(name: _JobName) -> dict[str, Any]:
-        """Return a job: its specification, desired state, host, and the status of its driver."""
+    def get_job(
+        name: _JobName,
+        tables: Annotated[int, Query(ge=0, le=1000)] = PAGE,
+        offset: Annotated[int, Query(ge=0, le=1 << 31)] = 0,
+        match: Annotated[str, Query(max_length=200)] = "",
+    ) -> dict[str, Any]:
+        """Return a job: its specification, desired state, host, and the status of its driver with a page of its tables.
+
+        `tables`, `offset`: size and begin of the page. `match`: only tables whose names contain this text.
+        """
         sampler.start()
         found = _deployment(store, name)
-        status = status_of(store, found.record)
+        status = recent.live(found.record)
+        page, matching = status_document(status, match, offset, tables)
         return {
             **job_document(found, status, sampler),
             "spec": shown_spec(found.spec),
             "fence": found.fence,
-            "status": status.to_json(),
+            "tables_matching": matching,
+            "status": page,
         }
 
     @router.get("/jobs/{name}/checkpoints")
@@ -167,6 +192,18 @@ def _add_changing(router: APIRouter, store: SqlStore) -> None:
     for verb in REQUESTS:
         add_action(verb)
 
+    move_schema = {"requestBody": {"content": {"application/json": {"schema": schema_of(Move)}}}}
+
+    @router.post("/jobs/{name}/move", status_code=202, openapi_extra=move_schema)
+    def move(name: _JobName, body: _Body, request: Request) -> dict[str, Any]:
+        """Move a job to another host; its position is kept. Without `host`, the best other host gets it."""
+        try:
+            wanted = Move.model_validate_json(body or b"{}").host
+        except ValidationError as error:
+            raise HTTPException(400, f"The body is refused: {error.errors()[0]['msg']}") from None
+        host = move_job(store, _deployment(store, name), wanted, _actor(request))
+        return {"job": name, "host": host}
+
 
 def _deployment(store: SqlStore, name: str) -> Deployment:
     found = store.deployments.get(name)
@@ -175,12 +212,12 @@ def _deployment(store: SqlStore, name: str) -> Deployment:
     return found
 
 
-def _summary_of(store: SqlStore, found: Deployment, sampler: Sampler) -> JobStatus:
+def _summary_of(recent: RecentStatus, found: Deployment, sampler: Sampler) -> JobStatus:
     """Return the newest known status, without a question to a driver."""
     known = sampler.status(found.job)
     if known is not None:
         return known
-    status = offline_status(store, found.record)
+    status = recent.saved(found.record)
     if not found.is_held:
         return status
     record = found.record  # another host runs it: what its driver has saved
@@ -204,5 +241,5 @@ def _generation(text: str) -> int | None:
 
 
 def _actor(request: Request) -> str:
-    client = request.client.host if request.client is not None else "unknown"
-    return f"{request.scope['state']['role']}@{client}"
+    # a program on this machine may name any text as the client of a proxy
+    return f"{request.scope['state']['role']}@{network_of(client_of(request)) or 'unknown'}"

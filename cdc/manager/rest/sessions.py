@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cdc.manager.rest.documents import host_document
-from cdc.manager.rest.guard import COOKIE, Tokens, cookie_value, refused
+from cdc.manager.rest.guard import COOKIE, Tokens, client_of, cookie_value, refused
+from cdc.manager.rest.login_limit import LoginLimit
 from cdc.state.sql import SqlStore
 
 SESSION_S = 30 * 86400  # of the cookie; a changed token ends it too
@@ -54,8 +55,8 @@ def host_routes(store: SqlStore) -> APIRouter:
     return router
 
 
-def session_routes(store: SqlStore, tokens: Tokens) -> APIRouter:
-    """Return the routes with which the page signs in and out."""
+def session_routes(store: SqlStore, tokens: Tokens, limit: LoginLimit) -> APIRouter:
+    """Return the routes with which the page signs in and out. ``limit``: of tokens that are not valid."""
     router = APIRouter(tags=["session"])
 
     @router.get("/session")
@@ -64,10 +65,11 @@ def session_routes(store: SqlStore, tokens: Tokens) -> APIRouter:
         return {"role": request.scope["state"]["role"], "host": store.host.name, "has_tokens": not tokens.is_open}
 
     @router.post("/login")
-    def login(body: Login, request: Request) -> Response:
-        """Exchange a token for a cookie that scripts cannot read."""
+    async def login(body: Login, request: Request) -> Response:
+        """Exchange a token for a cookie that scripts cannot read."""  # async: the limit is used by one thread
         role = tokens.role_of(body.token)
         if role is None:
+            limit.add_failure(client_of(request))
             return refused(401, "The token is not valid.", "Use the token of an admin or a viewer of this `cdc serve`.")
         answer = JSONResponse({"role": role})
         answer.set_cookie(

@@ -36,6 +36,13 @@ const ACTIONS = {
       body: (form) => Object.fromEntries(FLAGS.filter(([name]) => form.get(name)).map(([name]) => [name, true])),
     };
   },
+  move: (job, hosts) => ({
+    title: `Move ${job.job}?`,
+    text: "It continues on another host, at its position.",
+    fields: h("label", { class: "field" }, h("span", null, "Host"), h("select", { name: "host" }, h("option", { value: "" }, "the best other host"), hosts.map((host) => h("option", { value: host.name }, host.name)))),
+    label: "Move",
+    body: (form) => (form.get("host") ? { host: form.get("host") } : {}),
+  }),
   snapshot: (job) => ({
     title: "Load a table again?",
     text: "The rows are read while changes continue to arrive.",
@@ -77,7 +84,7 @@ function show({ title, text, fields, label, danger, body }) {
   });
 }
 
-export const confirmAction = (verb, job) => show(ACTIONS[verb](job));
+export const confirmAction = (verb, job, hosts) => show(ACTIONS[verb](job, hosts));
 
 export const confirmHost = (verb, host) =>
   show(

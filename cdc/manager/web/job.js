@@ -1,16 +1,18 @@
 // One job: flow, state, actions, plots, tables, time line, checkpoints, log, specification.
 
+import { TABLES } from "./api.js";
 import { ago, compact, count, moment, rate, seconds, size } from "./format.js";
 import { h, prose } from "./dom.js";
 import { pill } from "./jobs.js";
 import { plot } from "./plot.js";
+import { verifications } from "./verifications.js";
 
 const PARTS = ["buffer", "prepare", "commit", "save"];
-const SECTIONS = [["", "Overview"], ["timeline", "Time line"], ["checkpoints", "Checkpoints"], ["log", "Log"], ["specification", "Specification"]];
+const SECTIONS = [["", "Overview"], ["timeline", "Time line"], ["checkpoints", "Checkpoints"], ["verifications", "Verifications"], ["log", "Log"], ["specification", "Specification"]];
 
 export function jobView(data, state) {
   const { job } = data;
-  const body = { "": overview, timeline, checkpoints, log, specification }[state.section] ?? overview;
+  const body = { "": overview, timeline, checkpoints, verifications, log, specification }[state.section] ?? overview;
   return h("div", { class: "view", "data-key": `job ${job.job} ${state.section}` }, head(data, state), sections(job.job, state.section), body(data, state));
 }
 
@@ -33,6 +35,7 @@ function head({ job, session }, { busy }) {
           paused && job.resume === "automatic" && button("pause", "Pause"),
           button("snapshot", "Load a table"),
           button("verify", "Verify"),
+          job.is_managed && job.host && button("move", "Move"),
           button("stop", "Stop", "danger"),
         ),
     ),
@@ -65,7 +68,7 @@ function sections(name, current) {
   );
 }
 
-function overview({ job, history }, { minutes, width }) {
+function overview({ job, history }, { minutes, width, tables: page }) {
   const common = { times: history.times, minutes, width };
   const one = (name) => [{ name: "now", values: history.series[name] }];
   const parts = PARTS.map((name) => ({ name, values: history.series[name] }));
@@ -84,18 +87,29 @@ function overview({ job, history }, { minutes, width }) {
       plot({ ...common, id: "parts", title: "Seconds of a checkpoint", series: parts, format: seconds, stacked: true }),
       plot({ ...common, id: "bytes", title: "Bytes per second", series: one("bytes_per_second"), format: size, isSize: true }),
     ),
-    h("h2", null, `Tables`, h("span", { class: "number" }, count(job.status.channels.length))),
-    job.status.channels.length ? tables(job.status) : h("p", { class: "card empty" }, "No table is known yet: the job has not connected to its source."),
+    h("h2", null, `Tables`, h("span", { class: "number" }, count(job.tables))),
+    job.tables > TABLES && tablesTools(job, page),
+    job.status.channels.length ? tables(job.status) : h("p", { class: "card empty" }, job.tables ? "No table matches." : "No table is known yet: the job has not connected to its source."),
     job.status.left_out.length > 0 && [
-      h("h2", null, "Tables that are left out"),
+      h("h2", null, "Tables that are left out", h("span", { class: "number" }, count(job.left_out))),
       h("ul", { class: "card plain" }, job.status.left_out.map((left) => h("li", null, h("b", null, left.table), " ", prose(left.reason), " ", prose(left.hint)))),
     ],
   ];
 }
 
-function tables(status) {
-  const order = (one) => (one.snapshot && !one.snapshot.consistent ? 0 : 1);
-  const channels = status.channels.toSorted((a, b) => order(a) - order(b) || b.upserts + b.deletes - a.upserts - a.deletes || a.source.localeCompare(b.source));
+// The filter and the pages of a job with many tables. The host sorts and filters them.
+function tablesTools(job, { offset }) {
+  const last = Math.min(offset + TABLES, job.tables_matching);
+  const turn = (label, to, isPossible) => h("button", { type: "button", "data-do": "tables", "data-value": to, disabled: !isPossible }, label);
+  return h(
+    "div",
+    { class: "tools" },
+    h("label", { class: "search" }, h("span", { class: "hidden" }, "Filter tables by name"), h("input", { type: "search", id: "tables-search", placeholder: "Filter tables", autocomplete: "off", spellcheck: "false" })),
+    h("span", { class: "chips" }, h("span", { class: "quiet", id: "tables-page" }, last ? `${count(offset + 1)} to ${count(last)} of ${count(job.tables_matching)}` : "none"), turn("Previous", Math.max(0, offset - TABLES), offset > 0), turn("Next", offset + TABLES, last < job.tables_matching)),
+  );
+}
+
+function tables({ channels }) {
   const cell = (label, ...content) => h("td", { "data-label": label }, ...content);
   return h(
     "table",

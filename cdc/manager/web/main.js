@@ -10,7 +10,7 @@ import { followPointer } from "./plot.js";
 const EVERY_MS = 2000;
 const MESSAGE_MS = 12000;
 const content = document.getElementById("content");
-const state = { filter: "all", search: "", minutes: 10, busy: false, session: null };
+const state = { filter: "all", search: "", minutes: 10, busy: false, session: null, tables: { match: "", offset: 0 } };
 let shown = { route: "", data: null };
 let asked = 0;
 
@@ -30,9 +30,10 @@ async function load({ page, name, section }) {
     "": () => read.history(name, state.minutes).then((history) => ({ history })),
     timeline: () => read.events(name).then((events) => ({ events })),
     checkpoints: () => read.checkpoints(name).then((checkpoints) => ({ checkpoints })),
+    verifications: () => read.verifications(name).then((verifications) => ({ verifications })),
     log: () => read.log(name).then((log) => ({ log }), (error) => ({ log: { error: `${error.message} ${error.hint ?? ""}` } })),
   }[section];
-  const [job, more] = await Promise.all([read.job(name), extra?.() ?? {}]);
+  const [job, more] = await Promise.all([read.job(name, state.tables), extra?.() ?? {}]);
   return { job, ...more };
 }
 
@@ -131,11 +132,13 @@ async function perform(words, work) {
 
 const ACTIONS = {
   filter: ({ value }) => { state.filter = value; draw(); },
+  tables: ({ value }) => { state.tables.offset = Number(value); refresh(); },
   minutes: ({ value }) => { state.minutes = Number(value); refresh(); },
   logout: () => call("POST", "/v1/logout").then(() => showLogin("")),
   act: async ({ verb }) => {
     const { job } = shown.data;
-    const body = await confirmAction(verb, job);
+    const hosts = verb === "move" ? (await read.hosts()).filter((host) => host.is_schedulable && host.is_alive && host.name !== job.host) : [];
+    const body = await confirmAction(verb, job, hosts);
     if (body) await perform(`${verb[0].toUpperCase()}${verb.slice(1)} ${job.job}`, () => act(job.job, verb, body));
   },
   host: async ({ verb, host }) => {
@@ -158,6 +161,9 @@ document.addEventListener("input", (event) => {
   if (event.target.id === "search") {
     state.search = event.target.value;
     draw();
+  } else if (event.target.id === "tables-search") {
+    state.tables = { match: event.target.value.slice(0, 200), offset: 0 };
+    refresh();
   }
 });
 
@@ -195,7 +201,10 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-window.addEventListener("hashchange", refresh);
+window.addEventListener("hashchange", () => {
+  state.tables = { match: "", offset: 0 };
+  refresh();
+});
 window.addEventListener("resize", draw);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 followPointer(draw);

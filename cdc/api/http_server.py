@@ -1,0 +1,104 @@
+"""An HTTP server on a thread, for the status endpoint of a driver and for `cdc serve`. It limits what clients can use.
+
+Source: uvicorn, "Settings".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from typing import Literal
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
+CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the process
+START_S = 10.0  # listening takes milliseconds
+
+
+class HttpServer:
+    """Serves an ASGI application. Calls: one thread; the application runs on threads of its own."""
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        *,
+        name: str,
+        lifespan: Literal["on", "off"] = "off",
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """``name``: of the thread. ``certificate`` and ``key``: paths, for TLS. Raises: OSError - they are unusable."""
+        config = uvicorn.Config(
+            application,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan=lifespan,
+            http=LimitedConnection,
+            ws="none",
+            loop="asyncio",
+            h11_max_incomplete_event_size=HEADER_BYTES_MOST,
+            limit_concurrency=2 * CONNECTIONS_MOST,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._scheme = "https" if certificate else "http"
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+
+    def start(self, listening: socket.socket, host: str) -> str:
+        """Serve requests to ``listening``, and return the address for clients on this machine: ``http://[::1]:8480``.
+
+        ``host``: to which ``listening`` is bound.
+        """
+        self._socket = listening
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listening]}, name=self._name, daemon=True
+        )
+        self._thread.start()
+        deadline = time.monotonic() + START_S
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
+        return f"{self._scheme}://{f'[{here}]' if ':' in here else here}:{listening.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Stop listening. A repeated call does nothing."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        if self._socket is not None:
+            self._socket.close()
+
+
+class LimitedConnection(H11Protocol):
+    """An HTTP connection. At the connection limit, it closes the oldest one that waits for its client.
+
+    uvicorn waits for a request and for its body without a timeout, and replies 503 to all connections above the limit.
+    A client could therefore block the server without a token, by opening connections and sending nothing or slowly.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``asyncio.Protocol``."""
+        super().connection_made(transport)
+        self.began = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, LimitedConnection) and one is not self]
+        waiting = [one for one in others if one.waits_for_client]
+        if waiting and len(self.connections) >= CONNECTIONS_MOST:
+            oldest = min(waiting, key=lambda one: one.began)
+            self.connections.discard(oldest)  # otherwise it counts until the event loop has processed the abort
+            oldest.transport.abort()
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the client has to send something: a request, or the rest of its body."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body

@@ -1,0 +1,183 @@
+"""The creation of a Spark session: settings, JVM, and the project's packages on its executors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from cdc.errors import PrerequisiteError
+from cdc.logging_setup import hide
+from spark.class_archive import archive_options
+from spark.connect_server import tokens_of
+from spark.gateway import START_LIMIT_S, Jvm, JvmFolder, forget_jvm, killed_after, launch_jvm
+from spark.java import check_spark
+from spark.settings import JAVA_OPTIONS, RUNTIME, is_local, static_settings, with_java_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGES = ("cdc", "channels", "spark")
+_ROOT = Path(__file__).resolve().parent.parent
+_EXTENSIONS = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
+_ML = "/spark-mllib_"
+_SOCKETS = "spark.python.unix.domain.socket.dir"
+
+
+def build_session(
+    app_name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    remote: str | None = None,
+    java_options: str = "",
+    *,
+    limit_s: float = START_LIMIT_S,
+    started: Callable[[Jvm], None] = lambda _: None,
+    sends_packages: bool = True,
+) -> SparkSession:
+    """Return a session with the project's settings, overridden by ``conf``. ``remote``: address for Spark Connect.
+
+    ``sends_packages``: False for a Spark Connect server whose workers have the packages of this process.
+    ``started`` is called with the JVM as soon as its process exists. Calls: one at a time; a start takes seconds.
+    Raises: PrerequisiteError - Java or a package is missing, or the JVM did not start within ``limit_s`` seconds and
+    was killed.
+    """
+    check_spark(remote)
+    if remote is None and not is_local(master):
+        # a cluster may have its own Python for jobs, from an archive or an image
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    else:
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise workers run the python3 of PATH
+    # pyspark.pandas warns at import about versions of pandas, which is not used here
+    os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
+    settings = {**RUNTIME, **(conf or {})}
+    if remote is not None:
+        return _connected(app_name, remote, settings, sends_packages=sends_packages)
+    settings = {**static_settings(master), **settings}
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
+    jvm = running_jvm()
+    is_new = jvm is None
+    if jvm is None:
+        options = settings.get(JAVA_OPTIONS, "")
+        folder = JvmFolder()
+        settings[JAVA_OPTIONS] = with_java_options(java_options or archive_options(), options, folder)
+        settings.setdefault(_SOCKETS, str(folder.path))
+        jvm = launch_jvm(settings, master, folder, limit_s, started)
+        _gateway().jvm_process = jvm
+    from pyspark.sql import SparkSession
+
+    try:
+        with killed_after(jvm, limit_s):
+            if is_new:
+                _create_without_ml({**settings, "spark.master": master, "spark.app.name": app_name})
+            builder = SparkSession.builder.master(master).appName(app_name)
+            spark_session = _configured(builder, settings)
+            _ship(spark_session, master, remote)
+            spark_session.sparkContext.setLogLevel("ERROR")
+    except BaseException:
+        jvm.kill()
+        forget_jvm()
+        raise
+    return spark_session
+
+
+def _connected(app_name: str, remote: str, settings: Mapping[str, str], *, sends_packages: bool) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    hide(tokens_of(remote))
+    found: Any = None
+    try:
+        found = SparkSession.builder.remote(remote).create()  # sends nothing
+        found.client.set_retry_policies([_retry_policy()])
+        found.conf._set_all({"spark.app.name": app_name, **settings}, silent=True)  # one request, as the builder does
+        if sends_packages:
+            _ship(found, "", remote)
+    except SystemExit as error:  # PySpark exits if a package is missing or too old
+        raise PrerequisiteError(
+            "PySpark does not accept the packages of Spark Connect in this environment.",
+            hint="Run `pip install --upgrade 'spark-binlog-load[connect]'`.",
+        ) from error
+    except PySparkException as error:
+        if found is not None:
+            found.client.close()
+        raise PrerequisiteError(
+            f"The Spark Connect server does not create a session: {str(error).strip().partition(chr(10))[0][:300]}",
+            hint="Check that it runs, and `spark.remote`; the job retries.",
+            server=remote.partition("/;")[0],
+        ) from error
+    return cast("SparkSession", found)
+
+
+def _retry_policy() -> Any:
+    """Return a policy that ends after some 10 s: the job shows the fault then, and retries with a new session."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    return DefaultPolicy(max_retries=6, max_backoff=4000)
+
+
+def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _create_without_ml(settings: Mapping[str, str]) -> None:
+    """Create the session of a new JVM without the functions of Spark's library for machine learning.
+
+    Spark finds them as a service and loads Scala's reflection for them: a fifth of the CPU time of a start. No SQL
+    expression can call them. With any other extension, Spark creates the session itself.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    context: Any = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    jvm = context._jvm
+    thread = jvm.java.lang.Thread.currentThread()
+    loader = thread.getContextClassLoader()
+    providers = jvm.java.util.Collections.list(loader.getResources(_EXTENSIONS))
+    if context._conf.contains("spark.sql.extensions") or any(_ML not in url.getPath() for url in providers):
+        return
+    builder = jvm.org.apache.spark.sql.classic.SparkSession.builder().sparkContext(context._jsc.sc())
+    thread.setContextClassLoader(jvm.java.lang.ClassLoader.getPlatformClassLoader())  # it finds no services of Spark
+    try:
+        builder.getOrCreate()  # becomes the default session, to which PySpark applies the settings
+    finally:
+        thread.setContextClassLoader(loader)
+
+
+def _gateway() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway
+
+
+def running_jvm() -> Jvm | None:
+    """Return the running JVM of this process. If it is dead, remove it from PySpark and return None."""
+    jvm: Jvm | None = getattr(_gateway(), "__dict__", {}).get("jvm_process")
+    if jvm is not None and jvm.is_alive:
+        return jvm
+    forget_jvm()
+    return None
+
+
+def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
+    if remote is None and is_local(master):
+        return  # executors on this machine find the packages by PYTHONPATH
+    archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for package in _PACKAGES:
+            for path in sorted((_ROOT / package).rglob("*.py")):
+                file.write(path, path.relative_to(_ROOT))
+    if remote is None:
+        spark_session.sparkContext.addPyFile(str(archive))
+    else:
+        spark_session.addArtifacts(str(archive), pyfile=True)
+        shutil.rmtree(
+            archive.parent, ignore_errors=True
+        )  # the server has a copy; without Connect, executors fetch this file
