@@ -80,6 +80,14 @@ class Candidates:
         changed = self.changed[self._index.numbers]
         return self.differences.only(~changed), self.differences.only(changed)
 
+    def lacks_details(self, stayed: KeyDifferences, shown: int) -> bool:
+        """Return whether these keys must be compared once more before ``stayed`` is confirmed, to read its values.
+
+        The first keys of a comparison, of which the values are read, may have been rows in flight. ``shown``: most rows
+        whose values are needed.
+        """
+        return self.rounds < MOST_ROUNDS and len(stayed.details) < min(stayed.count, shown)
+
 
 def candidates_of(planned: ComparedTable, differences: KeyDifferences, rounds: int = 0) -> Candidates:
     """Return the candidates of a comparison of ``planned``."""

@@ -20,8 +20,8 @@ from cdc.snapshot.orphan_rows import key_columns
 from cdc.snapshot.planner import CHUNK_ROWS, Chunker
 from cdc.snapshot.step_plan import table_read
 from channels.channel import Channel
-from channels.chunk_compare import TableCompare, range_columns
 from channels.sinks.row_ranges import can_read_rows
+from channels.table_compare import TableCompare, range_columns
 
 _SAMPLED_CHUNKS = 4  # of a sample: few enough to read little, enough to meet different ranges
 _LEAST_ROWS = 1000  # of a chunk of a sample
@@ -80,7 +80,7 @@ class VerifyPlanner:
         known = context.receiver.schema(database, table)
         if not same_columns(today, known):
             raise SchemaMismatch(
-                "The table's columns differ from those at the position of the stream.",
+                "The table's columns or its key differ from those at the position of the stream.",
                 hint="The job verifies the table after the stream has passed the DDL statement, or pauses there.",
                 table=name,
             )

@@ -62,6 +62,11 @@ def with_differences(
     return replace(run, tables=found, differences=tuple(differences))
 
 
+def left_to_show(run: Verification, confirmed: Confirmed) -> int:
+    """Return how many more rows are saved with their values."""
+    return max(0, MOST_DIFFERENCES - len(run.differences) - sum(len(some.details) for _, some in confirmed))
+
+
 def with_repairs(run: Verification, confirmed: Confirmed) -> Verification:
     """Return ``run`` after the rows of ``confirmed`` were loaded again or deleted."""
     found = dict(run.tables)

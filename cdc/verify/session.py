@@ -20,7 +20,7 @@ from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_names import table_text
 from cdc.model.timing import utc_now
-from cdc.model.verify import MOST_DIFFERENCES, TableVerification, Verification, VerifyState
+from cdc.model.verify import TableVerification, Verification, VerifyState
 from cdc.mysql.catalog import mapped_tables
 from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
@@ -28,7 +28,7 @@ from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.visibility import is_visible
 from cdc.verify.candidates import MOST_ROUNDS, Candidates, candidates_of
 from cdc.verify.planner import CannotCompare, ComparedTable, VerifyPlanner, refuse_changed
-from cdc.verify.result import with_differences, with_parts, with_repairs, with_step
+from cdc.verify.result import left_to_show, with_differences, with_parts, with_repairs, with_step
 from cdc.verify.steps import StepFactory, VerifyStep
 from channels.channel import Channel
 from channels.chunk_compare import KeyDifferences, PartOutcome
@@ -156,7 +156,9 @@ class VerifySession:
                 waiting.append(one)
                 continue
             stayed, changed = one.split()
-            if stayed.count:
+            if one.lacks_details(stayed, left_to_show(self._running(), self._confirmed)):
+                waiting.append(Candidates(one.table, stayed, one.source_key, one.rounds))
+            elif stayed.count:
                 self._confirmed.append((one.table, stayed))
             if changed.count and one.rounds >= MOST_ROUNDS:
                 self._changing[one.table] = self._changing.get(one.table, 0) + changed.count
@@ -169,7 +171,7 @@ class VerifySession:
         planned = self._planned_all(server, [one.table for one in due], sequence)
         if not planned:
             return None
-        shown = MOST_DIFFERENCES - len(self._running().differences)
+        shown = left_to_show(self._running(), self._confirmed)
         return self._steps.recheck(planned, [(one.table, one.differences) for one in due], shown)
 
     def _compare_step(self, server: Server, sequence: int) -> VerifyStep | None:

@@ -22,7 +22,7 @@ ROWS = 4000
 JOB = """\
 name: shop
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
-sink: {{type: delta, path: ./warehouse, create_tables: true}}
+sink: {{type: delta, path: ./warehouse, merge: rewrite}}
 channels:
   - {{source: {database}.orders, target: ods.orders}}
   - {{source: {database}.words, target: ods.words}}

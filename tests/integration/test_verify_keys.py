@@ -20,18 +20,12 @@ from cdc.mysql.server import Server
 from cdc.snapshot.orphan_rows import find_orphan_rows
 from cdc.snapshot.planner import Chunker
 from channels import chunk_compare
-from channels.chunk_compare import (
-    CompareRequest,
-    KeyDifferences,
-    RecheckRequest,
-    RecheckTable,
-    TableCompare,
-    range_columns,
-)
+from channels.chunk_compare import CompareRequest, KeyDifferences, RecheckRequest, RecheckTable
 from channels.chunk_reader import ChunkReader, TableRead
 from channels.partition_read import ReadBudget
 from channels.sinks.base import TargetColumn, TargetTable
 from channels.sinks.delta.sink import DeltaSink
+from channels.table_compare import TableCompare, range_columns
 from tests.emulators.cases import mark_of
 from tests.integration.test_snapshot_bounds import KEYS, MARIADB, _endpoint, _tables
 

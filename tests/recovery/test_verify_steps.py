@@ -31,11 +31,11 @@ def short_delays(monkeypatch):
     monkeypatch.setattr(cdc.pipeline.cycles, "SHUTDOWN_S", 0.3)
 
 
-def source_of(seed, transactions):
-    """Return a source that changes few keys all the time, and that has rows which never change."""
+def source_of(seed, transactions, rows=range(100, 112), keys=4):
+    """Return a source that changes few keys all the time, and that has ``rows`` which never change."""
     source = Source()
-    source.write(*[("shop.orders", key) for key in range(100, 112)])
-    source.write_random(random.Random(seed), transactions, keys=4)
+    source.write(*[("shop.orders", key) for key in rows])
+    source.write_random(random.Random(seed), transactions, keys=keys)
     return source
 
 
@@ -90,6 +90,24 @@ def test_repair_of_faults_is_committed_once(tmp_path, number):
     harness = VerifyHarness(tmp_path, source, limits=LIMITS, seed=number, per_batch=1)
     harness.until_finished()
     assert_repaired_once(harness)
+    harness.close()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_difference_after_rows_in_flight_is_shown(tmp_path, number, monkeypatch):
+    """Rows in flight are before it, and only the first one is shown."""
+    source = source_of(number, 150, rows=(5,), keys=5)
+    first = Source(transactions=source.transactions[:1], operations=1)
+    harness = VerifyHarness(tmp_path, first, limits=LIMITS)
+    harness.until_finished()
+    harness.sink._connection.execute("UPDATE rows SET op = op + 1 WHERE target = 'ods.orders' AND id = 5")
+    harness.request()
+    harness.close()
+    harness = VerifyHarness(tmp_path, source, limits=LIMITS, seed=number, per_batch=1)
+    monkeypatch.setattr("cdc.verify.result.MOST_DIFFERENCES", 1)
+    harness.until_finished()
+    assert harness.result.differs == 1
+    assert [one.key["id"] for one in harness.result.differences] == ["5"]
     harness.close()
 
 

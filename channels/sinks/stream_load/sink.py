@@ -21,6 +21,7 @@ from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, T
 from channels.sinks.labels import label_for, label_prefix
 from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S, AlteringSink, ColumnAlterer, light_findings
 from channels.sinks.stream_load.checkpoints import VISIBLE_TIMEOUT_S, CheckpointTable
+from channels.sinks.stream_load.checksums import ChecksumProbe
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Unreachable
 from channels.sinks.stream_load.key_pages import KeyPages
@@ -43,6 +44,7 @@ class ClusterSink(AlteringSink, ABC):
     messages: ClassVar[ProductMessages]
     rules: ClassVar[TableRules]
     states: ClassVar[Mapping[str, LoadState]]  # of the product's words; all other words mean UNKNOWN
+    datetime_digits: ClassVar[int]  # of a DATETIME without parameters
     prepared_word: ClassVar[str]  # the product's word for a load that can be committed
 
     def __init__(
@@ -64,6 +66,7 @@ class ClusterSink(AlteringSink, ABC):
         self._alterer = ColumnAlterer(self._sql, self._tables, self.rules, hooks, alter_timeout_s)
         self._checkpoints = CheckpointTable(self._sql, self._tables.checkpoints_statement)
         self._keys = KeyPages(self._sql)
+        self._probe = ChecksumProbe(self._sql, self.datetime_digits)
         self._visible_timeout_s = VISIBLE_TIMEOUT_S
         self._unpublished: dict[str, tuple[str, str]] = {}  # table -> database and label of a load that is not visible
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, f"{self.messages.name.lower()}-commit")
@@ -165,7 +168,7 @@ class ClusterSink(AlteringSink, ABC):
     def row_reader(self, table: TargetTable, columns: Sequence[str]) -> ClusterRows:
         """See ``RowSource``."""
         self._refuse_unpublished(table)
-        return ClusterRows(self._sql, table, columns)
+        return ClusterRows(self._sql, self._probe, table, columns)
 
     def _refuse_unpublished(self, table: TargetTable) -> None:
         load = self._unpublished.get(table.name)

@@ -26,3 +26,17 @@ def test_verify_share_that_is_no_percentage_is_refused(tmp_path: Path, text: str
     with pytest.raises(ValueError, match="percentage"):
         share(text)
     assert "percentage" in issues_of(tmp_path, f"{JOB}verify: {{sample: {text}}}\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('{type: canal, servers: ["127.0.0.1:11111"], destination: shop}', "needs `source.mysql`"),
+        ('{type: kafka, brokers: ["127.0.0.1:9092"], format: canal-json, topics: [shop]}', "no tables"),
+    ],
+)
+def test_schedule_without_tables_in_the_source_is_refused(tmp_path: Path, source: str, words: str) -> None:
+    line = next(one for one in JOB.splitlines() if one.startswith("source"))
+    text = JOB.replace(line, f"source: {source}")
+    load_config(write_job(tmp_path, text))
+    assert any(words in issue for issue in issues_of(tmp_path, text + "verify: {every: 24h}\n"))
