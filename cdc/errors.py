@@ -49,7 +49,8 @@ OTHER_FILES_HINT = (
 STATEMENT_START = 200  # characters of a statement in the context of an error
 
 _COMMAND = re.compile(
-    r"`cdc (?P<verb>pause|resume|snapshot|status|stop|logs|restart|verify)(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"
+    r"`cdc (?P<verb>pause|resume|replay-bad|snapshot|status|stop|logs|restart|verify)"
+    r"(?: NAME| \.\.\.|(?! [a-z0-9_]))(?P<end>[` ])"
 )
 
 

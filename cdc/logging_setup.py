@@ -24,6 +24,7 @@ SECRET_SETTING = re.compile(
 LINE_BYTES_MOST = 4096  # upper bound of the average line, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}
+_QUIET["sqlalchemy"] = logging.CRITICAL  # it logs a lost connection with a traceback; the store reports it
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = re.compile(r"[^\s\"=]+")
 

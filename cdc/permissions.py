@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cdc.errors import ConfigError
@@ -74,8 +75,13 @@ def _check(folder: Path, variable: str) -> None:
 
 
 def owned_by_others(folder: Path) -> bool:
-    """Return whether a user other than this one and root owns something below ``folder``."""
-    return any(path.lstat().st_uid not in (0, os.geteuid()) for path in folder.rglob("*"))
+    """Return whether a user other than this one and root owns something below ``folder``. Raises: OSError."""
+    for path in folder.rglob("*"):
+        # another process of this user may rename its temporary files meanwhile
+        with suppress(FileNotFoundError):
+            if path.lstat().st_uid not in (0, os.geteuid()):
+                return True
+    return False
 
 
 def create_private(folder: Path) -> None:

@@ -30,6 +30,11 @@ class Channel:
         self._next_task = 0
 
     @property
+    def schema(self) -> TableSchema:
+        """Return the newest schema of the source table."""
+        return self._schema
+
+    @property
     def source(self) -> str:
         """``database.table`` of the source."""
         return self.mapping.source

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,55 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.model.row_keys import KeyIndex
-from cdc.model.schema import DELETED, Column, Kind
+from cdc.model.schema import DELETED
 from cdc.model.snapshot import Bound, Chunk
-from cdc.model.verify import DifferenceKind, RowDifference, ValueDifference
+from cdc.model.verify import RowDifference
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.key_lookup import key_lookups
-from cdc.mysql.key_order import KeyOrder
 from channels.chunk_reader import ChunkReader, TableRead, stamped
 from channels.partition_read import PART_BYTES, PART_ROWS, SLOW_START_S, ReadBudget
-from channels.row_compare import RowComparison, compare_rows, unequal_columns
-from channels.sinks.row_ranges import KeyRange, RowReader
+from channels.sinks.row_ranges import RowReader
+from channels.table_compare import TableCompare, compare, compare_range, row_details
 from spark.frames import mapped_frame, typed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_KEYS = 100_000  # that differ: a step with more of them ends, because they are in memory until they are confirmed
-_VALUE_CHARACTERS = 200  # of a value that is shown
-_HIDDEN = "***"
-_KINDS = (DifferenceKind.MISSING, DifferenceKind.EXTRA, DifferenceKind.DIFFERENT)  # by code of ``row_compare``
-# kinds whose values have the order of the index in Arrow and in the sinks too
-_ORDERED = (
-    Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT, Kind.YEAR, Kind.BIT, Kind.DECIMAL, Kind.DATE,
-    Kind.DATETIME, Kind.TIMESTAMP, Kind.BINARY, Kind.VARBINARY,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TableCompare:
-    """How one table is compared."""
-
-    read: TableRead
-    key: tuple[str, ...]  # of the target
-    key_columns: tuple[Column, ...]  # source columns that ``key`` copies
-    columns: tuple[str, ...]  # target columns to compare, the key included
-    hidden: frozenset[str]  # of ``columns``: their values are not shown
-    json_columns: frozenset[str]
-    range_columns: tuple[str, ...] | None  # target columns of ``read.order``; None: the target has another order
-    open_rows: Callable[[], RowReader] = field(repr=False)
-
-
-def range_columns(order: KeyOrder, copies: Mapping[str, Column]) -> tuple[str, ...] | None:
-    """Return the target columns of the index ``order``; None if they do not have its order.
-
-    ``copies``: target column -> source column.
-    """
-    targets = {column.name.casefold(): name for name, column in copies.items()}
-    found = [targets.get(one.column.name.casefold()) for one in order.columns]
-    ordered = all(one.column.kind in _ORDERED and not pa.types.is_string(one.column.arrow) for one in order.columns)
-    return tuple(name for name in found if name is not None) if found and None not in found and ordered else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +164,8 @@ class RecheckRequest:
             batches = source_rows(self.endpoint, table, one) if one.part is not None else []
             source = _only_keys(_mapped(table, batches, spark_session), table.key, keys)
             target = rows.of_keys(keys)
-            differs = _compare(table, source, target, rows)
-            details = _details(name, table, differs, source, target, rows, self.shown)
+            differs = compare(table, source, target, rows)
+            details = row_details(name, table, differs, source, target, rows, self.shown)
             found.append(KeyDifferences(one.part, differs.keys, differs.kinds, details))
         return tuple(found)
 
@@ -274,10 +240,9 @@ class _Step:
     ) -> PartOutcome:
         source = _mapped(table, held, self._spark)
         if table.range_columns is not None:
-            target = rows.between(_key_range(table, part))
+            found = compare_range(table, source, part, rows)
         else:
-            target = rows.of_keys(source.select(list(table.key)))
-        found = _compare(table, source, target, rows)
+            found = compare(table, source, rows.of_keys(source.select(list(table.key))), rows)
         self._keys += found.keys.num_rows
         differences = KeyDifferences(part, found.keys, found.kinds)
         return PartOutcome(number, part.number, part.upto, ended, sum(one.num_rows for one in held), differences)
@@ -326,74 +291,8 @@ def _targets(read: TableRead, source: str) -> list[str]:
     return [target for target, name in copies.items() if name == source]
 
 
-def _compare(table: TableCompare, source: pa.Table, target: pa.Table, rows: RowReader) -> RowComparison:
-    return compare_rows(source, target, table.key, json_columns=table.json_columns, rounds_floats=rows.rounds_floats)
-
-
 def _only_keys(rows: pa.Table, key: Sequence[str], keys: pa.Table) -> pa.Table:
     if not rows.num_rows or not keys.num_rows:
         return rows.slice(0, 0)
     found = KeyIndex(keys.columns).find([rows.column(name).cast(keys.schema.field(name).type) for name in key])
     return rows.filter(pa.array(found >= 0))
-
-
-def _key_range(table: TableCompare, part: Chunk) -> KeyRange:
-    columns = table.read.order.columns
-    assert table.range_columns is not None
-
-    def values(bound: Bound | None) -> tuple[pa.Scalar, ...] | None:
-        if bound is None:
-            return None
-        return tuple(_scalar(text, one.column) for text, one in zip(bound, columns, strict=True))
-
-    return KeyRange(table.range_columns, values(part.above), values(part.upto))
-
-
-def _scalar(text: str, column: Column) -> pa.Scalar:
-    kind = column.arrow
-    if pa.types.is_binary(kind):
-        return pa.scalar(bytes.fromhex(text), kind)
-    if pa.types.is_timestamp(kind):
-        return pa.array([text]).cast(pa.timestamp(kind.unit)).cast(kind)[0]
-    return pa.array([text]).cast(kind)[0]
-
-
-def _details(
-    name: str,
-    table: TableCompare,
-    found: RowComparison,
-    source: pa.Table,
-    target: pa.Table,
-    rows: RowReader,
-    shown: int,
-) -> tuple[RowDifference, ...]:
-    details = []
-    for number in range(min(shown, found.keys.num_rows)):
-        kind = _KINDS[found.kinds[number]]
-        key = {column: _shown(table, column, found.keys.column(column)[number]) or "" for column in table.key}
-        values: tuple[ValueDifference, ...] = ()
-        if kind is DifferenceKind.DIFFERENT:
-            one = source.slice(int(found.source_rows[number]), 1)
-            other = target.slice(int(found.target_rows[number]), 1)
-            values = tuple(
-                ValueDifference(column, *(_shown(table, column, side.column(column)[0]) for side in (one, other)))
-                for column in unequal_columns(
-                    one, other, json_columns=table.json_columns, rounds_floats=rows.rounds_floats
-                )
-            )
-        details.append(RowDifference(name, kind, key, values))
-    return tuple(details)
-
-
-def _shown(table: TableCompare, column: str, value: pa.Scalar) -> str | None:
-    """Return a value as a short text; None for NULL."""
-    if not value.is_valid:
-        return None
-    if column in table.hidden:
-        return _HIDDEN
-    try:
-        found = value.as_py()
-    except (ValueError, OverflowError):
-        found = value.cast(pa.string()).as_py()  # the year 0
-    text = found.hex() if isinstance(found, bytes) else str(found)
-    return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}..."

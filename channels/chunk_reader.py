@@ -17,7 +17,14 @@ from cdc.mysql.key_order import KeyOrder
 from cdc.mysql.query_stream import ResultRows, Select
 from cdc.mysql.result_rows import selected
 from cdc.sources.partition_reader import PartitionBatch
-from channels.partition_read import PartitionLoad, PartitionOutcome, ReadBudget, TypedMapping, read_partitions
+from channels.partition_read import (
+    PartitionLoad,
+    PartitionOutcome,
+    PartitionTarget,
+    ReadBudget,
+    TypedMapping,
+    read_partitions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +105,8 @@ def read_chunks(
 
 
 def _load(endpoint: Endpoint, table: TableRead, chunk: Chunk) -> PartitionLoad:
-    return PartitionLoad(ChunkReader(endpoint, table, chunk), replace(table.name, task=chunk.number), table.writer)
+    target = PartitionTarget(replace(table.name, task=chunk.number), table.writer)
+    return PartitionLoad(ChunkReader(endpoint, table, chunk), (target,))
 
 
 def _outcome(read: ChunkRead, one: PartitionOutcome) -> ChunkOutcome:

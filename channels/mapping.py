@@ -103,8 +103,9 @@ class Mapping:
                 hint="Set `columns` of the channel to the columns to load, without this one.",
                 table=schema.name,
             )
-        key = {name for part in self.key_of(schema) for name in self._columns_read(expressions[part], schema)}
-        return RequiredColumns(frozenset(read | key), frozenset(key))
+        parts = self.key_of(schema)
+        key = {name for part in parts for name in self._columns_read(expressions[part], schema)}
+        return RequiredColumns(frozenset(read | key), frozenset(key), {*parts} <= self.copies(schema).keys())
 
     def names(self, schema: TableSchema, column: str) -> bool:
         """Return whether `columns`, `filter` or `key` of the job file name a column of ``schema``.

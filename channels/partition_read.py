@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark import TaskContext
 
 from cdc.errors import CdcError, SinkUnavailable, error_from_json, error_to_json
 from cdc.model.batch import LoadName, PreparedLoad
+from cdc.model.row_keys import newest_rows
 from cdc.sources.partition_reader import PartitionReader
 from spark.frames import mapped_frame
 from spark.types import spark_schema
@@ -53,12 +55,21 @@ class ReadBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLoad:
-    """A range to read, and the name and writer of its load."""
+class PartitionTarget:
+    """The name and writer of the load of one table in a range."""
 
-    reader: PartitionReader
     name: LoadName  # of its first part
     writer: PartWriter = field(repr=False)
+    key: tuple[str, ...] = ()  # the newest row of each key is written; (): every key is in one row of the range
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """A range to read, and the targets of its rows, by ``PartitionBatch.table``."""
+
+    reader: PartitionReader
+    targets: tuple[PartitionTarget, ...]
+    is_repeatable: bool = False  # Spark may repeat a task that failed: the reader gives the same rows again
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,7 @@ def read_partitions(
 
     ``readers``: at most the number of Spark cores, because a task that waits for a core would start too late.
     ``mapping``: None if rows already have the columns of the target. With a mapping, all ranges have one target.
+    A task of repeatable ranges that Spark repeats has labels of its own: ``LoadName.attempt`` is above 0.
     Raises: the error of a reader or a writer.
     """
     shares = [tuple(enumerate(partitions))[number::readers] for number in range(min(readers, len(partitions)))]
@@ -114,7 +126,7 @@ def read_partitions(
         read = frame.mapInArrow(_typed_reader(shares, budget, source), spark_schema(source))
         expressions = {**mapping.expressions, _PROGRESS: f"`{_PROGRESS}`"}
         mapped = mapped_frame(read, expressions, target, mapping.kept | {_PROGRESS}, mapping.row_filter)
-        outcomes = mapped.mapInArrow(_typed_writer(partitions[0].name, partitions[0].writer), _OUTCOME)
+        outcomes = mapped.mapInArrow(_typed_writer(partitions[0].targets[0]), _OUTCOME)
     loads: list[PreparedLoad] = []
     progress: list[PartitionOutcome] = []
     for row in outcomes.collect():
@@ -142,9 +154,10 @@ class _ShareReader:
     bytes: int = 0
     progress: list[PartitionOutcome] = field(default_factory=list)
 
-    def partitions(self, share: _Share) -> Iterator[tuple[PartitionLoad, Batches]]:
-        """Yield ranges with their rows until the step is over."""
-        _refuse_second_try()
+    def partitions(self, share: _Share) -> Iterator[tuple[PartitionLoad, Iterator[tuple[int, pa.RecordBatch]]]]:
+        """Yield ranges with the tables and rows of their batches until the step is over."""
+        if not all(partition.is_repeatable for _, partition in share):
+            _refuse_second_try()
         for number, partition in share:
             if self.is_over():
                 return
@@ -156,7 +169,7 @@ class _ShareReader:
             return now - self.opened >= budget.seconds + SLOW_START_S
         return now - self.began >= budget.seconds or self.rows >= budget.rows or self.bytes >= budget.bytes
 
-    def _batches(self, number: int, reader: PartitionReader) -> Batches:
+    def _batches(self, number: int, reader: PartitionReader) -> Iterator[tuple[int, pa.RecordBatch]]:
         outcome = PartitionOutcome(number, reader.start, False, 0, 0)
         self.progress.append(outcome)
         for batch in reader.batches(self.is_over):
@@ -169,7 +182,7 @@ class _ShareReader:
             self.bytes += batch.byte_count
             if batch.rows is not None and row_count:
                 self.began = self.began or time.monotonic()
-                yield batch.rows
+                yield batch.table, batch.rows
                 self._throttle()
 
     def _throttle(self) -> None:
@@ -184,40 +197,68 @@ class _ShareReader:
 
 def _refuse_second_try() -> None:
     # a second try would divide the rows differently, under labels that the sink already has from the first try
-    if (context := TaskContext.get()) is not None and context.attemptNumber():
+    if _attempt():
         raise SinkUnavailable(
             "An executor was lost while it read chunks; which rows it wrote is unknown.",
             hint="The job reads the chunks again; check the memory and disk of Spark's executors.",
         )
 
 
+def _attempt() -> int:
+    """Return how often Spark has started this task before."""
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
+
+
 class PartBuffer:
     """Collects batches of one load into parts."""
 
-    def __init__(self, name: LoadName, writer: PartWriter) -> None:
-        self._name = name
-        self._writer = writer
+    def __init__(self, target: PartitionTarget) -> None:
+        self._name = replace(target.name, attempt=target.name.attempt + _attempt())
+        self._writer, self._key = target.writer, target.key
         self._held: list[pa.RecordBatch] = []
-        self._rows = self._bytes = self._next = 0
+        self._rows = self._next = 0
+        self.bytes = 0  # of the buffered rows
         self.loads: list[PreparedLoad] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows. A part is written when it is large enough."""
         self._held.append(batch)
         self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows >= PART_ROWS or self._bytes >= PART_BYTES:
+        self.bytes += batch.nbytes
+        if self._rows >= PART_ROWS or self.bytes >= PART_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write the buffered rows as the last part."""
         if self._held:
             held, self._held = self._held, []
+            if self._key:
+                held = newest_rows(pa.Table.from_batches(held), self._key).to_batches()
             load = self._writer(replace(self._name, part=self._next), iter(held))
-            self._rows = self._bytes = 0
+            self._rows = self.bytes = 0
             self._next += 1
             if load is not None:
                 self.loads.append(load)
+
+
+class _PartBuffers:
+    """Collects batches of the loads of one range into parts, with the memory of one part for all of them."""
+
+    def __init__(self, targets: Sequence[PartitionTarget]) -> None:
+        self._buffers = [PartBuffer(target) for target in targets]
+
+    def add(self, table: int, batch: pa.RecordBatch) -> None:
+        """Add rows of a table."""
+        self._buffers[table].add(batch)
+        if sum(one.bytes for one in self._buffers) >= PART_BYTES:
+            max(self._buffers, key=attrgetter("bytes")).flush()
+
+    def loads(self) -> list[PreparedLoad]:
+        """Write the last parts. Return all loads of the range."""
+        for one in self._buffers:
+            one.flush()
+        return [load for one in self._buffers for load in one.loads]
 
 
 def _plain_reader(shares: Sequence[_Share], budget: ReadBudget) -> Callable[[Batches], Batches]:
@@ -232,11 +273,10 @@ def _read_plain(reader: _ShareReader, share: _Share) -> dict[str, Any]:
     loads: list[PreparedLoad] = []
     try:
         for partition, batches in reader.partitions(share):
-            parts = PartBuffer(partition.name, partition.writer)
-            for batch in batches:
-                parts.add(batch)
-            parts.flush()
-            loads += parts.loads
+            parts = _PartBuffers(partition.targets)
+            for table, batch in batches:
+                parts.add(table, batch)
+            loads += parts.loads()
     except CdcError as error:
         return {"error": error_to_json(error)}
     return {"loads": [load.to_json() for load in loads], "partitions": [asdict(one) for one in reader.progress]}
@@ -249,7 +289,7 @@ def _typed_reader(shares: Sequence[_Share], budget: ReadBudget, schema: pa.Schem
             progress: dict[str, Any] = {}
             try:
                 for _, rows in reader.partitions(shares[number]):
-                    for batch in rows:
+                    for _, batch in rows:
                         nothing = pa.nulls(batch.num_rows, pa.string())
                         yield pa.RecordBatch.from_arrays([*batch.columns, nothing], schema=schema)
                 progress["partitions"] = [asdict(one) for one in reader.progress]
@@ -262,9 +302,9 @@ def _typed_reader(shares: Sequence[_Share], budget: ReadBudget, schema: pa.Schem
     return read
 
 
-def _typed_writer(name: LoadName, writer: PartWriter) -> Callable[[Batches], Batches]:
+def _typed_writer(target: PartitionTarget) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        parts = PartBuffer(replace(name, task=_share_of_task()), writer)
+        parts = PartBuffer(replace(target, name=replace(target.name, task=_share_of_task())))
         for batch in batches:
             progress = next(iter(batch.column(_PROGRESS).drop_null().to_pylist()), None)
             rows = batch.drop_columns([_PROGRESS]).slice(0, batch.num_rows - (progress is not None))

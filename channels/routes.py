@@ -45,7 +45,14 @@ class Routes:
         self._left_out: dict[str, LeftOut] = {}
         self._loaded: set[str] = set()
         self._column_maps: abc.Mapping[str, ColumnMap] = {}
+        self._is_copy = False  # of an executor: only the driver leaves tables out
         self._forget_tables()
+
+    def __reduce__(self) -> tuple[abc.Callable[..., Routes], tuple[object, ...]]:
+        """Pickle the mappings and the saved state, for executors."""
+        with self._lock:
+            state = (self._mappings, frozenset(self._loaded), dict(self._left_out), dict(self._column_maps))
+        return _restored, state
 
     def _forget_tables(self) -> None:
         self._known: dict[TableName, Mapping | None] = {}
@@ -117,7 +124,7 @@ class Routes:
         """See ``cdc.model.table_filter.TableFilter``."""
         name = table_text(database, table)
         with self._lock:
-            if not self.advise(database, table, error) or name in self._loaded:
+            if not self.advise(database, table, error) or name in self._loaded or self._is_copy:
                 return False
             if name not in self._left_out:
                 reason = f"{error.message} ({error.location})" if error.location else error.message
@@ -174,6 +181,19 @@ class Routes:
         with self._lock:
             self._left_out.pop(source, None)
             self._known.pop(TableName(*table_of(source)), None)
+
+
+def _restored(
+    mappings: Sequence[Mapping],
+    loaded: Iterable[str],
+    left_out: abc.Mapping[str, LeftOut],
+    column_maps: abc.Mapping[str, ColumnMap],
+) -> Routes:
+    routes = Routes(mappings)
+    routes.use_column_maps(column_maps)
+    routes.restore(loaded, left_out)
+    routes._is_copy = True
+    return routes
 
 
 def _check_pair(one: Mapping, other: Mapping) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -156,7 +157,8 @@ class SparkTaskRunner:
         # without a Task, do not wait for a session that is still starting
         known = self._sessions.known()
         if is_at_work and known is not None and self._sessions.is_alive(known):
-            known.interruptAll()
+            with suppress(Exception):  # a Spark Connect server that has died
+                known.interruptAll()
             wait(self._at_work.copy(), timeout_s)
 
     def close(self) -> None:

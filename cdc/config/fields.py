@@ -74,6 +74,24 @@ def _path(value: str) -> str:
     return value
 
 
+_STORE = re.compile(r"(s3|gs|az)://[^/]+(/.*)?", re.DOTALL)
+
+
+def is_url(path: str) -> bool:
+    """Return whether ``path`` is a URL and not a path on this machine."""
+    return "://" in path
+
+
+def _path_or_url(value: str) -> str:
+    if not is_url(value):
+        return _path(value)
+    if "\0" in value:
+        raise ValueError(NUL_INSIDE)
+    if not _STORE.fullmatch(value):
+        raise ValueError("must be a path, or the URL of an object store: s3://, gs:// or az:// with a bucket")
+    return value
+
+
 # editors use the JSON Schema, so it describes the text that a user writes
 _DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "examples": ["500ms", "5s"]})
 _SIZE_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_SIZE.pattern}$", "examples": ["64MiB"]})
@@ -84,6 +102,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, BeforeValidator(_address)]
 Text = Annotated[str, Field(min_length=1)]
 PathText = Annotated[Text, AfterValidator(_path)]  # an argument of ``Model.located``
+WidePath = Annotated[Text, AfterValidator(_path_or_url)]
 
 
 class Model(BaseModel):

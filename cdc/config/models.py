@@ -7,7 +7,6 @@ seconds, sizes in bytes. Relative paths start from the folder of the job file.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -17,12 +16,12 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationErr
 
 from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
+from cdc.config.channel_models import ChannelConfig
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
 from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
 from cdc.config.serve_models import Resources
 from cdc.config.sink_models import (
-    ChannelTable,
     ClusterSinkConfig,
     DeltaSinkConfig,
     DorisSinkConfig,
@@ -34,7 +33,6 @@ from cdc.config.verify_models import Verify
 from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_SETTING, basic_token
 from cdc.model.schema_change import ChangeMode
-from cdc.model.table_names import parse_excluded, parse_table
 
 INTERVAL_S = 5.0  # a merge has a fixed cost: a few seconds of lag make merges large enough for it
 MIN_ROWS = 10_000  # as in Binlog Load: with an idle source, so many rows do not wait for the interval
@@ -51,94 +49,6 @@ STATUS_PORT = 8470
 NAME_MOST = 40  # the shortest label limit of all sinks leaves so many characters for the job name
 
 _NAME = re.compile(rf"[a-z0-9_][a-z0-9_-]{{0,{NAME_MOST - 1}}}")
-
-
-class ChannelConfig(Model):
-    """Map one source table to one target table or, with one ``*`` on each side, all tables that match.
-
-    ``cdc.model.table_names`` defines the syntax of names. A channel that names a table takes precedence over a pattern.
-    """
-
-    source: str = Field(
-        description="Source table, as `database.table`. One `*` in the table name maps all tables that match."
-    )
-    target: str = Field(
-        description="Target table, as `database.table`. With a `*` in `source`, its `*` stands for the same text."
-    )
-    key: Annotated[tuple[Text, ...] | None, BeforeValidator(filled)] = Field(
-        default=None,
-        description="Columns that identify a row. Default: the primary key, else the first NOT NULL unique key.",
-    )
-    columns: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
-        default=None,
-        description=(
-            "Target columns: name and Spark SQL expression over the source columns. Default: all columns "
-            "under their own names."
-        ),
-    )
-    filter: Text | None = Field(
-        default=None, description="Spark SQL condition. Rows that do not match are deleted from the target."
-    )
-    tables: ChannelTable | None = Field(default=None, description="How the job creates this table (Doris, StarRocks).")
-    exclude: Annotated[tuple[Text, ...] | None, BeforeValidator(filled)] = Field(
-        default=None,
-        description="Tables that the wildcard in `source` does not match: names, in which `*` stands for any text.",
-    )
-    schema_changes: SchemaChangesOrMode | None = Field(
-        default=None, description="What the job does when these tables change. Default: as for the job."
-    )
-    topic: Text | None = Field(
-        default=None,
-        description="Topic with the rows of this table (`format: json` or `csv`). Default: the name in `source`.",
-    )
-    fields: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
-        default=None,
-        description="Source columns and their types, where messages have none. Spark SQL types for `format: json` and "
-        "`csv`, there in the order of the values; MySQL types for `debezium-json`. `NOT NULL` may follow.",
-    )
-    paths: Annotated[dict[Text, Text] | None, BeforeValidator(filled)] = Field(
-        default=None,
-        description='Paths of fields in the JSON of `format: json`, such as `city: "$.address.city"`. Default: the '
-        "name at the top level.",
-    )
-    delete_when: Text | None = Field(
-        default=None,
-        description="Spark SQL condition over `fields` (`format: json` or `csv`). Rows that match it are deleted "
-        "from the target. Default: only a message without a value deletes the row of its key.",
-    )
-
-    @field_validator("source")
-    @classmethod
-    def _source_name(cls, value: str) -> str:
-        return str(parse_table(value))
-
-    @field_validator("target")
-    @classmethod
-    def _target_name(cls, value: str) -> str:
-        name = parse_table(value)
-        if "." in name.database or "*" in name.database or (name.plain.count("*") > (name.tail is not None)):
-            raise ValueError("must have no dot in its database and no * in backticks: no sink accepts such a name")
-        return str(name)
-
-    @field_validator("exclude")
-    @classmethod
-    def _excluded_names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for one in value or ():
-            parse_excluded(one)
-        return value
-
-    @model_validator(mode="after")
-    def _excludes_from_a_pattern(self) -> ChannelConfig:
-        if self.exclude and not parse_table(self.source).is_pattern:
-            raise CrossFieldError("exclude", "needs a * in the source of the channel")
-        return self
-
-    @field_validator("key")
-    @classmethod
-    def _once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value and len(set(value)) < len(value):
-            raise ValueError(f"names {Counter(value).most_common(1)[0][0]} twice")
-        return value
 
 
 class Commit(Model):
@@ -308,6 +218,17 @@ class Config(Model):
         return job_name(value)
 
     @model_validator(mode="after")
+    def _tables_to_verify(self) -> Config:
+        source = self.source
+        if self.verify.every is not None and not isinstance(source, BinlogSourceConfig):
+            if not isinstance(source, CanalSourceConfig):
+                reason = "the source has no tables to compare with, only a stream of changes"
+                raise CrossFieldError("verify", f"`every` needs `source.type: binlog` or canal: {reason}")
+            if source.mysql is None:
+                raise CrossFieldError("verify", "`every` needs `source.mysql`, the tables that are compared")
+        return self
+
+    @model_validator(mode="after")
     def _keys_of_channels(self) -> Config:
         check_channels(self.source.format if isinstance(self.source, KafkaSourceConfig) else "", self.channels)
         return self
@@ -320,7 +241,10 @@ class Config(Model):
         named = [*self.spark.conf.items(), *_parameters(self.spark.remote or "")]
         if isinstance(self.source, KafkaSourceConfig):
             named += self.source.properties.items()
-        settings = (value for name, value in named if SECRET_SETTING.search(name))
+        settings = {value for name, value in named if SECRET_SETTING.search(name)}
+        if isinstance(self.sink, DeltaSinkConfig) and self.sink.storage is not None:
+            stored = self.sink.storage.properties.items()
+            settings |= {value for name, value in stored if "key" in name or SECRET_SETTING.search(name)}
         return tuple({*_secrets(self), *settings} - {"", *_usernames(self)}) + tuple(_basic_tokens(self.sink))
 
 

@@ -7,7 +7,7 @@ comparison therefore uses no code of the data flow.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,35 @@ class Comparison:
     differences: tuple[str, ...]  # the first ten as text; (): source and target are equal
 
 
-def compare(server: LocalServer, source: str, target: Path, key: Sequence[str], where: str = "TRUE") -> Comparison:
+def compare(
+    server: LocalServer,
+    source: str,
+    target: Path | str,
+    key: Sequence[str],
+    where: str = "TRUE",
+    storage: Mapping[str, str] | None = None,
+) -> Comparison:
     """Compare the source table ``database.table`` with the Delta table in ``target``, by ``key``.
 
     All columns of the target are compared; the source must have columns of the same names. Both tables are read into
-    memory. ``where``: a condition that limits the rows, in SQL that MySQL and DataFusion accept.
+    memory. ``where``: a condition that limits the rows, in SQL that MySQL and DataFusion accept. ``storage``: options
+    of the object store, if ``target`` is a URL.
     """
-    found = read_delta(target, where)
+    found = read_delta(target, where, storage)
     expected = read_mysql(server, source, found.schema, where)
     order = [(name, "ascending") for name in key]
     return Comparison(source, expected.num_rows, _differences(expected.sort_by(order), found.sort_by(order), key))
 
 
-def read_delta(path: Path, where: str = "TRUE") -> pa.Table:
-    """Return the rows of a Delta table, with plain types instead of dictionary and view types."""
-    reader = QueryBuilder().register("target", DeltaTable(str(path))).execute(f"SELECT * FROM target WHERE {where}")
+def read_delta(
+    path: Path | str, where: str = "TRUE", storage: Mapping[str, str] | None = None, version: int | None = None
+) -> pa.Table:
+    """Return the rows of a Delta table, with plain types instead of dictionary and view types.
+
+    ``version``: None is the newest one.
+    """
+    target = DeltaTable(str(path), version=version, storage_options=dict(storage) if storage else None)
+    reader = QueryBuilder().register("target", target).execute(f"SELECT * FROM target WHERE {where}")
     table = pa.table(reader.read_all())
     return table.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in table.schema]))
 

@@ -141,7 +141,8 @@ class Job:
             case PauseJob():
                 self._put_request(JobRequest.PAUSE)
             case Resume():
-                if self._saved.now.state is JobState.PAUSED or self._requests.pending is JobRequest.PAUSE:
+                is_paused = self._saved.now.state is JobState.PAUSED or self._requests.pending is JobRequest.PAUSE
+                if is_paused or request.replay_bad:  # a run that is replaced commits what is open
                     check_identity(self._saved.now, self._read(), accept_server=request.accept_server)
                     check_resume(self._saved.now, request)
                     self._put_request(JobRequest.RESUME, request)

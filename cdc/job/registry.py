@@ -20,6 +20,8 @@ from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
 from cdc.state.sql import SqlStore
 
+WAITS_FOR_HOST = "waits for a host"
+
 
 def open_store() -> AbstractContextManager[SqlStore]:
     """Open the store of this user for a ``with`` block. Raises: CheckpointError."""
@@ -110,7 +112,7 @@ def _without_driver(store: SqlStore, record: JobRecord) -> tuple[str | None, str
     if is_supervisor_alive(record):
         return "the driver died; the supervisor starts it again", f"See `cdc logs {record.name}`."
     if record.state is JobState.PENDING and not record.job_file:  # declared, and never run
-        return record.reason or "waits for a host", record.hint or "See `cdc hosts`."
+        return record.reason or WAITS_FOR_HOST, record.hint or "See `cdc hosts`."
     if record.state is JobState.PENDING:
         return record.reason, record.hint or f"Start it with `cdc start {record.job_file}`."
     failure = JobDirectory(state_folder(), record.name).failure()

@@ -64,7 +64,7 @@ def check_verify(request: VerifyRequest, settings: SnapshotSettings | None, rout
     if settings is None:
         raise ConfigError(
             "The source of this job has no tables, only a stream of changes, so there is nothing to compare with.",
-            hint="Verify the tables through a job with a `binlog` source.",
+            hint="With a `canal` source, set `source.mysql`. Verify tables of other sources through a `binlog` source.",
         )
     for table in request.tables:
         if not routes.maps(*table_of(table)):

@@ -6,15 +6,22 @@ A JVM needs seconds to start. Imports and checks of a driver need more than one,
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cdc.config.models import Config
+from cdc.config.models import Config, Spark
 from cdc.errors import CheckpointError
 from cdc.paths import state_folder
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.job_directory import JobDirectory
+from spark.connect_server import SPARK_CONNECT
 from spark.session import SessionHolder
+
+
+def remote_of(spark: Spark) -> str | None:
+    """Return the Spark Connect server of a job: an address, or the folder of a shared one. None: a Spark of its own."""
+    return spark.remote or (None if spark.master else os.environ.get(SPARK_CONNECT) or None)
 
 
 def sessions_of(config: Config) -> SessionHolder:
@@ -23,7 +30,7 @@ def sessions_of(config: Config) -> SessionHolder:
     conf = spark.conf
     if not any(channel.columns or channel.filter or channel.delete_when for channel in channels):
         conf = {**_NO_CODE_GENERATION, **conf}
-    return SessionHolder(f"cdc {config.name}", spark.master or "local[*]", conf, spark.remote)
+    return SessionHolder(f"cdc {config.name}", spark.master or "local[*]", conf, remote_of(spark))
 
 
 # Without expressions, Spark handles one row for each piece of a load. Generated code for it costs more than it saves.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cdc.api.differences import ColumnDifference, shown_position
 from cdc.api.models import (
+    BadRowsStatus,
     ChannelStatus,
     CheckpointStatus,
     JobStatus,
@@ -22,6 +23,7 @@ from cdc.api.models import (
 from cdc.api.verify_models import VerifySummary
 from cdc.job.record import describe
 from cdc.model.change_record import ChangeSummary
+from cdc.model.kafka_position import KafkaPosition
 from cdc.model.left_out import LeftOut
 from cdc.model.position import CanalPosition, Position
 from cdc.model.snapshot import SnapshotRequest, TableSnapshot
@@ -92,7 +94,7 @@ def build_status(
         source_connected=progress.is_connected if progress and live.is_running else None,
         source_disconnects=progress.disconnects if progress else None,
         source_log=SourceLogStatus.of(progress.log, live.is_running) if progress and progress.log else None,
-        bad_messages=progress.bad_messages if progress and live.is_running else None,
+        bad_rows=_bad_rows(position, progress),
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,
         window_limit_bytes=live.window_limit_bytes,
@@ -102,7 +104,7 @@ def build_status(
         store=live.store,
         schema_changes=SchemaChangeStatus.of(changes, live.alter_progress),
         verify=VerifySummary.of(verifications, checkpoint.verify if checkpoint else None),
-        channels=with_requests(_with_differences(channels, checkpoint), requests),
+        channels=with_requests(_with_bad(_with_differences(channels, checkpoint), position), requests),
         left_out=LeftOutStatus.of(left_out, record.name),
     )
 
@@ -125,6 +127,17 @@ def _with_differences(channels: Iterable[ChannelStatus], checkpoint: Checkpoint 
     for one in channels:
         found = maps.get(one.source)
         yield replace(one, differences=ColumnDifference.of(found, snapshots.get(one.source))) if found else one
+
+
+def _bad_rows(position: Position | None, progress: Progress | None) -> BadRowsStatus | None:
+    if not isinstance(position, KafkaPosition):
+        return None
+    return BadRowsStatus.of(position.kept, progress.replay if progress else None)
+
+
+def _with_bad(channels: Iterable[ChannelStatus], position: Position | None) -> Iterator[ChannelStatus]:
+    counts = dict(position.kept.tables) if isinstance(position, KafkaPosition) else {}
+    return (replace(one, bad_messages=counts.get(one.source, 0)) for one in channels)
 
 
 def _partitions(progress: Progress) -> tuple[PartitionStatus, ...]:

@@ -28,7 +28,7 @@ from cdc.state.base import JobState
 from cdc.state.job_directory import JobDirectory
 from cdc.state.opening import open_store
 
-FIRST_WAIT_S = 1.0  # a driver that was killed once runs again within seconds
+FIRST_WAIT_S = 1.0  # between two starts, so a driver that was killed while it ran starts again at once
 LONGEST_WAIT_S = 60.0  # limits the cost of a driver that always dies; it runs a minute after its cause is fixed
 HEALTHY_S = 120.0  # a driver that ran this long did not fail at its start, so the back-off begins again
 END_S = 60.0  # time for a driver to complete its commit before it is killed; the next start completes it then
@@ -92,9 +92,10 @@ class Supervisor:
             code = self._run_driver()
             if self._ending is not None or not self._to_be_restarted(code):
                 return 128 + self._ending if self._ending is not None else code
-            if self._clock() - started >= HEALTHY_S:
+            ran_s = self._clock() - started
+            if ran_s >= HEALTHY_S:
                 backoff.reset()
-            wait_s = next(backoff)
+            wait_s = round(max(0.0, next(backoff) - ran_s), 1)
             _log.warning("The driver died; it starts again.", extra={"exit": _exit_text(code), "in_s": wait_s})
             self._sleep(wait_s)
             if self._ending is not None:

@@ -13,11 +13,13 @@ import logging
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from cdc.config.alert_models import AlertEvent, Alerts
+from cdc.config.alert_models import AlertEvent, HostAlerts
 from cdc.config.models import Config
 from cdc.logging_setup import masked
 from cdc.model.timing import utc_now
@@ -43,14 +45,37 @@ class WatchedJob(Protocol):
         """Return the newest record of the job, and its lag in seconds; None: unknown, or no run continues."""
 
 
+@dataclass(slots=True)
+class AlertWatch:
+    """What was posted about a job."""
+
+    paused: ResumeKind | None = None
+    lags: bool = False
+
+    @classmethod
+    def of(cls, record: JobRecord) -> AlertWatch:
+        """Return the state in which a pause of ``record`` was posted."""
+        return cls(_pause_of(record))
+
+    def changes(self, alerts: HostAlerts, record: JobRecord, lag_s: float | None) -> list[tuple[AlertEvent, bool]]:
+        """Return the events that have begun or ended since the last call, and whether they have ended."""
+        before, self.paused = self.paused, _pause_of(record)
+        lagged = self.lags
+        if lag_s is not None:
+            self.lags = lag_s > alerts.lag_threshold / (2 if lagged else 1)
+        # a pause that now waits for a person, and did not before, is posted again
+        paused = [(AlertEvent.PAUSED, self.paused is None)] if self.paused is not before else []
+        found = paused + ([(AlertEvent.LAG, not self.lags)] if self.lags is not lagged else [])
+        return [one for one in found if alerts.webhook is not None and one[0] in alerts.events]
+
+
 class Webhook:
     """Posts the events of ``job``. Calls: ``start`` and ``close`` on one thread. Raises: nothing."""
 
     def __init__(self, job: WatchedJob) -> None:
         self._job = job
         # a pause that another process has posted is over when this one runs
-        self._paused = _pause_of(job.watched()[0])
-        self._lags = False
+        self._watch = AlertWatch.of(job.watched()[0])
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
@@ -75,45 +100,48 @@ class Webhook:
 
     def _look(self) -> None:
         alerts, (record, lag_s) = self._job.config.alerts, self._job.watched()
-        for event, is_resolved in self._changes(alerts, record, lag_s):
-            if alerts.webhook is not None and event in alerts.events:
-                self._post(alerts.webhook.get_secret_value(), _message(event, is_resolved, record, lag_s))
+        for event, is_resolved in self._watch.changes(alerts, record, lag_s):
+            post(alerts, message_of(event, record, lag_s, is_resolved=is_resolved), self._over)
 
-    def _changes(self, alerts: Alerts, record: JobRecord, lag_s: float | None) -> list[tuple[AlertEvent, bool]]:
-        """Return the events that have begun or ended since the last call, and whether they have ended."""
-        before, self._paused = self._paused, _pause_of(record)
-        lagged = self._lags
-        if lag_s is not None:
-            self._lags = lag_s > alerts.lag_threshold / (2 if lagged else 1)
-        # a pause that now waits for a person, and did not before, is posted again
-        paused = [(AlertEvent.PAUSED, self._paused is None)] if self._paused is not before else []
-        return paused + ([(AlertEvent.LAG, not self._lags)] if self._lags is not lagged else [])
 
-    def _post(self, url: str, message: dict[str, Any]) -> None:
-        body = json.dumps(message).encode()
-        for number in range(1, TRIES + 1):
-            try:
-                status = _send(url, body)
-                why, is_final = f"it replied {status}", 300 <= status < 500  # a redirect is not followed
-                if 200 <= status < 300:
-                    return
-            except (OSError, http.client.HTTPException) as error:
-                why, is_final = type(error).__name__, False  # its text may contain the URL
-            # the URL is a secret, its host helps
-            _log.warning(
-                "the webhook did not accept a message: %s",
-                why,
-                extra={"host": urlsplit(url).hostname, "event": str(message["event"]), "attempt": number},
-            )
-            if is_final or self._over.wait(WAIT_S if number < TRIES else 0):
-                return
+def post(alerts: HostAlerts, message: Mapping[str, Any], over: threading.Event) -> bool:
+    """Post a message, in three tries until ``over``. Return False if the receiver can accept it later."""
+    assert alerts.webhook is not None
+    url, body = alerts.webhook.get_secret_value(), json.dumps(message).encode()
+    for number in range(1, TRIES + 1):
+        try:
+            status = _send(url, body)
+            why, is_final = f"it replied {status}", 300 <= status < 500  # a redirect is not followed
+            if 200 <= status < 300:
+                return True
+        except (OSError, http.client.HTTPException) as error:
+            why, is_final = type(error).__name__, False  # its text may contain the URL
+        # the URL is a secret, its host helps
+        _log.warning(
+            "the webhook did not accept a message: %s",
+            why,
+            extra={"host": urlsplit(url).hostname, "event": str(message["event"]), "attempt": number},
+        )
+        if is_final:
+            return True
+        if over.wait(WAIT_S if number < TRIES else 0):
+            break
+    return False
 
 
 def _pause_of(record: JobRecord) -> ResumeKind | None:
     return record.resume if record.state is JobState.PAUSED else None
 
 
-def _message(event: AlertEvent, is_resolved: bool, record: JobRecord, lag_s: float | None) -> dict[str, Any]:
+def message_of(
+    event: AlertEvent,
+    record: JobRecord,
+    lag_s: float | None,
+    *,
+    is_resolved: bool = False,
+    moved_from: str | None = None,
+) -> dict[str, Any]:
+    """Return the JSON form of an event. ``moved_from``: the host that has run the job before."""
     return {
         "job": record.name,
         "event": event,
@@ -124,6 +152,7 @@ def _message(event: AlertEvent, is_resolved: bool, record: JobRecord, lag_s: flo
         "resume": record.resume,
         "lag_seconds": lag_s,
         "host": record.host,
+        "moved_from": moved_from,
         "at": utc_now(),
     }
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.api.models import Resume
+from cdc.config.channel_models import ChannelConfig
 from cdc.config.connection_models import MysqlServer
 from cdc.config.kafka_models import KafkaSourceConfig
-from cdc.config.models import ChannelConfig, Config
+from cdc.config.models import Config
 from cdc.config.sink_models import ClusterSinkConfig, DeltaSinkConfig, DorisSinkConfig
 from cdc.config.source_models import (
     BinlogFilesSourceConfig,
@@ -39,6 +40,7 @@ from cdc.sources.canal.client import CanalClient, zookeeper_addresses
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver, first_position
 from cdc.sources.schema_history import ResumeOptions
+from channels.file_lookup import FileLookup
 from channels.mapping import ExpressionTypes, Mapping, SparkExpressionTypes
 from channels.routes import Routes
 from channels.sinks.base import Sink
@@ -52,6 +54,7 @@ from channels.spark_runner import SparkTaskRunner
 from channels.stall import STALL_S
 from channels.task import RunIdentity, TaskRunner
 from spark.session import SessionHolder
+from spark.settings import is_local
 
 if TYPE_CHECKING:  # the client library is an optional dependency
     from cdc.job.kafka_wiring import KafkaParts
@@ -95,10 +98,14 @@ def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLi
         started.close()
     sink = _sink(config, limit)
     receiver, start = _source(config, routes)
+    runner = SparkTaskRunner(sessions, sink, config.tasks.parallel, _stall_s(config))
+    if isinstance(sink, delta.DeltaSink) and not is_local(config.spark.remote or config.spark.master or "local"):
+        # executors on this machine are not faster than its threads
+        sink.use_executors(lambda *files: runner.submit_reading(FileLookup(*files)).result())
     return Components(
         routes=routes,
         sink=sink,
-        runner=SparkTaskRunner(sessions, sink, config.tasks.parallel, _stall_s(config)),
+        runner=runner,
         receiver=receiver,
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
@@ -153,6 +160,7 @@ def _sink(config: Config, limit: TimeLimit | None) -> Sink:
             retention_s=sink.retention,
             merge_memory_bytes=config.memory.merge,
             merge=sink.merge,
+            storage=sink.storage_options,
         )
     address = ClusterAddress(
         fe=tuple(map(str, sink.fe)),

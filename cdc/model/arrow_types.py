@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cdc.model.schema import Column, Kind
+from cdc.model.kind import Kind
 
 _INTEGERS = {
     Kind.TINYINT: (pa.int8(), pa.int16()),
@@ -28,16 +28,16 @@ _PLAIN = {
 }
 
 
-def arrow_type(column: Column) -> pa.DataType:
-    """Return the Arrow type of the values of ``column``."""
-    if column.kind in _INTEGERS:
-        return _INTEGERS[column.kind][column.unsigned]
-    if column.kind is Kind.DECIMAL:
+def arrow_type(kind: Kind, unsigned: bool, length: int, precision: int, scale: int) -> pa.DataType:
+    """Return the Arrow type of the values of a column. The parameters are fields of ``cdc.model.schema.Column``."""
+    if kind in _INTEGERS:
+        return _INTEGERS[kind][unsigned]
+    if kind is Kind.DECIMAL:
         # decimal128 has at most 38 digits; longer values are the exact text of the server
-        return pa.decimal128(column.precision, column.scale) if column.precision <= 38 else pa.string()
-    if column.kind is Kind.BIT:
-        return pa.int64() if column.length < 64 else pa.decimal128(20, 0)
-    return _PLAIN.get(column.kind, pa.string())
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.string()
+    if kind is Kind.BIT:
+        return pa.int64() if length < 64 else pa.decimal128(20, 0)
+    return _PLAIN.get(kind, pa.string())
 
 
 def widens(old: pa.DataType, new: pa.DataType) -> bool:

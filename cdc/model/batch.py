@@ -41,6 +41,7 @@ class Batch:
     oldest_commit_us: int | None  # commit time of the first and last transaction, microseconds since 1970, UTC;
     newest_commit_us: int | None  # None if the source has no commit times
     gaps: frozenset[str] = frozenset()  # tables whose changes were omitted here, because a user accepted the gap
+    is_planned: bool = False  # a range that executors read: it has no changes yet, and ``entries`` is an upper limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class RequiredColumns:
 
     columns: frozenset[str]  # source names; key columns included
     key: frozenset[str]  # source columns from which the key of the channel is computed
+    copies_key: bool = True  # every column of the key is a copy of a source column
 
 
 @dataclass(frozen=True, slots=True, order=True)

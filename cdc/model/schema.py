@@ -6,9 +6,9 @@ Source: MySQL manual, "Data Types"; docs/reference/types.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
+from cdc.model.kind import Kind as Kind  # exported: a column and its kind are used together
 from cdc.model.position import Position
 from cdc.model.table_names import table_text
 
@@ -17,39 +17,6 @@ if TYPE_CHECKING:
 
 DELETED = "__deleted"  # bool: the row was deleted
 SEQUENCE = "__sequence"  # int64: the row with the larger sequence is newer, also across runs
-
-
-class Kind(Enum):
-    """The kind of a column: it determines the format of its values."""
-
-    TINYINT = "tinyint"
-    SMALLINT = "smallint"
-    MEDIUMINT = "mediumint"
-    INT = "int"
-    BIGINT = "bigint"
-    FLOAT = "float"
-    DOUBLE = "double"
-    DECIMAL = "decimal"
-    BIT = "bit"
-    YEAR = "year"
-    DATE = "date"
-    DATETIME = "datetime"
-    TIMESTAMP = "timestamp"
-    TIME = "time"
-    CHAR = "char"
-    VARCHAR = "varchar"
-    TEXT = "text"  # all sizes
-    BINARY = "binary"
-    VARBINARY = "varbinary"
-    BLOB = "blob"  # all sizes
-    ENUM = "enum"
-    SET = "set"
-    JSON = "json"  # MySQL's binary documents; MariaDB's JSON is TEXT
-    GEOMETRY = "geometry"
-    VECTOR = "vector"
-    UUID = "uuid"  # MariaDB
-    INET4 = "inet4"  # MariaDB
-    INET6 = "inet6"  # MariaDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +44,18 @@ class Column:
         """The Arrow type of this column's values, from the receiver to the channel."""
         from cdc.model.arrow_types import arrow_type  # needs pyarrow; saved schemas are read without it
 
-        return arrow_type(self)
+        return arrow_type(self.kind, self.unsigned, self.length, self.precision, self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyStatement:
-    """An ALTER TABLE of a shadow table, with what its meaning depends on."""
+    """A statement about shadow tables, with what its meaning depends on."""
 
     sql: str
     database: str  # the session's default database
     ansi_quotes: bool
-    mariadb: bool
-    sql_mode: int | None
+    mariadb: bool | None  # None: the server is not known
+    sql_mode: int | None = None  # None: not known
     time_zone: str = ""  # the session's; "": not known
 
 

@@ -61,11 +61,26 @@ class AlterReader:
     def _alter_of_another(self, cursor: TokenCursor) -> Effect:
         """Return the effect of ALTER on an unmapped table: it may be renamed to a mapped one, or swap rows with one."""
         for part in specifications(cursor.rest()):
-            if part.word() in ("RENAME", "EXCHANGE", "CONVERT") and part.word(1) not in ("COLUMN", "INDEX", "KEY"):
-                affected = self._tables.named(part.tokens)
-                if affected:
-                    return Effect(EffectKind.TOUCHES, affected, phrase(part.tokens), row_changing=True)
+            reason, other = phrase(part.tokens), self._other_table(part)
+            if other is not None and self._lookup.maps(*other):
+                return Effect(EffectKind.TOUCHES, (table_text(*other),), reason, row_changing=True)
         return Effect(EffectKind.NONE)
+
+    def _other_table(self, part: TokenCursor) -> tuple[str, str] | None:
+        """Return the second table that a clause of ALTER TABLE names; None if there is none. Raises: Unreadable."""
+        if part.take("RENAME"):
+            if part.word() in ("COLUMN", "INDEX", "KEY"):
+                return None
+            part.take("TO") or part.take("AS") or part.take("=")
+            return self._tables.names.read(part)
+        if part.take("CONVERT", "TABLE"):
+            return self._tables.names.read(part)
+        if part.take("EXCHANGE", "PARTITION") or part.take("CONVERT", "PARTITION"):
+            part.name()
+            if not (part.take("WITH", "TABLE") or part.take("TO", "TABLE")):
+                raise Unreadable
+            return self._tables.names.read(part)
+        return None
 
     def _specification(self, database: str, table: str, part: TokenCursor) -> Effect:
         reason = phrase(part.tokens)

@@ -16,14 +16,12 @@ from dataclasses import replace
 
 from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
 from cdc.model.position import Position
-from cdc.model.schema import Kind
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
     ChangePlan,
     ChangePolicy,
     DifferenceStart,
-    FillKind,
     PlannedStep,
     PlannedTable,
     SchemaChange,
@@ -36,8 +34,7 @@ from cdc.run_context import RunContext
 from channels.sinks.base import AlterAction, can_alter, can_list_keys
 
 _APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
-_INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
-_LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
+_CREATIONS = (ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE)  # CREATE OR REPLACE drops a table first
 
 
 def plan_change(
@@ -53,11 +50,23 @@ def plan_change(
         tables = [_checked(context, one) for one in tables if one is not None]
     except PlanRefused as refused:
         stop.message = f"{stop.message.removesuffix('.')}: {refused}."
-        if refused.hint:
+        if refused.loads_again:
+            stop.hint = _LOAD_AGAIN if context.snapshot is not None else _OTHER_JOB
+        elif refused.hint:
             stop.hint = f"{refused.hint} {stop.hint}"
         raise stop from refused
     start = DifferenceStart(change.last, utc_now())
     return ChangePlan(change.statement, tuple(_dated(one, start) for one in tables if one is not None))
+
+
+_LOAD_AGAIN = (
+    "Drop the target table, or move it away, and run `cdc resume NAME --past-ddl --reload-missing`: a snapshot loads "
+    "the table into a new target table."
+)
+_OTHER_JOB = (
+    "Load the table into a new target with another job (`start: snapshot`), remove it from the channels of this job, "
+    "and run `cdc resume NAME`."
+)
 
 
 def _dated(table: PlannedTable, start: DifferenceStart) -> PlannedTable:
@@ -86,6 +95,9 @@ def _planned(
         planner.deletes_orphans,
         tuple(planner.actions),
     )
+    is_created = change.rows in _CREATIONS and not change.after.is_dropped
+    if is_created and (context.snapshot is None or not can_list_keys(context.sink)):
+        table = _emptied(table)
     after = replace(mapping, column_map=planner.column_map)
     try:
         if change.after.columns and not change.after.is_dropped:
@@ -136,6 +148,13 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
             "existing rows get values that only the source has, and this source has no tables to load them from"
         )
     return table
+
+
+def _emptied(table: PlannedTable) -> PlannedTable:
+    """Return ``table`` with its target emptied: the source table was created empty, so the stream has all its rows."""
+    columns = tuple(replace(step, fill=None) for step in table.steps)
+    steps = (PlannedStep(AlterAction.TRUNCATE.value), *columns)
+    return replace(table, steps=steps, is_reloaded=False, deletes_orphans=False)
 
 
 def _with_lengths(context: RunContext, table: PlannedTable) -> PlannedTable:

@@ -7,22 +7,11 @@ from dataclasses import replace
 
 from cdc.errors import SchemaMismatch
 from cdc.model.fill_values import fill_scalar
-from cdc.model.schema import Column, Kind
-from cdc.model.schema_change import (
-    ChangeAction,
-    ChangeKind,
-    ChangePolicy,
-    FillKind,
-    PlannedStep,
-    PlannedTable,
-)
+from cdc.model.schema import Column
+from cdc.model.schema_change import PlannedStep, PlannedTable
 from cdc.run_context import RunContext
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction, AlterStep, TargetColumn, TargetTable
-
-_APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
-_INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
-_LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
 
 def alter_steps(steps: Iterable[PlannedStep], table: PlannedTable) -> list[AlterStep]:

@@ -35,11 +35,13 @@ from cdc.pipeline.dispatcher import Dispatcher
 from cdc.pipeline.flow_control import BUSY_POLL_S, CommitLimits, FlowControl
 from cdc.pipeline.maintenance import MaintenanceSchedule
 from cdc.pipeline.progress import Progress, progress_of
+from cdc.pipeline.range_reads import RangeReads
 from cdc.pipeline.recovery import Recovery
 from cdc.pipeline.schema_changes import prepare_change
 from cdc.pipeline.table_intake import restore_tables
 from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.sources.base import RangePlanner
 from cdc.state.base import Checkpoint, CloseReason
 from cdc.verify.session import VerifySession
 from channels.sinks.base import can_alter, can_list_keys
@@ -86,9 +88,10 @@ class Consumer:
         self._stopping = threading.Event()
         committer = Committer(context.run, context.store, context.sink, self._stopping, self._flow.note_overload)
         self._commits = CommitThread(committer, on_wait)
-        self._maintenance = MaintenanceSchedule(context, self._commits, now)
+        self._maintenance = MaintenanceSchedule(context, self._stopping, now)
         self._cycles: Cycles | None = None  # after recovery
         self._steps: BoundarySteps | None = None  # after recovery, if the source has tables
+        self._ranges: RangeReads | None = None  # after recovery, if executors read the stream
 
     # from other threads
 
@@ -116,7 +119,10 @@ class Consumer:
         try:
             whole = restore_tables(self._context)
             recovery = Recovery(self._context, self._flow, self._commits.committer, self.sequence, self._stopping)
-            cycles = self._create_cycles(recovery.run(resolve_start), whole)
+            committed = recovery.run(resolve_start)
+            if committed.closed_by is not CloseReason.START:
+                self._flow.note_waiting_rows()
+            cycles = self._create_cycles(committed, whole)
             recovered()
             return self._run_cycles(cycles)
         except Cancelled as error:
@@ -147,6 +153,8 @@ class Consumer:
                 context, settings, coordinator, cycles, session, self._commits, self._stopping, self._now
             )
             self._steps.begin(whole)
+        if isinstance(self._receiver, RangePlanner) and self._receiver.plans:
+            self._ranges = RangeReads(context, self._receiver, cycles, self._flow, self._stopping, self._now)
         return cycles
 
     def _run_cycles(self, cycles: Cycles) -> Ended:
@@ -186,9 +194,17 @@ class Consumer:
         return Ended.STOPPED
 
     def _dispatch(self, cycles: Cycles) -> Batch | None:
-        """Get and buffer a Batch. Request snapshots of tables with missing changes before its end can be saved."""
+        """Get and buffer a Batch. Request snapshots of tables with missing changes before its end can be saved.
+
+        Return None too if executors have read a range instead.
+        """
         dispatcher = cycles.dispatcher
+        if self._ranges is not None:
+            self._ranges.request()
         batch = dispatcher.dispatch(self._flow.poll_s(dispatcher.cycle, committing=self._commits.is_busy), self._now())
+        if batch is not None and batch.is_planned and self._ranges is not None:
+            self._ranges.take(batch)
+            return None
         if batch is not None and self._cycles is not None and self._cycles.session is not None:
             self._cycles.session.note_changes(batch)
         if batch is not None and batch.gaps:
@@ -268,7 +284,7 @@ class Consumer:
             cycles.save_snapshots()
 
     def _clean_up(self) -> None:
-        """Abort the open cycle, and close commit thread and receiver. The next recovery repeats what fails here."""
+        """Abort the open cycle, and close threads and receiver. The next recovery repeats what fails here."""
         self._stopping.set()
         try:
             if self._cycles is not None:
@@ -278,4 +294,5 @@ class Consumer:
             _log.warning("the next start aborts the OPEN checkpoint: %s", error)
         finally:
             self._commits.close()
+            self._maintenance.close()
             self._receiver.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.errors import ErrorAction, SinkError, action_for
+from cdc.model.batch import Batch, PreparedLoad
 from cdc.model.position import Position
 from cdc.model.snapshot import TableSnapshot
 from cdc.model.timing import utc_now
@@ -20,7 +21,7 @@ from cdc.pipeline.replay import Replay, commit_after_replay
 from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step import StepResult
-from cdc.state.base import Checkpoint, CheckpointState, CloseReason
+from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CloseReason
 from cdc.verify.session import VerifySession
 
 SHUTDOWN_S = 5.0  # after a pause or SIGTERM an OPEN cycle may continue this long
@@ -113,6 +114,29 @@ class Cycles:
         self.dispatcher.begin(first)
         self._commits.begin(ClosedCycle(step, [], step_loads=result.loads))
 
+    def close_range(
+        self,
+        opened: Checkpoint,
+        read: Batch,
+        loads: Sequence[PreparedLoad],
+        counts: Mapping[str, ChannelCounts],
+        seconds: float,
+    ) -> None:
+        """Pass a range that executors have read to the commit thread. ``counts``: of the tables that got rows."""
+        closed = replace(
+            self._with_last_state(opened, self.committed.snapshots),
+            last=read.last,
+            rows=read.rows,
+            bytes=read.bytes,
+            sequence=max(self.committed.sequence, self.dispatcher.sequence),
+            closed_by=CloseReason.INTERVAL,
+            seconds={"buffer": seconds},
+            counts={**self.committed.counts, **counts},
+        )
+        self.dispatcher.newest_commit_us = read.newest_commit_us or self.dispatcher.newest_commit_us
+        self.dispatcher.begin(read.last)
+        self._commits.begin(ClosedCycle(closed, [], read.oldest_commit_us, step_loads=tuple(loads)))
+
     def save_snapshots(self) -> None:
         """Save changes of snapshots, verifications and omitted tables. An idle source closes no cycle to save them."""
         first = self.dispatcher.cycle.first
@@ -176,6 +200,8 @@ class Cycles:
             return
         self._commits.release()
         self.acknowledge(committed)
+        if any(load.name.attempt for load in closed.step_loads):
+            self._new_replay().clean_up(committed)  # of tasks that Spark has repeated
         self._flow.note_commit(self._commits.committer.merge_s)
         self._maintenance.after_commit(self.dispatcher.targets(closed.targets))
 

@@ -48,12 +48,14 @@ class Dispatcher:
     def dispatch(self, timeout_s: float, now: float) -> Batch | None:
         """Get one Batch and buffer its Changes in their Channels. Return None if none arrives within ``timeout_s``.
 
+        A planned Batch has no Changes yet, and the cycle does not get it.
+
         Raises: the error that stops the source or that prevents the load of a table. If only a part of the Batch is
         buffered then, the cycle counts as inside a transaction.
         """
         batch = self._context.receiver.get(timeout_s)
-        if batch is None:
-            return None
+        if batch is None or batch.is_planned:
+            return batch
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("batch", extra=_words(batch))
         self.cycle.begin_batch(now)

@@ -7,6 +7,7 @@
     A commit takes longer than the interval    the next cycle stays open for the difference
     A cycle is due but may not close yet       reading stops at ``OVERFILL_FACTOR`` times ``max_bytes``
     The read-ahead window is full              large channels start their Tasks, or the cycle closes
+    A run continues a job                      its first cycle closes early: the rows have waited while no run read
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 OVERFILL_FACTOR = 4  # a cycle that may not close yet reads up to this many times max_bytes
 POLL_S = 0.1  # longest wait for a Batch; requests and the end of a commit are checked between waits
 BUSY_POLL_S = 0.02  # the same during a commit
+FIRST_CYCLE_S = 0.5  # the first cycle of a run that continues a job closes after this time
 _GROWS_EVERY = 24  # the size of Tasks doubles after this many loads: sinks limit prepared, uncommitted loads
 _FACTOR_MOST = 16  # largest factor: an interval of 5 s becomes 80 s
 _RELAXES_AFTER_S = 120.0  # clusters compact versions and clean up transactions within one or two minutes
@@ -58,10 +60,15 @@ class FlowControl:
         self._requested = CommitLimits()
         self._factor, self._overloaded_at = 1, 0.0
         self._next_close_at = 0.0
+        self._rows_have_waited = False
 
     def begin_run(self, limits: CommitLimits) -> None:
         """Use ``limits`` from now on. The factor of an earlier overload still applies."""
-        self._requested, self._next_close_at = limits, 0.0
+        self._requested, self._next_close_at, self._rows_have_waited = limits, 0.0, False
+
+    def note_waiting_rows(self) -> None:
+        """Close the next cycle early. Calls: after the recovery of a run that continues a job."""
+        self._rows_have_waited = True
 
     @property
     def factor(self) -> int:
@@ -76,6 +83,7 @@ class FlowControl:
     def note_commit(self, merge_s: float) -> None:
         """Keep the next cycle open for the time by which the sink's commit exceeded the interval."""
         self._next_close_at = self._now() + max(0.0, merge_s - self.limits.interval_s)
+        self._rows_have_waited = False
 
     @property
     def limits(self) -> CommitLimits:
@@ -105,7 +113,7 @@ class FlowControl:
             return CloseReason.MAX_BYTES
         if window_full:
             return CloseReason.WINDOW
-        if self._now() - cycle.began >= limits.interval_s:
+        if self._now() - cycle.began >= self._interval_s:
             return CloseReason.INTERVAL
         if idle and cycle.rows and (cycle.rows >= limits.min_rows or cycle.bytes >= limits.min_bytes):
             return CloseReason.IDLE
@@ -127,7 +135,12 @@ class FlowControl:
             return BUSY_POLL_S
         if cycle.began is None:
             return POLL_S
-        return min(POLL_S, max(BUSY_POLL_S, cycle.began + self.limits.interval_s - self._now()))
+        return min(POLL_S, max(BUSY_POLL_S, cycle.began + self._interval_s - self._now()))
+
+    @property
+    def _interval_s(self) -> float:
+        interval_s = self.limits.interval_s
+        return min(interval_s, FIRST_CYCLE_S) if self._rows_have_waited and self.factor == 1 else interval_s
 
     # Tasks
 

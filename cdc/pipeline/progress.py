@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from cdc.errors import CdcError
+from cdc.model.kept_messages import ReplayProgress
 from cdc.model.position import Position
 from cdc.model.snapshot import TableSnapshot
 from cdc.model.table_names import table_of
@@ -42,7 +43,7 @@ class Progress:
     is_connected: bool = True  # the source answers
     disconnects: int | None = None  # connections to the source that were lost; None: not counted
     log: LogProgress | None = None  # of the binlog of a server
-    bad_messages: int = 0  # of a Kafka source: kept as files
+    replay: ReplayProgress | None = None  # of kept messages of Kafka
     window_bytes: int = 0  # of rows in memory that no Task has started to load
 
 
@@ -83,7 +84,7 @@ def progress_of(
         is_connected=status.is_connected,
         disconnects=status.disconnects,
         log=status.log,
-        bad_messages=status.bad_messages,
+        replay=status.replay,
         window_bytes=status.window_bytes,
     )
 

@@ -109,14 +109,17 @@ def _existing(committed: Checkpoint, change: SchemaChange) -> dict[str, TableSna
 def snapshots_after(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict[str, TableSnapshot]:
     """Return the snapshots after the change: those that run, and those of tables that it loads again.
 
-    If a new snapshot replaces one that has not yet deleted its orphan rows, the new one deletes them.
+    If a new snapshot replaces one that has not yet deleted its orphan rows, the new one deletes them. It also carries
+    out the request of the one that it replaces.
     """
     loads = {}
     for table in plan.tables:
         if table.is_reloaded:
             old = snapshots.get(table.source)
             is_open = old is not None and old.deletes_orphans and old.is_due
-            loads[table.source] = TableSnapshot(deletes_orphans=table.deletes_orphans or is_open)
+            loads[table.source] = TableSnapshot(
+                deletes_orphans=table.deletes_orphans or is_open, request=old.request if old is not None else 0
+            )
     return {**_continued(snapshots, plan), **loads}
 
 

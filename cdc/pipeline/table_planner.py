@@ -15,7 +15,6 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import (
     ChangeAction,
     ChangeKind,
-    ChangePolicy,
     ColumnChange,
     FillKind,
     PlannedStep,
@@ -27,17 +26,20 @@ from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction
 
-_APPLY_ALL = ChangePolicy(kinds={kind.value: ChangeAction.APPLY for kind in ChangeKind})
 _INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
 _LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
 
 
 class PlanRefused(Exception):
-    """A change cannot be followed. The text says why, and ``hint`` what to do."""
+    """A change cannot be followed. The text says why, and ``hint`` what to do.
 
-    def __init__(self, why: str, hint: str = "") -> None:
+    ``loads_again``: no change of the target table fits it, only a new one that is loaded from the source.
+    """
+
+    def __init__(self, why: str, hint: str = "", *, loads_again: bool = False) -> None:
         super().__init__(why)
         self.hint = hint
+        self.loads_again = loads_again
 
 
 class TablePlanner:
@@ -64,7 +66,7 @@ class TablePlanner:
             self._plan_end(change.rows)
             return
         if change.key_changed:  # in every mode: rows that were one row can become two, and the reverse
-            raise PlanRefused("it changes the key", _LOAD_AGAIN)
+            raise PlanRefused("it changes the key", loads_again=True)
         if change.rows in TABLE_KINDS:
             self._plan_table(change.rows)
         elif change.rows is not None:
@@ -201,7 +203,7 @@ class TablePlanner:
         if widens(old.arrow, new.arrow):
             self._step(AlterAction.WIDEN, old=(target, old), new=(target, new))
         elif old.arrow != new.arrow and not widens(new.arrow, old.arrow):
-            raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", _LOAD_AGAIN)
+            raise PlanRefused(f"the target cannot convert {old.name} from {old.type} to {new.type}", loads_again=True)
         elif not can_be_null(old) and can_be_null(new):
             wide = new if old.arrow == new.arrow else replace(old, nullable=True)
             self._step(AlterAction.MAKE_NULLABLE, old=(target, old), new=(target, wide))
@@ -211,9 +213,9 @@ class TablePlanner:
         """Raise PlanRefused for a key column that does not become a wider integer with the same values."""
         old, new = _known(change.old), _known(change.new)
         if change.changes_values:
-            raise PlanRefused(f"values of the key column {old.name} can have changed", _LOAD_AGAIN)
+            raise PlanRefused(f"values of the key column {old.name} can have changed", loads_again=True)
         if old.arrow != new.arrow and not {old.kind, new.kind} <= _INTEGERS:
-            raise PlanRefused(f"the key column {old.name} changes its type", _LOAD_AGAIN)
+            raise PlanRefused(f"the key column {old.name} changes its type", loads_again=True)
 
     # parts
 
@@ -271,7 +273,6 @@ _ROW_ACTIONS = (
     "Set `schema_changes.kinds: {{{kind}: apply}}` to remove the rows from the target too, or `{{{kind}: ignore}}` to "
     "keep them there, and resume."
 )
-_LOAD_AGAIN = "Load the table into a new target, or drop the target and run `cdc resume NAME --reload-missing`."
 
 
 def keep_rows_hint(table: PlannedTable) -> str:

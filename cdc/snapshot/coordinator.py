@@ -57,7 +57,7 @@ class SnapshotCoordinator:
         self.requests = LoadRequests(context)
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
         self._count_left_s = LIMIT_S  # remaining time of this step for COUNT(*), because the stream waits for it
-        self._mismatches: list[str] = []  # tables whose columns differ from those at the position of this step
+        self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._read_at: dict[str, float] = {}  # time at which the last chunk of a table was read
 
     # what is due
@@ -315,7 +315,7 @@ class SnapshotCoordinator:
 
 def _schema_not_reached(name: str) -> SchemaMismatch:
     return SchemaMismatch(
-        "The table's columns differ from those at the position of the stream.",
+        "The table's columns or its key differ from those at the position of the stream.",
         hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
         table=name,
     )
@@ -327,8 +327,13 @@ def order_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
 
 
 def same_columns(one: TableSchema, other: TableSchema) -> bool:
-    """Return whether rows of both tables have the same columns."""
-    return [_shape(column) for column in one.columns] == [_shape(column) for column in other.columns]
+    """Return whether rows of both tables have the same columns and the same key.
+
+    Rows of a table with another key could replace each other in the target. The order of the key's columns is not
+    compared: it does not change which rows are the same.
+    """
+    shapes = [_shape(column) for column in one.columns], [_shape(column) for column in other.columns]
+    return shapes[0] == shapes[1] and set(one.key) == set(other.key)
 
 
 def _shape(column: Column) -> tuple[object, ...]:

@@ -12,14 +12,16 @@ rows harmless; a missing row is never corrected. Implementations: ``binlog/recei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from cdc.errors import CdcError
 from cdc.model.batch import Batch
+from cdc.model.kept_messages import ReplayProgress
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
+from cdc.sources.partition_reader import PartitionReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class ReceiverStatus:
     is_connected: bool = True  # false: the source does not answer, and the receiver connects again
     disconnects: int | None = None  # connections lost since the creation; None: this source does not count them
     log: LogProgress | None = None  # of the binlog of a server
-    bad_messages: int = 0  # messages that could not be decoded and are kept as files
+    replay: ReplayProgress | None = None  # kept messages of Kafka are being loaded
 
 
 class Receiver(Protocol):
@@ -145,3 +147,72 @@ class RangeReceiver(Protocol):
 
         Calls: between two ``get``. Rows that were read ahead are read again if necessary.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTable:
+    """A table whose rows executors read."""
+
+    schema: TableSchema  # rows with other columns end the range
+    number: int  # in ``PartitionBatch.table``
+    columns: Mapping[str, str]  # column of the load -> source column
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTables:
+    """The tables of one read of a range."""
+
+    read: tuple[RangeTable, ...]
+    elsewhere: frozenset[str] = frozenset()  # other reads of the same range have these tables
+    is_only: bool = False  # another read of the same range reports what no table has: DDL, faults, unknown tables
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRows:
+    """The rows of one table in a range."""
+
+    upserts: int = 0
+    deletes: int = 0
+    bytes: int = 0  # of the Arrow buffers
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """A planned range that executors have read."""
+
+    batch: Batch  # the planned one with its numbers, without changes
+    rows: Mapping[str, RangeRows]  # by source table
+    sequence: int  # the highest one of a row
+
+
+@runtime_checkable
+class RangePlanner(Protocol):
+    """A Receiver that plans ranges which executors read. ``get`` returns each as a Batch with ``is_planned``.
+
+    ::
+
+        plan -> get: planned Batch -> readers -> executors -> complete
+                                                                 '- None -> deliver -> get: Batches with the rows
+
+    Executors end a range where the driver must decide, such as at the first row of a table. ``deliver`` then returns
+    its rows by ``get``, with all checks of a Receiver.
+    """
+
+    @property
+    def plans(self) -> bool:
+        """Return whether this receiver plans ranges at all."""
+
+    def plan(self, max_bytes: int, max_rows: int) -> None:
+        """Request the next range, of about ``max_bytes`` and ``max_rows`` at most. Returns at once; may be repeated."""
+
+    def readers(self, planned: Batch, tables: RangeTables, sequence: int, count: int) -> Sequence[PartitionReader]:
+        """Return at most ``count`` readers that together read ``planned``. Rows get sequences above ``sequence``."""
+
+    def complete(self, planned: Batch, positions: Sequence[Any]) -> ReadRange | None:
+        """Return ``planned`` as it was read; None if the driver must read it.
+
+        ``positions``: the last positions of all readers, which have read their ranges to the end.
+        """
+
+    def deliver(self, planned: Batch) -> None:
+        """Let ``get`` return the rows of ``planned``, and then plan again. Everything before it must be acked."""

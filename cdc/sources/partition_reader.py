@@ -1,6 +1,7 @@
 """The contract ``PartitionReader``: read one range of a source on a Spark executor.
 
-A snapshot chunk is such a range (``channels/chunk_reader.py``). ``channels/partition_read.py`` runs the readers.
+A snapshot chunk is such a range (``channels/chunk_reader.py``), and so are offsets of Kafka partitions
+(``cdc/sources/kafka/range_reader.py``). ``channels/partition_read.py`` runs the readers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class PartitionBatch:
     position: Any  # everything up to here is read; a JSON value. None: the range can be read again only as a whole
     byte_count: int = 0  # of the rows, as the source counts them
     is_last: bool = False  # the range is read to its end
+    table: int = 0  # the number of the rows' table, if the range has rows of several tables
 
 
 class PartitionReader(Protocol):
@@ -35,8 +37,9 @@ class PartitionReader(Protocol):
     def batches(self, is_over: Callable[[], bool]) -> Iterator[PartitionBatch]:
         """Open the source, yield the range in the source's order, and close the source.
 
-        Shape: all batches have one schema, with ``__deleted`` and ``__sequence`` as the last columns. Each position is
-        at or after the one before it. Reading a range again from a yielded position gives exactly the rows that follow.
+        Shape: all batches of a table have one schema, with ``__deleted`` and ``__sequence`` as the last columns. Each
+        position is at or after the one before it. Reading a range again from a yielded position gives exactly the rows
+        that follow.
         A range that is read to its end yields ``is_last`` exactly once, in the last batch, even if it has no rows.
         ``is_over``: True stops the reader after a batch, without ``is_last``. A reader that cannot resume inside its
         range ignores it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeGuard
@@ -199,8 +199,11 @@ class KeyLister(Protocol):
 class Maintainable(Protocol):
     """A sink whose tables need maintenance, such as compaction and vacuum."""
 
-    def maintain(self, tables: Iterable[TargetTable]) -> None:
-        """Maintain ``tables``. Calls: between commits, never during one. Raises: SinkError."""
+    def maintain(self, tables: Iterable[TargetTable], is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Maintain ``tables``; return early once ``is_stopped`` is true, at the latest after one data file.
+
+        Calls: one thread, also during a commit. Raises: SinkError.
+        """
 
 
 class Repairable(Protocol):

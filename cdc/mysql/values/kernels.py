@@ -50,9 +50,10 @@ def _cache_folder() -> Path:
 
 
 def _drop_old(folder: Path) -> None:
-    older = sorted(folder.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for stale in older[_KEPT_CACHES:]:
-        shutil.rmtree(stale, ignore_errors=True)
+    with suppress(FileNotFoundError):  # another process deletes them
+        older = sorted(folder.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for stale in older[_KEPT_CACHES:]:
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _use_cache() -> bool:
@@ -237,6 +238,8 @@ def same_bytes(left: Any, left_at: int, right: Any, right_at: int, count: int) -
         if load_u64(left, left_at + done) != load_u64(right, right_at + done):
             return False
         done += 8
+    if count >= 8:  # the last eight bytes, some of which were compared already
+        return bool(load_u64(left, left_at + count - 8) == load_u64(right, right_at + count - 8))
     while done < count:
         if left[left_at + done] != right[right_at + done]:
             return False

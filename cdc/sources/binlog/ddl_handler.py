@@ -17,11 +17,11 @@ from cdc.model.table_names import table_of
 from cdc.mysql.catalog import table_schemas, writes_beyond
 from cdc.mysql.ddl import Effect, EffectKind
 from cdc.mysql.server import Server
-from cdc.sources.binlog.change_reader import ChangeReader
+from cdc.sources.binlog.change_reader import ChangeReader, copy_statement
 from cdc.sources.binlog.decoder.events import Statement
-from cdc.sources.binlog.shadow_tables import ShadowTables
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.schema_history import Name, ResumeOptions, is_same_position
+from cdc.sources.shadow_tables import ShadowTables
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class DdlHandler:
         if handler is not None:
             handler(statement, effect)
         if effect.kind is not EffectKind.WRITES:
-            self._shadows.note(statement)
+            self._shadows.note(copy_statement(statement), statement.after)
             self._history.end_renamed(statement.sql, statement.after)
 
     # --- changes of tables ---

@@ -104,8 +104,8 @@ class BinlogReader:
     # --- the thread ---
 
     def _run(self, decoder: BinlogDecoder) -> None:
-        self.is_compiling = nothing_compiled()
         try:
+            self.is_compiling = nothing_compiled()
             warm_up()
         except Exception as error:  # noqa: BLE001 - without it the Consumer would wait for ever
             self.window.stop(error)

@@ -10,21 +10,26 @@ is refused, and a value that depends on the time zone, such as CURRENT_TIMESTAMP
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
 from cdc.model.position import CanalPosition
-from cdc.model.schema import Column, TableSchema
+from cdc.model.schema import Column, CopyStatement, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, SchemaChange, TableChange
+from cdc.model.table_names import table_text
 from cdc.mysql.catalog import table_schemas
-from cdc.mysql.column_definition import TEXTS, Dialect
+from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
-from cdc.mysql.table_changes import certain, confirmed, read_changes
-from cdc.mysql.table_contents import TABLE_KINDS
+from cdc.mysql.table_changes import certain, confirmed
 from cdc.sources.canal.layout import NO_SERVER_CHARSET, Layout, has_order
 from cdc.sources.schema_history import Name, SchemaHistory
+from cdc.sources.shadow_tables import ShadowTables
+from cdc.sources.table_statements import TableStatements, changes_tables
+
+_HAS_ROWS = re.compile(r"START\s+TRANSACTION\s*$", re.IGNORECASE)  # how MySQL logs CREATE TABLE .. SELECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class CanalChangeReader:
     def __init__(self, history: SchemaHistory) -> None:
         self.mariadb: bool | None = None  # None: the server is not known
         self._history = history
+        self._shadows = ShadowTables(history)
+        self._tables = TableStatements(history, self._shadows)
         self._unknown: set[Name] = set()  # the columns have changed, and no row has shown them since
         self._layouts: dict[Name, set[Layout]] = {}  # of the rows since the table's last statement
 
@@ -65,19 +72,18 @@ class CanalChangeReader:
             if not columns_stay:
                 self._unknown.add(name)
 
+    def note_passed(self, statement: CanalStatement) -> None:
+        """Record what a statement does to tables that no channel reads: shadow tables, and tables that were renamed."""
+        self._shadows.note(self._text(statement), statement.after)
+        self._history.end_renamed(statement.sql, statement.after)
+
     def read(self, statement: CanalStatement, effect: Effect) -> SchemaChange | str:
         """Return what ``statement`` changes, or the reason why that is not certain."""
         try:
-            found = read_changes(
-                statement.sql,
-                database=statement.database,
-                schema_of=self._known,
-                dialect=Dialect(mariadb=self.mariadb),
-                fold_case=self._history.fold_case,
-            )
-            if any(one.rows in TABLE_KINDS for one in found):
-                return "a statement that renames, drops or creates tables is followed only from the binlog"
-            changes = [one for one in found if self._is_mapped(one)]
+            found = self._tables.read(self._text(statement), effect, self._known)
+            if changes_tables(found, effect):
+                return self._change_of_tables(statement, found)
+            changes = [one for one in found if self._tables.is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
                 return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
@@ -92,14 +98,25 @@ class CanalChangeReader:
             return f"the source cannot be asked for the columns: {error.message}"
         return SchemaChange(statement.sql, statement.before, statement.after, tables)
 
-    def _known(self, database: str, table: str) -> TableSchema | None:
-        name = (database, table)
-        if name in self._unknown or not self._history.maps(*name):
-            return None
-        return self._history.current(name)
+    def _text(self, statement: CanalStatement) -> CopyStatement:
+        return CopyStatement(statement.sql, statement.database, ansi_quotes=False, mariadb=self.mariadb)
 
-    def _is_mapped(self, change: TableChange) -> bool:
-        return any(self._history.maps(schema.database, schema.table) for schema in (change.before, change.after))
+    def _known(self, database: str, table: str) -> TableSchema | None:
+        return None if (database, table) in self._unknown else self._tables.named(database, table)
+
+    def _change_of_tables(self, statement: CanalStatement, found: Sequence[TableChange]) -> SchemaChange | str:
+        if _HAS_ROWS.search(statement.sql):
+            return "its transaction also has rows"
+        names = {(one.database, one.table) for change in found for one in (change.before, change.after)}
+        if unknown := names & self._unknown:
+            return f"the columns of {', '.join(table_text(*name) for name in sorted(unknown))} before it are not known"
+        # Canal can be late, so the catalog may be newer than the statement: the rows after it confirm the columns
+        tables = self._tables.by_name(found, self._confirmed, lambda server, name: False)
+        for change in tables.tables:
+            self._check_names(change)
+        return SchemaChange(
+            statement.sql, statement.before, statement.after, tables.tables, tables.forgets, tables.renamed
+        )
 
     def _check_names(self, change: TableChange) -> None:
         """Raise Unreadable if Canal has named columns before a rename as they are called at another time.
@@ -116,7 +133,7 @@ class CanalChangeReader:
             )
 
     def _confirmed(self, changes: list[TableChange]) -> list[TableChange]:
-        if self._history.connect is None:
+        if self._history.connect is None or not changes:
             return [certain(_with_charsets(one)) for one in changes]
         names = [(one.after.database, one.after.table) for one in changes]
         with self._history.connect() as server:

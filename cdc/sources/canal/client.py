@@ -41,11 +41,11 @@ class Message:
 
     session: int  # number of the connection on which it arrived
     id: int  # rises by one from batch to batch; starts at 1 when the server starts
-    body: bytes  # a protobuf message Messages, as received
+    body: bytes | memoryview  # a protobuf message Messages, as received
 
     def entries(self) -> Iterator[Entry]:
         """Return its entries in order, parsed one by one."""
-        return map(Entry.FromString, Messages.FromString(self.body).messages)
+        return map(Entry.FromString, Messages.FromString(bytes(self.body)).messages)
 
 
 class CanalClient:

@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from typing import TypeVar
 
+import numpy as np
 from google.protobuf.message import DecodeError as ProtobufError
 from google.protobuf.message import Message as ProtobufMessage
 
@@ -63,7 +64,18 @@ def _explained(message: str) -> tuple[str, str]:
     return next(iter(message.splitlines()), "")[:300] or "no reason given", hint
 
 
-def _batch_id(body: bytes) -> int | None:
+def _batch_body(frame: bytearray) -> memoryview | None:
+    """Return the body of a batch, in the memory of its frame; None if the frame is another or a compressed packet."""
+    from cdc.sources.canal.kernels import locate_bodies  # a check of the connection needs no kernels
+
+    at, length = np.empty((2, 1), np.int64)
+    everything = np.zeros(1, np.int64), np.array([len(frame)], np.int32)
+    if locate_bodies(np.frombuffer(frame, np.uint8), *everything, at, length) >= 0:
+        return None
+    return memoryview(frame)[at[0] : at[0] + length[0]]
+
+
+def _batch_id(body: memoryview) -> int | None:
     """Return the id at the beginning of a batch, without parsing the batch; None if it is missing."""
     if not body:
         return 0
@@ -123,21 +135,23 @@ class CanalConnection:
         self._send(Packet.UNSUBSCRIPTION, Subscription(**self._names))
         self._await_ack()
 
-    def get(self, fetch_size: int, timeout_ms: int) -> tuple[int, bytes] | None:
+    def get(self, fetch_size: int, timeout_ms: int) -> tuple[int, memoryview] | None:
         """Return id and body of the next batch, or None if the server has none within ``timeout_ms``."""
         # For the server, a timeout of 0 or a missing one waits without limit, and -1 does not wait.
         timeout = timeout_ms if timeout_ms > 0 else -1
         request = Get(**self._names, fetch_size=fetch_size, timeout=timeout, unit=_MILLISECONDS, auto_ack=False)
         self._send(Packet.GET, request)
-        packet = self._read(READ_TIMEOUT_S + max(timeout_ms, 0) / 1000)
-        if packet.kind == Packet.ACK:
-            self._raise_ack(packet)
-        if packet.kind != Packet.MESSAGES:
+        frame = self._frame(READ_TIMEOUT_S + max(timeout_ms, 0) / 1000)
+        body = _batch_body(frame)
+        if body is None:
+            packet = self._packet(frame)
+            if packet.kind == Packet.ACK:
+                self._raise_ack(packet)
             raise self._fault(f"a packet of kind {packet.kind} instead of a batch", _VERSION_HINT)
-        number = _batch_id(packet.body)
+        number = _batch_id(body)
         if number is None:
             raise self._fault("a batch cannot be parsed", _VERSION_HINT)
-        return None if number == _NOTHING_THERE else (number, packet.body)
+        return None if number == _NOTHING_THERE else (number, body)
 
     def ack(self, batch_id: int) -> None:
         """Ack the oldest batch that is not acked. The server reports a refusal in its next answer."""
@@ -180,36 +194,46 @@ class CanalConnection:
             raise self._fault(f"the connection broke: {error}", _RECONNECT_HINT) from error
 
     def _read(self, timeout_s: float) -> Packet:
+        return self._packet(self._frame(timeout_s))
+
+    def _frame(self, timeout_s: float) -> bytearray:
         deadline = time.monotonic() + timeout_s
         (length,) = struct.unpack(">i", self._exactly(4, deadline))
         if not 0 <= length <= (LARGEST_FRAME if self._is_subscribed else LARGEST_ANSWER):
             raise self._fault(f"a frame has {length} bytes", "Check that the port is Canal's TCP port.")
-        packet = self._parsed(Packet, self._exactly(length, deadline))
+        return self._exactly(length, deadline)
+
+    def _packet(self, frame: bytearray) -> Packet:
+        packet = self._parsed(Packet, frame)
         if packet.compression > 1:
             raise self._fault(
                 f"compression {packet.compression} is not supported", "Disable compression on the Canal server."
             )
         return packet
 
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        data = bytearray()  # grows with the bytes that arrive: a damaged length must not allocate memory
-        while len(data) < size:
+    def _exactly(self, size: int, deadline: float) -> bytearray:
+        data = bytearray(min(size, _READ_BYTES))  # grows with the bytes that arrive: a length may be damaged
+        filled = 0
+        while filled < size:
+            if filled == len(data):
+                data += bytes(min(size - filled, filled))
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._fault("no complete answer in time", _RECONNECT_HINT)
             try:
                 self._socket.settimeout(left)
-                piece = self._socket.recv(min(size - len(data), _READ_BYTES))
+                with memoryview(data) as view:
+                    count = self._socket.recv_into(view[filled:])
             except OSError as error:
                 raise self._fault(f"the connection broke: {error}", _RECONNECT_HINT) from error
-            if not piece:
+            if not count:
                 raise self._fault("the server closed the connection", _RECONNECT_HINT)
-            data += piece
-        return bytes(data)
+            filled += count
+        return data
 
-    def _parsed(self, kind: type[_Wire], data: bytes) -> _Wire:
+    def _parsed(self, kind: type[_Wire], data: bytes | bytearray) -> _Wire:
         try:
-            return kind.FromString(data)
+            return kind.FromString(bytes(data))
         except (ProtobufError, ValueError) as error:
             raise self._fault(f"a {kind.__name__} message cannot be parsed", _VERSION_HINT) from error
 

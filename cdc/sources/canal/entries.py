@@ -41,7 +41,7 @@ class CanalTableSource(Protocol):
 class Entries:
     """The entries of one server batch: a buffer, and an index of the offsets in it."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes | memoryview) -> None:
         """``body``: a protobuf message Messages, as received. Raises: DecodeError."""
         self.body = body
         self.data = np.frombuffer(body, np.uint8)
@@ -58,7 +58,7 @@ class Entries:
     def text(self, entry: int, field: int) -> str:
         """Return a text field of an entry, for example FILE_AT."""
         at, length = self.index[entry, field : field + 2]
-        return self.body[at : at + length].decode("utf-8", "replace")
+        return bytes(self.body[at : at + length]).decode("utf-8", "replace")
 
     def position(self, entry: int) -> str:
         """Return ``file:offset`` of an entry."""
@@ -124,7 +124,7 @@ class EntryDecoder:
         """Return database and table of a row entry if a channel reads it, else None."""
         fields, body = entries.index[entry], entries.body
         at, size, table_at, table_size = (int(each) for each in fields[kernels.DATABASE_AT : kernels.TABLE_AT + 2])
-        raw = (body[at : at + size], body[table_at : table_at + table_size])
+        raw = (bytes(body[at : at + size]), bytes(body[table_at : table_at + table_size]))
         if raw not in self._mapped:
             name = (raw[0].decode("utf-8", "replace"), raw[1].decode("utf-8", "replace"))
             self._mapped[raw] = name if self._table_filter.maps(*name) else None
@@ -222,7 +222,7 @@ class EntryDecoder:
         database, table, _ = key
         at, size = entries.index[entry, kernels.FIRST_ROW_AT : kernels.FIRST_ROW_AT + 2]
         try:
-            layout = layout_of(RowData.FromString(entries.body[at : at + size]))
+            layout = layout_of(RowData.FromString(bytes(entries.body[at : at + size])))
         except ProtobufError as error:
             raise _without_position(kernels.MALFORMED, f"{database}.{table}", entries.position(entry)) from error
         try:

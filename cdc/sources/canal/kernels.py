@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.mysql.values.kernels import kernel, same_bytes
+from cdc.mysql.values.kernels import inlined, kernel, part, same_bytes
+from cdc.sources.canal.column_frames import (
+    BEFORE_SIZE,
+    FRAME_FIELDS,
+    MOST_COLUMNS,
+    find_value,
+    framed_value,
+    layout_hash,
+)
+from cdc.sources.canal.wire import hash_text, read_field
 
 # fields of an entry in the index, one int64 each; the field after a *_AT is its length
 START, SIZE = 0, 1
@@ -33,46 +42,7 @@ MESSAGES = 7  # kind of a packet
 MALFORMED = -1
 COLUMNS_MISSING = -2  # an image without some of the table's columns
 
-_FNV = np.uint64(0x100000001B3)
 _BASIS = np.uint64(0xCBF29CE484222325)
-
-
-@kernel
-def _varint(data, at, end):  # type: ignore[no-untyped-def]
-    """Return a number and the offset after it; offset -1: the number does not end before ``end``."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = data[at]
-        at += 1
-        if shift < np.uint64(64):
-            value |= np.uint64(byte & np.uint8(0x7F)) << shift
-        if byte < 0x80:
-            return np.int64(value), at
-        shift += np.uint64(7)
-    return np.int64(0), -1
-
-
-@kernel
-def _field(data, at, end):  # type: ignore[no-untyped-def]
-    """Return the field at ``at``: number, value (start offset if length-delimited), length, offset after it."""
-    tag, at = _varint(data, at, end)
-    if at < 0:
-        return 0, 0, 0, -1
-    number = tag >> 3
-    wire = tag & 7
-    if wire == 0:
-        value, at = _varint(data, at, end)
-        return number, value, 0, at
-    if wire == 2:
-        length, at = _varint(data, at, end)
-        if at < 0 or length < 0 or length > end - at:
-            return 0, 0, 0, -1
-        return number, at, length, at + length
-    width = 8 if wire == 1 else 4
-    if (wire != 1 and wire != 5) or end - at < width:
-        return 0, 0, 0, -1
-    return number, 0, 0, at + width
 
 
 @kernel
@@ -81,7 +51,7 @@ def count_entries(data):  # type: ignore[no-untyped-def]
     at = 0
     count = 0
     while at < data.size:
-        number, _value, _length, at = _field(data, at, data.size)
+        number, _value, _length, at = read_field(data, at, data.size)
         if at < 0:
             return MALFORMED
         if number == 2:
@@ -89,53 +59,19 @@ def count_entries(data):  # type: ignore[no-untyped-def]
     return count
 
 
-@kernel
-def _hashed(data, start, length, value):  # type: ignore[no-untyped-def]
-    for i in range(start, start + length):
-        value = (value ^ np.uint64(data[i])) * _FNV
-    return (value ^ np.uint64(0x100)) * _FNV  # so that "ab","c" and "a","bc" differ
-
-
-@kernel
-def _layout(data, at, end, image_field):  # type: ignore[no-untyped-def]
-    """Return a hash of an image's column names, types and key flags; 0: the RowData has no such image."""
-    value = _BASIS
-    columns = 0
-    while at < end:
-        number, start, length, at = _field(data, at, end)
-        if at < 0:
-            return np.int64(0)
-        if number != image_field:
-            continue
-        columns += 1
-        inner = start
-        stop = start + length
-        while inner < stop:
-            field, position, size, inner = _field(data, inner, stop)
-            if inner < 0:
-                return np.int64(0)
-            if field == 3 or field == 10:
-                value = _hashed(data, position, size, value)
-            elif field == 1 or field == 4:
-                value = (value ^ np.uint64(position)) * _FNV
-    if columns == 0:
-        return np.int64(0)
-    return np.int64(value | np.uint64(1))
-
-
-@kernel
+@inlined
 def _keep(entry, field, at, length):  # type: ignore[no-untyped-def]
     """Write offset and length of a text or a message to the index."""
     entry[field] = at
     entry[field + 1] = length
 
 
-@kernel
-def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
+@part
+def _row_change(data, at, end, entry, frames, last):  # type: ignore[no-untyped-def]
     """Write the fields of a RowChange to the index. Return False if it is malformed."""
     event = np.int64(UPDATE)
     while at < end:
-        number, value, length, at = _field(data, at, end)
+        number, value, length, at = read_field(data, at, end)
         if at < 0:
             return False
         if number == 2:
@@ -154,7 +90,7 @@ def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
     if entry[ROWS]:
         start = entry[FIRST_ROW_AT]
         image = 2 if event == INSERT else 1
-        entry[LAYOUT] = _layout(data, start, start + entry[FIRST_ROW_AT + 1], image)
+        entry[LAYOUT] = layout_hash(data, start, start + entry[FIRST_ROW_AT + 1], image, frames, last)
     return True
 
 
@@ -162,10 +98,12 @@ def _row_change(data, at, end, entry):  # type: ignore[no-untyped-def]
 def index_entries(data, index):  # type: ignore[no-untyped-def]
     """Fill ``index``, which has one row of ENTRY_FIELDS per entry. Return the number of entries, or MALFORMED."""
     index[:, :] = 0
+    frames = np.zeros((MOST_COLUMNS, FRAME_FIELDS), np.int64)
+    last = np.zeros(2, np.int64)
     at = 0
     count = 0
     while at < data.size:
-        number, start, length, at = _field(data, at, data.size)
+        number, start, length, at = read_field(data, at, data.size)
         if at < 0:
             return MALFORMED
         if number != 2:
@@ -178,7 +116,7 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
         inner = start
         end = start + length
         while inner < end:
-            field, value, size, inner = _field(data, inner, end)
+            field, value, size, inner = read_field(data, inner, end)
             if inner < 0:
                 return MALFORMED
             if field == 2:
@@ -189,7 +127,7 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
                 position = value
                 stop = value + size
                 while position < stop:
-                    name, value_at, width, position = _field(data, position, stop)
+                    name, value_at, width, position = read_field(data, position, stop)
                     if position < 0:
                         return MALFORMED
                     if name == 2:
@@ -208,10 +146,10 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
                         _keep(entry, GTID_AT, value_at, width)
         if entry[KIND] == ROW_DATA and entry[STORE_AT + 1]:
             start = entry[STORE_AT]
-            if not _row_change(data, start, start + entry[STORE_AT + 1], entry):
+            if not _row_change(data, start, start + entry[STORE_AT + 1], entry, frames, last):
                 return MALFORMED
-            group = _hashed(data, entry[DATABASE_AT], entry[DATABASE_AT + 1], _BASIS ^ np.uint64(entry[LAYOUT]))
-            entry[GROUP] = np.int64(_hashed(data, entry[TABLE_AT], entry[TABLE_AT + 1], group))
+            group = hash_text(data, entry[DATABASE_AT], entry[DATABASE_AT + 1], _BASIS ^ np.uint64(entry[LAYOUT]))
+            entry[GROUP] = np.int64(hash_text(data, entry[TABLE_AT], entry[TABLE_AT + 1], group))
     return count
 
 
@@ -224,58 +162,37 @@ def file_changes(data, index, changed):  # type: ignore[no-untyped-def]
         changed[entry] = size != before_size or not same_bytes(data, at, data, before, size)
 
 
-@kernel
-def _image(data, at, end, image_field, indexes, starts, lengths):  # type: ignore[no-untyped-def]
-    """Write the offsets and lengths of an image's values. Return the number of columns, or a fault."""
+@part
+def _image(data, at, end, image_field, indexes, frames, starts, lengths):  # type: ignore[no-untyped-def]
+    """Write the offsets and lengths of an image's values. Return the number of columns, or a fault.
+
+    ``frames``: how each column was encoded last, with FRAME_FIELDS. Most rows differ in their values alone.
+    """
     columns = 0
     while at < end:
-        number, start, length, at = _field(data, at, end)
+        number, start, length, at = read_field(data, at, end)
         if at < 0:
             return MALFORMED
         if number != image_field:
             continue
         if columns >= indexes.size:
             return COLUMNS_MISSING
-        inner = start
         stop = start + length
-        position = np.int64(0)
-        null = False
-        value_at = start
-        size = np.int64(0)
-        while inner < stop:
-            tag = data[inner]
-            if tag < 0x80 and stop - inner > 1 and data[inner + 1] < 0x80 and (tag & 7 == 0 or tag & 7 == 2):
-                # Fast path: tag and number (or length) have one byte each, as in nearly every field of a column.
-                field = np.int64(tag >> 3)
-                value = np.int64(data[inner + 1])
-                inner += 2
-                width = np.int64(0)
-                if tag & 7 == 2:
-                    width = value
-                    value = inner
-                    inner += width
-                    if inner > stop:
-                        return MALFORMED
-            else:
-                field, value, width, inner = _field(data, inner, stop)
-                if inner < 0:
-                    return MALFORMED
-            if field == 8:
-                value_at = value
-                size = width
-            elif field == 6:
-                null = value != 0
-            elif field == 1:
-                position = value
-        if position != indexes[columns]:
-            return COLUMNS_MISSING
+        value_at, size = framed_value(data, start, stop, frames, columns)
+        if value_at < 0:
+            position, value_at, size = find_value(data, start, stop, frames, columns)
+            if position < 0:
+                return MALFORMED
+            if position != indexes[columns]:
+                frames[columns, BEFORE_SIZE] = 0
+                return COLUMNS_MISSING
         starts[columns] = value_at
-        lengths[columns] = -1 if null else size
+        lengths[columns] = size
         columns += 1
     return columns
 
 
-@kernel
+@part
 def _differs(data, starts, sizes, other_starts, other_sizes, key_columns):  # type: ignore[no-untyped-def]
     """Return whether two images have different values in a key column."""
     for k in range(key_columns.size):
@@ -302,6 +219,7 @@ def locate_rows(  # type: ignore[no-untyped-def]
     before_size = np.empty(columns, np.int32)
     after_at = np.empty(columns, np.int64)
     after_size = np.empty(columns, np.int32)
+    frames = np.zeros((columns, FRAME_FIELDS), np.int64)
     row = 0
     for which in range(entries.size):
         entry = index[entries[which]]
@@ -310,18 +228,18 @@ def locate_rows(  # type: ignore[no-untyped-def]
         at = entry[STORE_AT]
         end = at + entry[STORE_AT + 1]
         while at < end:
-            number, start, length, at = _field(data, at, end)
+            number, start, length, at = read_field(data, at, end)
             if at < 0:
                 return MALFORMED, which
             if number != 12:
                 continue
             stop = start + length
             if event != INSERT:
-                found = _image(data, start, stop, 1, indexes, before_at, before_size)
+                found = _image(data, start, stop, 1, indexes, frames, before_at, before_size)
                 if found != columns:
                     return (MALFORMED if found == MALFORMED else COLUMNS_MISSING), which
             if event != DELETE:
-                found = _image(data, start, stop, 2, indexes, after_at, after_size)
+                found = _image(data, start, stop, 2, indexes, frames, after_at, after_size)
                 if found != columns:
                     return (MALFORMED if found == MALFORMED else COLUMNS_MISSING), which
             if event == DELETE or (
@@ -355,7 +273,7 @@ def locate_bodies(data, at, sizes, starts, lengths):  # type: ignore[no-untyped-
         here, end = at[row], at[row] + sizes[row]
         kind, compression, found = np.int64(0), np.int64(0), False
         while here < end:
-            number, value, length, here = _field(data, here, end)
+            number, value, length, here = read_field(data, here, end)
             if here < 0:
                 return row
             if number == 3:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, CdcError, DdlStop, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.position import CanalPosition
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
-from cdc.model.table_names import table_of
+from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import mapped_tables, table_schemas
 from cdc.mysql.ddl import Effect, EffectKind
 from cdc.sources.canal.change_reader import CanalChangeReader, CanalStatement
@@ -64,6 +65,13 @@ class CanalTables:
     def schema(self, database: str, table: str, layout: Layout) -> TableSchema:
         """See ``cdc.sources.canal.entries.CanalTableSource``."""
         name = (database, table)
+        if self.history.dropped(name) is not None:
+            raise SchemaMismatch(
+                f"{table_text(*name)} was dropped, but has rows: Canal did not send how it was created again.",
+                hint="Do not filter DDL in Canal. Drop the target of the table and run `cdc resume NAME "
+                "--reload-missing`: a snapshot loads the table.",
+                position=self.position,
+            )
         known = None if name in self._stale else self.history.newest(name)
         problem = self._mismatch(known, layout) if known is not None else None
         if known is not None and problem is None:
@@ -110,7 +118,15 @@ class CanalTables:
 
         Raises: DdlStop - it changes a mapped table, and the user has not accepted that.
         """
+        is_changed = self._handle(statement)
+        self._changes.note_passed(statement)
+        return is_changed
+
+    def _handle(self, statement: CanalStatement) -> bool:
         effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
+        if effect.kind is EffectKind.CREATES and self.history.dropped(table_of(effect.tables[0])) is not None:
+            # the target has the rows of the table that was dropped
+            effect = replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
         if effect.kind is EffectKind.TOUCHES:
             before = statement.before
             at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
@@ -130,6 +146,8 @@ class CanalTables:
         self._stale |= names
         for name in names:
             self.history.catalog.pop(name, None)
+            if self.history.dropped(name) is not None:  # the user has accepted that it was created again
+                self.history.end(name, statement.after)
         is_index = effect.kind is EffectKind.HARMLESS and not effect.reshapes
         self._changes.note_statement(names, columns_stay=effect.columns_stay or is_index)
         return True
@@ -182,7 +200,8 @@ class CanalTables:
         """
         connect, history = self.history.connect, self.history
         if connect is None:
-            names = {(schema.database, schema.table) for schema in history.at(position)}
+            known = [(schema.database, schema.table) for schema in history.at(position)]
+            names = {name for name in known if history.maps(*name)}  # not the shadow tables
         else:
             with connect() as server:
                 names = set(mapped_tables(server, history.maps))

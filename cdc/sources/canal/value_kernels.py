@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc.mysql.values.kernels import kernel, same_bytes
+from cdc.mysql.values.kernels import inlined, kernel, same_bytes
 from cdc.mysql.values.times import day_number, microseconds_of
 
 
@@ -112,7 +112,7 @@ def decimals(data, starts, lengths, digits, scale, out):  # type: ignore[no-unty
     return -1
 
 
-@kernel
+@inlined
 def _number(data, at, count):  # type: ignore[no-untyped-def]
     """Return the number of ``count`` digits at ``at``, or -1."""
     value = np.int64(0)
@@ -124,7 +124,7 @@ def _number(data, at, count):  # type: ignore[no-untyped-def]
     return value
 
 
-@kernel
+@inlined
 def _date(data, at):  # type: ignore[no-untyped-def]
     """Return year, month and day of the ten characters at ``at``; year -1: they are not a date."""
     year = _number(data, at, 4)

@@ -64,7 +64,7 @@ def edges(entries: Entries, first: int, last: int) -> list[tuple[int, str]]:
         at, size = entries.index[number, kernels.STORE_AT : kernels.STORE_AT + 2]
         try:
             properties = {
-                pair.key: pair.value for pair in TransactionEdge.FromString(entries.body[at : at + size]).props
+                pair.key: pair.value for pair in TransactionEdge.FromString(bytes(entries.body[at : at + size])).props
             }
         except ProtobufError as error:
             raise DecodeError(

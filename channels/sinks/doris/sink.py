@@ -40,6 +40,7 @@ class DorisSink(ClusterSink):
     """See ``channels.sinks.base.Sink``."""
 
     messages, rules = DORIS, DORIS_TABLES
+    datetime_digits = 0
     prepared_word = "PRECOMMITTED"
     states: ClassVar = {
         "PRECOMMITTED": LoadState.PREPARED,

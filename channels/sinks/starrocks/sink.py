@@ -46,6 +46,7 @@ class StarrocksSink(ClusterSink):
     """See ``channels.sinks.base.Sink``."""
 
     messages, rules = STARROCKS, STARROCKS_TABLES
+    datetime_digits = 6
     prepared_word = "PREPARED"
     states: ClassVar = {
         "PREPARE": LoadState.PREPARED,  # the last state before a commit in multi mode; in single mode it is short

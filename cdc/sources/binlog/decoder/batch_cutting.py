@@ -211,3 +211,17 @@ def _after(changes: Changes, sequence: int) -> Changes | None:
     numbers = changes.rows.column(changes.rows.num_columns - 1).to_numpy()
     first = int(np.searchsorted(numbers, sequence, "right"))
     return Changes(changes.schema, changes.rows.slice(first)) if first < len(numbers) else None
+
+
+def moved_batch(stream: StreamState) -> Batch | None:
+    """Return a Batch without rows at a new Position: a file ended, or the server skipped a range of events."""
+    # A Position without the creation time of its file would be valid in any file of that name.
+    if not stream.moved or stream.created is None or stream.state[fr.PHASE] != fr.IDLE:
+        return None
+    if stream.state[fr.FILE_AT] < stream.state[fr.SKIP_UNTIL]:
+        return None  # the events before the start are dropped, and their position would be before the start
+    stream.moved = False
+    first = stream.safe_position()
+    stream.position = stream.position_at(int(stream.state[fr.FILE_AT]))
+    last = stream.safe_position()
+    return Batch((), first, last, not stream.open_xa, 0, 0, 0, None, None) if last != first else None

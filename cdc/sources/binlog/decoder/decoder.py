@@ -22,7 +22,7 @@ from cdc.model.batch import Batch
 from cdc.model.position import BinlogPosition
 from cdc.mysql.connection import ServerError
 from cdc.sources.binlog.decoder import framing as fr
-from cdc.sources.binlog.decoder.batch_cutting import DAMAGED, cut
+from cdc.sources.binlog.decoder.batch_cutting import DAMAGED, cut, moved_batch
 from cdc.sources.binlog.decoder.control_events import handle_event, read_encryption
 from cdc.sources.binlog.decoder.events import Malformed, Statement
 from cdc.sources.binlog.decoder.stream_buffer import MIN_FREE
@@ -203,13 +203,13 @@ class BinlogDecoder:
                 if batch is not None:
                     return batch
                 if not crowded:
-                    return self._moved_batch()
+                    return moved_batch(self._stream)
             elif code == fr.SPLIT:
                 joined = self._stream.buffer.squeeze()
                 if joined is None:
                     if int(self._stream.state[fr.NEED]) > LARGEST_EVENT:
                         raise self._error("An event is larger than 1 GiB, the limit of the server.")
-                    return cut(self._stream, False) or self._moved_batch()
+                    return cut(self._stream, False) or moved_batch(self._stream)
                 at, size = joined
                 self._stream.push(ScanRange(False, at + size, at + size), at)
             elif code == fr.UNKNOWN_ORIGIN:
@@ -217,7 +217,7 @@ class BinlogDecoder:
             elif (batch := handle_event(self._stream, code)) is not None:
                 return batch
             if self._stream.magic and not self._read_magic():
-                return cut(self._stream, False) or self._moved_batch()
+                return cut(self._stream, False) or moved_batch(self._stream)
 
     def _scan(self) -> int:
         stream = self._stream
@@ -265,19 +265,6 @@ class BinlogDecoder:
             if self._stream.state[fr.PHASE] != fr.IDLE and self._stream.xa is None:
                 raise Malformed("the transaction payload ends inside its transaction")
         self._stream.state[fr.AT] = source.back_to
-
-    def _moved_batch(self) -> Batch | None:
-        """Return a Batch without rows at a new Position: a file ended, or the server skipped a range of events."""
-        # A Position without the creation time of its file would be valid in any file of that name.
-        if not self._stream.moved or self._stream.created is None or self._stream.state[fr.PHASE] != fr.IDLE:
-            return None
-        if self._stream.state[fr.FILE_AT] < self._stream.state[fr.SKIP_UNTIL]:
-            return None  # the events before the start are dropped, and their position would be before the start
-        self._stream.moved = False
-        first = self._stream.safe_position()
-        self._stream.position = self._stream.position_at(int(self._stream.state[fr.FILE_AT]))
-        last = self._stream.safe_position()
-        return Batch((), first, last, not self._stream.open_xa, 0, 0, 0, None, None) if last != first else None
 
     def _error(self, message: str, **where: object) -> DecodeError:
         return DecodeError(message, hint=DAMAGED, **where)

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from sqlglot.errors import SqlglotError
 
+from cdc.model.position import Position
 from cdc.model.schema import Column, CopyStatement, ShadowCopy, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, TableChange
 from cdc.model.table_names import originals_of
@@ -30,7 +31,6 @@ from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, tokens_of
 from cdc.mysql.ddl_words import TableNames, deletes_violating_rows
 from cdc.mysql.table_changes import read_changes
-from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _REAL_AS_FLOAT, _NO_BACKSLASH_ESCAPES = 1, 1 << 20  # bits of sql_mode
 _TRIGGER = re.compile(r"\s*CREATE\s.*?\bTRIGGER\s.*?\bpt_osc_", re.IGNORECASE | re.DOTALL)
 
 
-def dialect_of(statement: Statement | CopyStatement) -> Dialect:
+def dialect_of(statement: CopyStatement) -> Dialect:
     """Return what the meaning of the statement's text depends on."""
     mode = statement.sql_mode
     return Dialect(
@@ -53,17 +53,20 @@ def dialect_of(statement: Statement | CopyStatement) -> Dialect:
 
 
 class ShadowTables:
-    """Records the statements of shadow tables. Calls: the reading thread."""
+    """Records the statements of shadow tables. Calls: the thread that reads the source."""
 
     def __init__(self, history: SchemaHistory) -> None:
         self._history = history
 
-    def note(self, statement: Statement) -> None:
-        """Record what ``statement`` does to shadow tables. One that is not certain ends the record of its tables."""
+    def note(self, statement: CopyStatement, after: Position) -> None:
+        """Record what ``statement`` does to shadow tables. One that is not certain ends the record of its tables.
+
+        ``after``: the position after the statement.
+        """
         if not any(suffix in statement.sql for suffix in _SUFFIXES):
             return
         if _TRIGGER.match(statement.sql):
-            self._note_triggers(statement)
+            self._note_triggers(statement, after)
             return
         try:
             name = self._altered(statement)
@@ -77,22 +80,22 @@ class ShadowTables:
         except (Unreadable, SqlglotError) as error:
             _log.info("a statement that may change a shadow table cannot be read: %s", error)
             for one in self._named(statement):
-                self._history.end(one, statement.after)
+                self._history.end(one, after)
             return
         if name is not None:
-            self._note_alter(name, changes, statement)
+            self._note_alter(name, changes, statement, after)
             return
         for change in changes:
-            self._note_table(change, statement)
+            self._note_table(change, after)
 
     def _schema(self, database: str, table: str) -> TableSchema | None:
         name = (database, table)
         shadow = self._history.shadow(name)
         return shadow or (self._history.current(name) if self._history.maps(*name) else None)
 
-    def _altered(self, statement: Statement) -> Name | None:
+    def _altered(self, statement: CopyStatement) -> Name | None:
         """Return the shadow table that an ALTER TABLE changes; None for other statements."""
-        cursor = TokenCursor(tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb))
+        cursor = TokenCursor(tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False))
         if not cursor.take("ALTER"):
             return None
         cursor.take("ONLINE") or cursor.take("IGNORE")
@@ -102,29 +105,23 @@ class ShadowTables:
         name = TableNames(statement.database, self._history.fold_case).read(cursor)
         return name if self._history.shadow(name) is not None else None
 
-    def _note_alter(self, name: Name, changes: tuple[TableChange, ...], statement: Statement) -> None:
+    def _note_alter(
+        self, name: Name, changes: tuple[TableChange, ...], statement: CopyStatement, position: Position
+    ) -> None:
         shadow = self._history.shadow(name)
         assert shadow is not None and shadow.copy is not None
         if any(change.rows is not None for change in changes):  # it is renamed, or loses rows
-            self._history.end(name, statement.after)
+            self._history.end(name, position)
             return
         after = changes[0].after if changes else shadow
-        one = CopyStatement(
-            statement.sql,
-            statement.database,
-            statement.ansi_quotes,
-            statement.mariadb,
-            statement.sql_mode,
-            statement.time_zone,
-        )
-        copy = replace(shadow.copy, statements=(*shadow.copy.statements, one))
-        self._history.add_shadow(name, replace(after, copy=copy), statement.after)
+        copy = replace(shadow.copy, statements=(*shadow.copy.statements, statement))
+        self._history.add_shadow(name, replace(after, copy=copy), position)
 
-    def _note_table(self, change: TableChange, statement: Statement) -> None:
+    def _note_table(self, change: TableChange, position: Position) -> None:
         for schema in (change.before, change.after):
             name = (schema.database, schema.table)
             if self._history.shadow(name) is not None:
-                self._history.end(name, statement.after)
+                self._history.end(name, position)
         name = (change.after.database, change.after.table)
         if change.rows is not ChangeKind.CREATE_TABLE or self._history.maps(*name):
             return
@@ -132,18 +129,18 @@ class ShadowTables:
             original = self._history.current((name[0], table)) if self._history.maps(name[0], table) else None
             if original is not None and _same_columns(original, change.after):
                 shadow = replace(original, table=name[1], copy=ShadowCopy())
-                self._history.add_shadow(name, shadow, statement.after)
+                self._history.add_shadow(name, shadow, position)
                 _log.info("%s is the shadow table of %s", shadow.name, original.name)
                 return
 
-    def _note_triggers(self, statement: Statement) -> None:
+    def _note_triggers(self, statement: CopyStatement, position: Position) -> None:
         for name in self._named(statement):
             shadow = self._history.shadow(name)
             if shadow is not None and shadow.copy is not None:
                 copy = replace(shadow.copy, has_triggers=True)
-                self._history.add_shadow(name, replace(shadow, copy=copy), statement.after)
+                self._history.add_shadow(name, replace(shadow, copy=copy), position)
 
-    def _named(self, statement: Statement) -> list[Name]:
+    def _named(self, statement: CopyStatement) -> list[Name]:
         """Return the shadow tables whose name is in the text of ``statement``."""
         text = statement.sql.casefold()
         return [name for name in self._history.shadows() if name[1].casefold() in text]
@@ -210,7 +207,9 @@ def _copied(change: ColumnChange, dropped: set[str]) -> ColumnChange:
 
 def _can_lose_rows(statement: CopyStatement) -> bool:
     """Return whether INSERT IGNORE into the copy can omit rows: they violate a key, or have no partition."""
-    return deletes_violating_rows(tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb))
+    return deletes_violating_rows(
+        tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
+    )
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:

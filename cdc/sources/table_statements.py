@@ -1,0 +1,162 @@
+"""Read statements that rename, drop or create tables, for the change readers of all sources.
+
+Such a statement is described for each name that a channel reads: which table it means after the statement, and which
+one its target has. ``shadow_tables`` adds the copies of gh-ost and pt-online-schema-change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdc.model.schema import CopyStatement, TableSchema
+from cdc.model.schema_change import ChangeKind, TableChange
+from cdc.model.table_names import table_of, table_text
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.ddl import Effect
+from cdc.mysql.ddl_tokens import Unreadable, refuse
+from cdc.mysql.server import Server
+from cdc.mysql.table_changes import read_changes
+from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
+from cdc.sources.schema_history import Name, SchemaHistory
+from cdc.sources.shadow_tables import ShadowTables, dialect_of
+
+Confirm = Callable[[list[TableChange]], list[TableChange]]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTables:
+    """What a statement on whole tables changes. The fields are those of ``SchemaChange``."""
+
+    tables: tuple[TableChange, ...]
+    forgets: tuple[str, ...]
+    renamed: tuple[TableSchema, ...]
+
+
+def changes_tables(found: Sequence[TableChange], effect: Effect) -> bool:
+    """Return whether a statement renames, drops or creates mapped tables."""
+    drops_nothing = not found and effect.reason == "DROP TABLE"  # no row of the table was ever read
+    return drops_nothing or any(one.rows in TABLE_KINDS for one in found)
+
+
+class TableStatements:
+    """Reads statements that rename, drop or create tables. Calls: the thread that reads the source."""
+
+    def __init__(self, history: SchemaHistory, shadows: ShadowTables) -> None:
+        self._history = history
+        self._shadows = shadows
+
+    def named(self, database: str, table: str) -> TableSchema | None:
+        """Return a mapped table that the job has loaded, or one that was renamed to this name; None for others.
+
+        It has no columns if only a snapshot has loaded it and the server no longer has it.
+        """
+        if not self._history.maps(database, table):
+            found = self._history.renamed((database, table))
+            return None if found is None else replace(found, is_renamed=False)
+        is_loaded = bool(self._history.known(database, table))
+        return self._history.current((database, table)) or (TableSchema(database, table, (), ()) if is_loaded else None)
+
+    def read(
+        self, statement: CopyStatement, effect: Effect, schema_of: Callable[[str, str], TableSchema | None]
+    ) -> tuple[TableChange, ...]:
+        """Return what ``statement`` changes, step by step. Raises: Unreadable."""
+        try:
+            return read_changes(
+                statement.sql,
+                database=statement.database,
+                schema_of=schema_of,
+                tables_of=lambda database: [table_of(name)[1] for name in self._history.known(database)],
+                dialect=dialect_of(statement),
+                fold_case=self._history.fold_case,
+            )
+        except Unreadable:
+            names = [table_of(name) for name in effect.tables]
+            if not names or any(self._history.dropped(name) is None for name in names):
+                raise
+            # it creates a dropped table again, and the server has its columns: CREATE TABLE .. LIKE, for example
+            created = TableSchema(*names[0], (), ())
+            return (TableChange(created, created, rows=ChangeKind.CREATE_TABLE),)
+
+    def is_mapped(self, change: TableChange) -> bool:
+        """Return whether a channel reads one of the names of ``change``."""
+        return any(self._history.maps(schema.database, schema.table) for schema in (change.before, change.after))
+
+    def by_name(
+        self, found: Sequence[TableChange], confirm: Confirm, is_changed_later: Callable[[Server, Name], bool]
+    ) -> FoundTables:
+        """Return the changes of each mapped name.
+
+        ``confirm``: returns changes as the server confirms them. ``is_changed_later``: returns whether another
+        statement may have changed the table since.
+        Raises: Unreadable, SchemaMismatch, SourceUnavailable.
+        """
+        contents = contents_of(found)
+        forgets = {name for content in contents for name in (content, contents[content].origin) if name is not None}
+        copies: list[TableChange] = []
+        others: list[tuple[Name, Content]] = []
+        for name, content in contents.items():
+            if not self._history.maps(*name):
+                continue
+            original, origin = self._before(*name), content.origin
+            copy = None
+            if original is not None and original.columns and origin is not None:
+                copy = self._shadows.as_alter(original, origin)
+            if copy is not None:
+                copies.append(copy)
+            else:
+                others.append((name, content))
+
+        def complete(name: Name, content: Content, before: TableSchema | None) -> TableSchema:
+            return self._after(name, content, before, confirm, is_changed_later)
+
+        changes = (
+            *confirm(copies),
+            *changes_by_name(others, self._before, complete),
+            *(one for one in found if one.rows not in TABLE_KINDS and self.is_mapped(one)),
+        )
+        recorded = [name for name in forgets if self._history.shadow(name) or self._history.renamed(name)]
+        names = tuple(sorted(table_text(*name) for name in recorded))
+        return FoundTables(changes, names, tuple(self._renamed(contents)))
+
+    def _renamed(self, contents: Mapping[Name, Content]) -> Iterator[TableSchema]:
+        """Yield the tables that have a name after the statement that no channel reads, if their columns are known.
+
+        With them a later RENAME TABLE back can be followed, also if the table was changed again after it.
+        """
+        for name, content in contents.items():
+            schema = content.schema
+            is_plain = not {*'`"\\'} & {*name[0], *name[1]}  # its text in a statement is the name itself
+            if schema is None or not schema.columns or content.origin is None or self._history.maps(*name):
+                continue
+            if is_plain:
+                yield replace(schema, database=name[0], table=name[1], since=None, copy=None, is_renamed=True)
+
+    def _before(self, database: str, table: str) -> TableSchema | None:
+        """Return the columns of a table, or those that it had when it was dropped: its target still has them."""
+        return self._history.dropped((database, table)) or self.named(database, table)
+
+    def _after(
+        self,
+        name: Name,
+        content: Content,
+        before: TableSchema | None,
+        confirm: Confirm,
+        is_changed_later: Callable[[Server, Name], bool],
+    ) -> TableSchema:
+        """Return the columns of ``name`` after the statement. Raises: Unreadable, SchemaMismatch."""
+        computed = content.schema
+        assert computed is not None
+        shadow = self._history.shadow(content.origin) if content.origin is not None else None
+        if not computed.columns and shadow is not None:  # its rows can differ, but its columns are known
+            computed = replace(shadow, copy=None, since=None)
+        if computed.columns:
+            return confirm([TableChange(computed, replace(computed, database=name[0], table=name[1]))])[0].after
+        if self._history.connect is not None:
+            with self._history.connect() as server:
+                found = table_schemas(server, [name]).get(name)
+                if found is not None and not is_changed_later(server, name):
+                    return found
+        if before is not None and before.columns:
+            refuse(f"the columns of {table_text(*name)} after it are not known")
+        return computed
