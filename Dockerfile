@@ -6,6 +6,9 @@ RUN apt-get update \
 WORKDIR /app
 COPY requirements.lock pyproject.toml README.md LICENSE ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+# optional packages, such as that of a Kafka source: docker build --build-arg PACKAGES=confluent-kafka==2.16.1
+ARG PACKAGES=""
+RUN if [ -n "$PACKAGES" ]; then pip install --no-cache-dir $PACKAGES; fi
 COPY cdc cdc
 COPY channels channels
 COPY spark spark

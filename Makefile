@@ -32,6 +32,9 @@ demo: setup ## A private MySQL, a shop that is written to, a job that is killed 
 demo-ha: setup ## Two hosts, one of which is killed: the other one takes over, and the proof
 	$(BIN)/cdc demo --hosts --folder demo-ha
 
+demo-kafka: setup ## The shop through a real Canal into a real Kafka, a job that is killed, and the proof (READ=driver)
+	$(BIN)/python -m tests.support.kafka_demo $(if $(READ),--read $(READ))
+
 # what each of several workers would make for itself, side by side: the compiled kernels, the archive of the JVM's classes
 warm: setup
 	@$(BIN)/python -m spark.class_archive_builder & made=$$!; $(BIN)/python -m tests.recovery.matrix.warm && wait $$made
@@ -46,10 +49,16 @@ check: warm ## The quick part: ruff, mypy, import-linter, unit tests
 # tests, since the longest have few.
 FOLDERS := recovery soak integration spark contract
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs; SEED=n repeats its draws
-	$(PYTEST) $(FOLDERS:%=tests/%) -m "not stress and not matrix" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(FOLDERS:%=tests/%) -m "not stress and not matrix and not readers" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
+
+READERS := build/readers
+test-readers: setup ## DuckDB and Spark read Delta tables of this program, with packages in build/readers and jars from Maven
+	test -x $(READERS)/bin/python || $(PYTHON) -m venv $(READERS)
+	$(READERS)/bin/pip install --quiet --disable-pip-version-check -r tests/integration/readers/requirements.txt
+	CDC_TEST_READERS=$(READERS)/bin/python $(PYTEST) tests/integration/test_delta_readers.py
 
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
 	$(PYTEST) tests -m "canal and not stress and not matrix"
@@ -61,13 +70,19 @@ kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by ro
 	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power) $(if $(CHANGES),--changes)
 
 kills-kafka: setup ## 100 kills (KILLS=n, SEED=n) of a job with a Kafka source, compared row by row after every tenth
-	$(BIN)/python -m tests.recovery.kafka_crash $(if $(KILLS),--kills $(KILLS)) $(if $(FORMAT),--format $(FORMAT))
+	$(BIN)/python -m tests.recovery.kafka_crash $(if $(KILLS),--kills $(KILLS)) $(if $(FORMAT),--format $(FORMAT)) $(if $(READ),--read $(READ))
+
+kills-hosts: warm ## 100 random faults (KILLS=n or MINUTES=n, SEED=n) of 20 jobs (JOBS=n) on 3 hosts (HOSTS=n), compared after every tenth
+	$(BIN)/python -m tests.recovery.hosts_crash $(if $(HOSTS),--hosts $(HOSTS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS))
 
 stress-long: setup ## Hours: the state machine for millions of steps, a hundred kills of jobs into each cluster sink
 	$(PYTEST) tests -m stress
+
+verify-runs: setup ## 100 runs (RUNS=n, SEED=n, SINKS="delta doris starrocks") of `cdc verify` under load: every fault found and repaired, no false alarm; KILLS=n kills during each; ROWS=10000000 FAULTS=1: one in ten million
+	$(BIN)/python -m tests.soak.verify_runs $(SINKS) $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(KILLS),--kills $(KILLS))
 
 soak: setup ## Two hours (MINUTES=n, SEED=n) of mixed writes, a kill a minute: any difference, any leak; writes a plot
 	$(BIN)/python -m tests.soak.soak $(if $(MINUTES),--minutes $(MINUTES))
@@ -99,8 +114,9 @@ docs: setup ## Build the documentation site into build/site; every warning is an
 reference: setup ## Generate the reference pages in docs/reference from the code
 	$(BIN)/python -m tests.support.reference
 
-screens: setup ## Record the terminal screens in docs/images from a run of the demonstration
+screens: setup ## Record the screens in docs/images: the terminal during the demonstration, and the web page in a browser
 	$(BIN)/python -m tests.support.screens build/screens
+	CDC_TEST_SCREENS=docs/images $(PYTEST) tests/integration/test_page.py -k "plots and snapshot"
 
 golden: setup ## Record the golden binlogs in tests/data again, from both servers
 	$(BIN)/python -m tests.data.record
@@ -110,10 +126,10 @@ protocol: setup ## Generate cdc/sources/canal/protocol_pb2.py from protocol.prot
 
 LOCK := uv pip compile pyproject.toml --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --quiet
 lock: ## Write the lock files again: requirements.lock to run, requirements-dev.lock to develop
-	$(LOCK) --upgrade -o requirements.lock
-	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
+	$(LOCK) --group dev --upgrade -o requirements-dev.lock
+	$(LOCK) --constraint requirements-dev.lock -o requirements.lock
 
 clean: ## Remove what the other commands made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo demo-kafka
 
-.PHONY: help setup demo warm check test integration canal recovery kills kills-kafka stress stress-long soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean
+.PHONY: help setup demo demo-kafka warm check test integration canal recovery test-readers kills kills-kafka kills-hosts stress stress-long verify-runs soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean

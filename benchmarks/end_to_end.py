@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 import statistics
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks.rig import baselines, orders
+from benchmarks.rig.freshness import lags, watched
 from benchmarks.rig.jobs import EVERY_SECOND, Rig, rig
 from benchmarks.rig.measure import Watch, report
 from benchmarks.rig.orders import DATABASE
@@ -36,6 +35,7 @@ spark: {conf: {spark.driver.memory: 512m}}"""
 
 _CATCH_UP_GOALS = {  # by sink, or receiver
     "delta": ">= 200,000, target 300,000; <= 4 GiB, target 2; target 6 CPU s per million",
+    "s3": ">= 150,000",
     "null": "reported",
     "files": "reported",
     "canal": ">= 40,000",
@@ -126,8 +126,8 @@ def _check_versions(folder: Path, rows: int) -> None:
     path = folder / "warehouse" / "ods" / "orders"
     counts = set()
     for version in range(len(list((path / "_delta_log").glob("*.json")))):
-        actions = DeltaTable(str(path), version=version).get_add_actions(flatten=True)
-        counts.add(sum(pa.table(actions).column("num_records").to_pylist()))
+        reader = QueryBuilder().register("t", DeltaTable(str(path), version=version))
+        counts.add(pa.table(reader.execute("SELECT COUNT(*) AS n FROM t").read_all()).column("n")[0].as_py())
     if not counts <= {0, rows}:
         raise SystemExit(f"Half a transaction was visible: {counts} rows.")
 
@@ -165,12 +165,7 @@ def freshness(options: Options, name: str, goal: str, settings: str, seconds: fl
         bench.execute(orders.BURST)
         with bench.job(settings) as job:
             bench.wait_caught_up(job, 600)
-            seen: list[tuple[float, float]] = []  # time at which it was visible, newest commit that is visible
-            stop = threading.Event()
-            table = bench.folder / "warehouse/ods/orders"
-            watcher = threading.Thread(target=_watch_table, args=(table, seen, stop), daemon=True)
-            watcher.start()
-            with Watch(job.pid) as watch:
+            with watched(bench.folder / "warehouse/ods/orders") as seen, Watch(job.pid) as watch:
                 bursts, reached = orders.write_steadily(
                     bench.server,
                     per_s / BURST,
@@ -179,35 +174,14 @@ def freshness(options: Options, name: str, goal: str, settings: str, seconds: fl
                 )
                 bench.wait_caught_up(job, 60)
                 usage = watch.usage()
-            time.sleep(0.5)
-            stop.set()
-            watcher.join()
         rows = bench.prove()
-    lags = sorted(_lags(bursts, seen))
+    found = lags(bursts, seen)  # the last transaction of a burst is older than the burst's end by the time of a reply
     report(
-        f"{options.figure}.{name}", lags[int(len(lags) * 0.99)], "s", goal=goal, usage=usage,
+        f"{options.figure}.{name}", found[int(len(found) * 0.99)], "s", goal=goal, usage=usage,
         rows=len(bursts) * BURST, checked=bench.checked,
         data={"rows": rows, "transactions_per_s": round(reached * BURST), "seconds": seconds},
-        p50=round(lags[len(lags) // 2], 2), worst=round(lags[-1], 2),
+        p50=round(found[len(found) // 2], 2), worst=round(found[-1], 2),
     )  # fmt: skip
-
-
-def _watch_table(path: Path, seen: list[tuple[float, float]], stop: threading.Event) -> None:
-    table = DeltaTable(str(path))
-    while not stop.wait(0.02):
-        version = table.version()
-        table.update_incremental()
-        if table.version() != version:
-            now = time.time()
-            actions = table.get_add_actions(flatten=True)
-            newest = max(filter(None, pa.table(actions).column("max.changed_at").to_pylist()))
-            seen.append((now, newest.timestamp()))
-
-
-def _lags(bursts: list[float], seen: list[tuple[float, float]]) -> Iterator[float]:
-    for burst in bursts:
-        # the last transaction of a burst is older than the burst's end by the time of one reply
-        yield next(at for at, newest in seen if newest >= burst - 0.005) - burst
 
 
 def merge_growth(options: Options) -> None:
@@ -252,6 +226,7 @@ _low_latency = partial(freshness, name="low_latency_p99", goal="reported", setti
 _jobs = partial(Case, has_route=True)
 CASES = (
     _jobs("end_to_end.catch_up", catch_up, Options(5 * _MILLION), 500_000),
+    _jobs("end_to_end.catch_up", catch_up, Options(5 * _MILLION, sink="s3"), 500_000),
     _jobs("end_to_end.catch_up", catch_up, Options(5 * _MILLION, sink="null"), 500_000),
     _jobs("end_to_end.catch_up", catch_up, Options(4 * _MILLION, "canal"), 500_000),
     _jobs("end_to_end.wide", wide, Options(200_000, sink="null"), 20_000),

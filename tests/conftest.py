@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tests.support.seeds import again, seed_of
 if TYPE_CHECKING:
     from tests.emulators.canal import CanalServer
     from tests.emulators.kafka import KafkaBroker
+    from tests.support.object_stores import S3Server
     from tests.support.store_servers import PostgresServer
 
 
@@ -143,3 +145,12 @@ def _database(server: LocalServer, test: str) -> Iterator[str]:
     server.execute(f"DROP DATABASE IF EXISTS `{name}`", f"CREATE DATABASE `{name}`")
     yield name
     server.execute(f"DROP DATABASE `{name}`")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server in memory, shared by the session; each test makes its own bucket."""
+    from tests.support.object_stores import S3Server
+
+    with closing(S3Server()) as server:
+        yield server

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port, obtain
 from cdc.demo.process import CDC, JobProcess, is_caught_up
 from tests.emulators import canal
+from tests.support.object_stores import S3Server
 
 EVERY_SECOND = "commit: {interval: 1s}"
 SLICE_ROWS = 5_000_000  # compared in memory at a time: about 2 GB
@@ -38,7 +39,7 @@ channels:
 status: {{port: {port}}}
 {settings}
 """
-_CHECKED = {"delta": "row by row", "null": "count and sum of keys of each table"}
+_CHECKED = {"delta": "row by row", "s3": "row by row", "null": "count and sum of keys of each table"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Rig:
         self.start = ("", 0)  # file and offset, set by begin()
         self._canal: canal.CanalServer | None = None
         self._cluster: dict[str, Any] = {}
+        self._bucket = stack.enter_context(closing(S3Server())).bucket() if options.sink == "s3" else None
         if options.sink not in _CHECKED:
             self._cluster = stack.enter_context(emulator(options.sink))
 
@@ -138,7 +140,7 @@ class Rig:
         """Compare source and sink, and return the number of rows. Raises: SystemExit - they differ."""
         source = self._counts()
         rows = sum(count for count, _ in source.values())
-        if self.options.sink == "delta":
+        if self.options.sink in ("delta", "s3"):
             for table, (count, _) in source.items():
                 self._prove_delta(table, count)
         elif self.options.sink == "null":
@@ -171,6 +173,8 @@ class Rig:
                 os.link(file, self.folder / "files" / file.name)
 
     def _sink(self) -> str:
+        if self._bucket is not None:
+            return f"{{type: delta, path: {self._bucket.url}/warehouse, storage: {self._bucket.yaml}}}"
         if not self._cluster:
             return "{type: delta, path: ./warehouse, create_tables: true}"
         mode = "multi_table: 'off', " if self.options.sink == "starrocks-single" else ""
@@ -188,10 +192,13 @@ class Rig:
         return found
 
     def _prove_delta(self, table: str, rows: int) -> None:
-        target, parts = self.folder / "warehouse" / "ods" / table, 1 << (rows // SLICE_ROWS).bit_length()
+        folder, parts = f"warehouse/ods/{table}", 1 << (rows // SLICE_ROWS).bit_length()
+        bucket = self._bucket
+        target = self.folder / folder if bucket is None else f"{bucket.url}/{folder}"
+        storage = None if bucket is None else bucket.options
         for part in range(parts):
             chosen = f"(id & {parts - 1}) = {part}"
-            comparison = proof.compare(self.server, f"{DATABASE}.{table}", target, ["id"], chosen)
+            comparison = proof.compare(self.server, f"{DATABASE}.{table}", target, ["id"], chosen, storage)
             if comparison.differences:
                 raise SystemExit(f"Source and target differ: {comparison.differences}")
 

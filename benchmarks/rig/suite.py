@@ -14,10 +14,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("decode", "kafka", "small_tasks", "end_to_end", "snapshot", "clusters", "schema", "verify", "delta")
+PROGRAMS = (
+    "decode",
+    "kafka",
+    "small_tasks",
+    "end_to_end",
+    "snapshot",
+    "clusters",
+    "schema",
+    "verify",
+    "delta",
+    "serve",
+)
 RECEIVERS = ("binlog", "files", "canal")
 WARM_UP_ROWS = 20_000
-SINKS = ("delta", "null", "doris", "starrocks", "starrocks-single")
+SINKS = ("delta", "s3", "null", "doris", "starrocks", "starrocks-single")
 
 
 @dataclass(frozen=True)

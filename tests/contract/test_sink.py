@@ -23,7 +23,8 @@ from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import LoadState, Sink, SinkCheckpoint, TargetColumn, TargetTable, can_list_keys, can_maintain
-from channels.sinks.delta.sink import DeltaSink
+from channels.sinks.delta.sink import DeltaSink, MergeMode
+from channels.sinks.delta.table_paths import table_folder
 from channels.sinks.doris.sink import DorisSink
 from channels.sinks.memory import MemorySink
 from channels.sinks.starrocks.sink import StarrocksSink
@@ -33,6 +34,7 @@ from tests.emulators.doris.emulator import DorisEmulator
 from tests.emulators.starrocks.cases import any_starrocks
 from tests.emulators.starrocks.cases import sink_on as starrocks_on
 from tests.emulators.starrocks.emulator import StarrocksEmulator
+from tests.support.object_stores import Bucket
 
 ORDERS = TargetTable(
     "ods.orders",
@@ -146,18 +148,29 @@ def _delta_vectors(folder: Path) -> Subject:
     return replace(_delta(folder), sink=make(), restart=make)
 
 
+def _delta_s3(bucket: Bucket, merge: MergeMode) -> Subject:
+    def read(table: str) -> list[dict[str, Any]]:
+        return bucket.read(table_folder(Path("/warehouse"), table).as_posix()[1:]).to_pylist()
+
+    def make() -> DeltaSink:
+        return DeltaSink(f"{bucket.url}/warehouse", merge=merge, storage=bucket.options)
+
+    return Subject(make(), read, make)
+
+
 SINKS = {"memory": _memory, "delta": _delta, "delta vectors": _delta_vectors}
 
 
 DORIS = {"doris": True, "doris plain": False}
 STARROCKS = {"starrocks": "single", "starrocks multi": "multi"}
+S3: dict[str, MergeMode] = {"delta s3": "rewrite", "delta s3 vectors": "deletion_vectors"}
 
 
 # in the plain mode rows are visible when they are loaded, so conditions on prepared rows do not apply
-with_two_phases = pytest.mark.parametrize("subject", [*SINKS, "doris", *STARROCKS], indirect=True)
+with_two_phases = pytest.mark.parametrize("subject", [*SINKS, *S3, "doris", *STARROCKS], indirect=True)
 
 
-@pytest.fixture(params=[*SINKS, *DORIS, *STARROCKS])
+@pytest.fixture(params=[*SINKS, "delta s3 vectors", *DORIS, *STARROCKS])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param in DORIS:
         with any_doris() as doris:
@@ -165,6 +178,8 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     elif request.param in STARROCKS:
         with any_starrocks() as starrocks:
             yield from _with_orders(_starrocks(starrocks, STARROCKS[request.param]))
+    elif request.param in S3:
+        yield from _with_orders(_delta_s3(request.getfixturevalue("s3_server").bucket(), S3[request.param]))
     else:
         yield from _with_orders(SINKS[request.param](tmp_path))
 

@@ -43,7 +43,10 @@ class CanalServer:
 
     ``durable``: its cursor survives a restart. Without a cursor it starts at the source's end of binlog.
     ``quick_start``: with a compiler that makes tests quick and the server slow.
+    ``tsdb``: a table has the columns that it had in the binlog, not those of now. A restart forgets them.
     """
+
+    _program = "CanalForTests"
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class CanalServer:
         filter_edges: bool = False,
         password: bool = True,
         quick_start: bool = True,
+        tsdb: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.host = "127.0.0.1"
@@ -91,6 +95,7 @@ class CanalServer:
             "canal.source.user": "canal",
             "canal.source.password": "canal",
             "canal.gtid": str(gtid).lower(),
+            "canal.tsdb": str(tsdb).lower(),
             "user.timezone": time_zone,
             "file.encoding": "UTF-8",
             "logback.configurationFile": _PARTS / "logback.xml",
@@ -124,7 +129,7 @@ class CanalServer:
         wrapper = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*wrapper, "java", "-Xmx512m", "-XX:+UseSerialGC", *self._quick]
         command += [f"-D{name}={value}" for name, value in settings.items()]
-        command += ["-cp", f"{self._jars}:{self._jars}/*", "CanalForTests", str(_PARTS / "instance.xml")]
+        command += ["-cp", f"{self._jars}:{self._jars}/*", self._program, str(_PARTS / "instance.xml")]
         start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)

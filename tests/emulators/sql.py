@@ -30,6 +30,7 @@ from tests.emulators.alters import (
     is_longer_text,
 )
 from tests.emulators.faults import Fault
+from tests.emulators.functions import translate_functions
 from tests.emulators.names import IDENTIFIER, TABLE, Misnamed, Unquote, doubled, identifiers
 from tests.emulators.storage import StoredColumn, StoredPartition, StoredTable, quoted
 
@@ -335,6 +336,8 @@ class SqlStatements:
             if not re.fullmatch(r"SET_VAR\(query_timeout = \d+\)", hint.expressions[0].sql(self.dialect)):
                 raise SqlRefused(f"not supported by the emulator: {hint.sql(self.dialect)}")
             hint.pop()
+        for name in translate_functions(tree):
+            raise SqlRefused(f"Can not found function '{name}'")
         for table in tree.find_all(exp.Table):
             if not table.args.get("db") and table.name.lower() not in {c.alias_or_name for c in tree.find_all(exp.CTE)}:
                 table.set("db", exp.to_identifier(context.database or ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 import cdc.checks.job
 import cdc.cli.main
 import cdc.job.supervisor
+import cdc.manager.cache_warming
 from cdc.job.supervisor import driver_command as real
 
 
@@ -20,5 +21,6 @@ if __name__ == "__main__":
     # A shell sets SIGINT to ignored for a command in the background (`make test &`), and child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cdc.job.supervisor.driver_command = driver_command
-    cdc.checks.job.check_job = lambda config, incarnation, begun=None: ()
+    cdc.manager.cache_warming.start_warming = lambda: None
+    cdc.checks.job.check_job = lambda config, incarnation, begun=None, sessions=None: ()
     cdc.cli.main.main()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from deltalake import DeltaTable
 
 from cdc.demo import proof
 from cdc.demo.local_servers import free_port
@@ -175,6 +176,20 @@ def test_canal_job_snapshot_then_changes_equal_the_source(cli):
     cli.cdc("stop", "by-canal")
 
 
+def check_verifications(cli):
+    """The server of `mysql:` is the source that is compared: values of every type are equal, and a fault is repaired."""
+    assert json.loads(cli.cdc("verify", "by-canal", "--output", "json"))["equal"]
+    DeltaTable(cli.folder / "by-canal/ods/orders").delete("id = 2000")
+    DeltaTable(cli.folder / "by-canal/ods/items").update(
+        updates={"amount": "8"}, predicate="order_id = 2019 AND line = 1"
+    )
+    found = json.loads(cli.cdc("verify", "by-canal", "--repair", "--output", "json", code=1))
+    assert [(one["kind"], one["key"]) for one in found["differences"]] == [
+        ("different", {"order_id": "2019", "line": "1"}), ("missing", {"id": "2000"}),
+    ], found  # fmt: skip
+    assert json.loads(cli.cdc("verify", "by-canal", "--output", "json"))["equal"]
+
+
 def test_canal_job_tables_equal_those_of_a_binlog_job(cli):
     file, offset = end_of_binlog(cli.shop.server)
     job_file = cli.job_file()
@@ -198,6 +213,7 @@ def test_canal_job_tables_equal_those_of_a_binlog_job(cli):
     large = f"INSERT INTO orders {numbers} SELECT i, REPEAT('x', 400) FROM n"
     cli.shop.write_together("SET SESSION cte_max_recursion_depth = 100000", large, "UPDATE items SET amount = 7")
     assert cli.wait_until_caught_up()["split_transactions"] == 1
+    check_verifications(cli)
     cli.cdc("stop", "by-canal")
     assert cli.status()["state"] == "CANCELLED"
 

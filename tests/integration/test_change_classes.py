@@ -1,30 +1,32 @@
-"""Every class of column change x server x source x sink x mode, compared value by value with SELECT.
+"""Every class of change x server x source x sink x mode, compared value by value with SELECT.
 
 The rows and statements of all cases are written once to each server. Jobs without Spark read them with the real
-receivers and chunk readers into the real sinks. A sample runs that contains every pair of two values, and
-``pytest -m matrix tests/integration/test_change_classes.py`` runs all others.
+receivers and chunk readers into the real sinks: from the binlog, from its files, and what a Canal server has sent. A
+sample runs that contains every pair of two values, and ``pytest -m matrix tests/integration/test_change_classes.py``
+runs all others.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import combinations, groupby, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from cdc.demo import proof
-from cdc.demo.local_servers import LocalServer
-from cdc.errors import DdlStop
-from cdc.model.position import BinlogPosition
+from cdc.errors import DdlStop, PrerequisiteError
 from cdc.model.schema import Kind, TableSchema
 from cdc.model.schema_change import ChangeAction, ChangeMode, ChangePolicy
 from cdc.model.snapshot import SnapshotState
@@ -32,12 +34,15 @@ from cdc.mysql.server import Server
 from cdc.pipeline.flow_control import CommitLimits
 from cdc.run_context import SnapshotSettings
 from cdc.sources.binlog.receiver import BinlogReceiver
+from cdc.sources.canal.receiver import CanalReceiver
 from channels.chunk_reader import ChunkOutcome, ChunkReader, SnapshotResult
 from channels.mapping import Mapping as TableMapping
 from channels.sinks.delta.sink import DeltaSink
+from tests.conftest import unavailable
+from tests.emulators.canal import CanalServer, obtain_canal
 from tests.emulators.doris import cases as doris
 from tests.emulators.starrocks import cases as starrocks
-from tests.integration.change_cases import ADD, BY_NAME, CASES, DROP, RENAME, Case, left_out
+from tests.integration.change_cases import ADD, BY_NAME, DROP, PARTITION, RENAME, SERVERS, TRUNCATE, Case, left_out
 from tests.integration.cluster_values import source_value, target_value
 from tests.model.canal import UntilEnd
 from tests.model.faults import Faulty
@@ -45,16 +50,18 @@ from tests.model.harness import JOB, Harness
 from tests.model.runner import ThreadRunner
 from tests.model.source import Source
 from tests.recovery.matrix.dimensions import chosen
-from tests.support.answers import comparable, expected, schema_now
-from tests.support.receiving import endpoint, identity, position
+from tests.support.answers import comparable
+from tests.support.canal_script import Scripted
+from tests.support.canal_sources import CURSOR
+from tests.support.receiving import endpoint, identity
 from tests.support.seeds import again, seed_of
+from tests.support.written_changes import AWAY, DATABASE, Written, write
 
-SERVERS = ("mysql", "mariadb")
-SOURCES = ("binlog", "files")
+SOURCES = ("binlog", "files", "canal")
 SINKS = ("delta", "doris", "doris-plain", "starrocks-multi", "starrocks-single")
-DATABASE = "classes"
 LIMITS = CommitLimits(interval_s=0.05, min_rows=2, min_bytes=1, max_bytes=1 << 20, max_rows=50, task_bytes=1 << 16)
 SEED = seed_of()
+CANAL_ZONE_US = 8 * 3_600_000_000  # GMT+08:00
 
 
 @dataclass(frozen=True, order=True)
@@ -88,71 +95,22 @@ SAMPLE = frozenset(chosen(random.Random(SEED), list(CELLS), _pairs, 1))
 # the server
 
 
-@dataclass
-class Written:
-    """All cases as one server has them."""
-
-    server: LocalServer
-    start: BinlogPosition
-    files: Path
-    end: BinlogPosition | None = None
-    before: dict[str, tuple[TableSchema, list[dict[str, Any]]]] = field(default_factory=dict)
-    after: dict[str, tuple[TableSchema, list[dict[str, Any]]]] = field(default_factory=dict)
-
-
-def _write(server: LocalServer, folder: Path) -> Written:
-    server.execute(f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}", "FLUSH BINARY LOGS")
-    written = Written(server, position(server), folder)
-    with server.connect(DATABASE) as connection, connection.cursor() as cursor:
-        cursor.execute("SET SESSION sql_mode = '', time_zone = '+02:00'")
-        for case in CASES:
-            more = f", {case.columns}" if case.columns else ""
-            cursor.execute(
-                f"CREATE TABLE {case.name} (id INT NOT NULL PRIMARY KEY, n INT NOT NULL{more}) CHARSET utf8mb4"
-            )
-            for i in (1, 2, 3):
-                values = ", ".join([f"{i}", f"{i * 100}", *([case.values] if case.values else [])])
-                cursor.execute(f"SET @i = {i}")
-                cursor.execute(f"INSERT INTO {case.name} SELECT {values} FROM (SELECT {i} AS i) one")
-            connection.commit()
-            written.before[case.name] = _rows(server, case.name)
-            for number, clauses in enumerate(case.statements, 1):
-                cursor.execute(f"ALTER TABLE {case.name} {clauses}")
-                is_last = number == len(case.statements)
-                if not case.is_refused and (is_last or case.has_rows_between):
-                    cursor.execute(f"INSERT INTO {case.name} (id, n) VALUES ({number * 10}, {number})")
-                    cursor.execute(f"UPDATE {case.name} SET n = n + 1 WHERE id = 2")
-                    cursor.execute(f"DELETE FROM {case.name} WHERE id = 3")
-                connection.commit()
-            if not case.is_refused:
-                written.after[case.name] = _rows(server, case.name)
-    written.end = position(server)
-    server.execute("FLUSH BINARY LOGS")
-    first = int(Path(written.start.file).suffix[1:])
-    stem = Path(written.start.file).stem
-    folder.mkdir()
-    for number in range(first, int(Path(written.end.file).suffix[1:]) + 1):
-        shutil.copy(server.data / f"{stem}.{number:06}", folder / f"{stem}.{number:06}")
-    return written
-
-
-def _rows(server: LocalServer, table: str) -> tuple[TableSchema, list[dict[str, Any]]]:
-    schema = schema_now(server, DATABASE, table)
-    return schema, expected(server, schema)
-
-
 @pytest.fixture(scope="module")
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     known: dict[str, Written] = {}
 
     def of(kind: str) -> Written:
         if kind not in known:
-            known[kind] = _write(request.getfixturevalue(kind), tmp_path_factory.mktemp(kind) / "files")
+            server, folder = request.getfixturevalue(kind), tmp_path_factory.mktemp(kind)
+            start_canal = None
+            with suppress(PrerequisiteError):  # it is not installed
+                start_canal = partial(CanalServer, obtain_canal(), time_zone="GMT+08:00")
+            known[kind] = write(server, folder, start_canal)
         return known[kind]
 
     yield of
     for one in known.values():
-        one.server.execute(f"DROP DATABASE {DATABASE}")
+        one.server.execute(*(f"DROP DATABASE {name}" for name in (DATABASE, AWAY)))
 
 
 # a job
@@ -199,22 +157,33 @@ class UntilLoaded(Faulty):
         return replace(status, is_finished=status.is_finished and loaded)
 
 
+class Replayed(UntilEnd):
+    """A receiver of what a Canal server has sent, whose job knows its tables since before the first statement."""
+
+    def __init__(self, inner: Any, written: Written, names: Any) -> None:
+        super().__init__(inner, SimpleNamespace(end=written.canal_end))
+        self.known = tuple(written.before[name][0] for name in names)
+
+    def open(self, start: Any, schemas: Any, sequence: int) -> None:
+        super().open(start, schemas if start.file else self.known, sequence)
+
+
 class ClassJob(Harness):
     """A job that reads the tables of some cases to the end of what was written."""
 
     def __init__(self, folder: Path, written: Written, source: str, mode: ChangeMode, make: Any, names: Any) -> None:
-        self.written, self.kind, self.make = written, source, make
+        self.written, self.kind, self.make, self.names = written, source, make, names
+        self.canal = Scripted(*[[batch] for batch in written.batches])
         policy = ChangePolicy(mode)
         others = tuple(name for name in BY_NAME if name not in names)
         mappings = [TableMapping(f"{DATABASE}.*", "ods.*", exclude=others, changes=policy)]
         super().__init__(folder, Source(), limits=LIMITS, mappings=mappings)
         self.runner.close()
         self.runner = ChunkRunner(self.sink, every_row=False)
-        if source == "binlog":
+        if source != "files":
+            at: Any = Server.position if source == "binlog" else lambda server: written.canal_end
             server = endpoint(written.server)
-            self.more_parts = {
-                "snapshot": SnapshotSettings(server, Server.position, initial=False, step_s=0.1, readers=1)
-            }
+            self.more_parts = {"snapshot": SnapshotSettings(server, at, initial=False, step_s=0.1, readers=1)}
 
     def new_sink(self, folder: Path) -> Any:
         return self.make()
@@ -222,13 +191,18 @@ class ClassJob(Harness):
     def new_receiver(self) -> Any:
         if self.kind == "files":
             return BinlogReceiver.of_files(str(self.written.files / "*.*"), self.routes)
+        if self.kind == "canal":
+            inner = CanalReceiver(
+                lambda: self.canal, self.routes, zone_us=CANAL_ZONE_US, mysql=endpoint(self.written.server)
+            )
+            return UntilLoaded(Replayed(inner, self.written, self.names), self.store)
         read = BinlogReceiver.of_server(
             endpoint(self.written.server), identity(f"classes{id(self)}"), self.routes, heartbeat_s=1.0
         )
         return UntilLoaded(UntilEnd(read, self.written), self.store)
 
-    def first_position(self) -> BinlogPosition:
-        return self.written.start
+    def first_position(self) -> Any:
+        return CURSOR if self.kind == "canal" else self.written.start
 
 
 @contextmanager
@@ -332,6 +306,10 @@ class Group:
 
     def _difference(self, case: Case, found: Any) -> str:
         policy, (schema, rows) = ChangePolicy(self.mode), self.written.after[case.name]
+        if any(policy.action(kind) is ChangeAction.IGNORE for kind in case.kinds if kind in (TRUNCATE, PARTITION)):
+            left = [row for row in self.written.before[case.name][1] if row["id"] in case.removed]
+            seen = [row for row in rows if row["id"] not in case.arrived]
+            rows = [row for _, row in sorted({row["id"]: row for row in (*left, *seen)}.items())]
         adds, drops, renames = (policy.action(kind) is ChangeAction.APPLY for kind in (ADD, DROP, RENAME))
         names = {column.name: column.name for column in schema.columns}
         if not renames:
@@ -425,7 +403,10 @@ def _groups(cells: Any, marks: Any = ()) -> list[Any]:
 
 def _run(cells: list[Cell], written: Any, folder: Path) -> None:
     first = cells[0]
-    group = Group(folder, written(first.server), first.source, first.sink, ChangeMode(first.mode))
+    found = written(first.server)
+    if first.source == "canal" and not found.batches:
+        unavailable("Canal is not installed.")
+    group = Group(folder, found, first.source, first.sink, ChangeMode(first.mode))
     group.run([BY_NAME[cell.case] for cell in cells])
     if group.failures:
         lines = "\n".join(f"{name}: {text}" for name, text in group.failures.items())
@@ -446,3 +427,101 @@ def test_change_class_equals_select_in_every_combination(cells: list[Cell], writ
 def test_change_sample_contains_every_pair() -> None:
     assert {pair for cell in SAMPLE for pair in _pairs(cell)} == {pair for cell in CELLS for pair in _pairs(cell)}
     assert len(SAMPLE) < 1.3 * len(BY_NAME) * len(SINKS)
+
+
+# readers of a Delta table while it changes
+
+EVOLVE = ChangePolicy(ChangeMode.EVOLVE)
+READ = [
+    case.name
+    for case in BY_NAME.values()
+    if "mysql" in case.servers and not case.pauses(EVOLVE, "binlog", "delta")
+    if not left_out(case.name, "mysql", "binlog", "delta", ChangeMode.EVOLVE)
+]
+
+
+class Polling(threading.Thread):
+    """A reader that opens each table of a folder again and again, and keeps every version that it sees."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.names = folder, names
+        self.seen: dict[tuple[str, int], pa.Table] = {}
+        self.error: BaseException | None = None
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                for name in self.names:
+                    if (path := self.folder / name / "_delta_log").exists() and any(path.glob("*.json")):
+                        self._read(name, DeltaTable(str(path.parent)).version())
+        except BaseException as error:
+            self.error = error
+
+    def _read(self, name: str, version: int) -> None:
+        if (name, version) not in self.seen:
+            self.seen[name, version] = proof.read_delta(self.folder / name, version=version)
+
+    def end(self) -> None:
+        """Stop, and read the versions that were replaced before the next look. Raises: the error of the reader."""
+        self._ending.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+        for name in self.names:
+            for version in range(DeltaTable(str(self.folder / name)).version() + 1):
+                self._read(name, version)
+
+
+@pytest.fixture(scope="module")
+def polled(written: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Polling]:
+    """Every version of every table, while one job follows all changes."""
+    found: Written = written("mysql")
+    folder = tmp_path_factory.mktemp("polled")
+    with target("delta", folder) as (make, _):
+        job, reader = (
+            ClassJob(folder, found, "binlog", ChangeMode.EVOLVE, make, READ),
+            Polling(folder / "warehouse" / "ods", READ),
+        )
+        with closing(job):
+            reader.start()
+            job.until_finished(runs=500)
+            reader.end()
+    return found, reader
+
+
+@pytest.mark.parametrize("name", READ)
+def test_delta_reader_sees_each_row_as_before_or_after_the_change(name: str, polled: tuple[Written, Polling]) -> None:
+    found, reader = polled
+    case, states = BY_NAME[name], found.states[name]
+    versions = [rows for (table, _), rows in sorted(reader.seen.items()) if table == name]
+    stays = {row["id"] for row in states[0][1]} & {row["id"] for row in states[-1][1]}
+    visible, gone, at = set[int](), set[int](), 0
+    assert versions, "there is no target"
+    for number, rows in enumerate(versions):
+        ids = set(rows.column("id").to_pylist())
+        assert visible & stays <= ids, f"version {number} lacks rows"
+        gone |= visible - ids
+        visible |= ids
+        assert not gone & {*case.removed} & ids, f"removed rows are back in version {number}"
+        names = sorted(rows.schema.names)
+        possible = [i for i, (schema, _) in enumerate(states) if sorted(one.name for one in schema.columns) == names]
+        assert possible, f"version {number} has the columns {names} of no moment"
+        if 1 in ids and not case.is_loaded:
+            # row 1 is never changed by a row event: its values are those before or after a statement
+            at = next((i for i in possible if i >= at and _has_row(rows, states[i])), -1)
+            assert at >= 0, f"version {number} has {rows.to_pylist()}, which is the table of no moment"
+    assert visible >= stays
+
+
+def _has_row(rows: pa.Table, state: tuple[TableSchema, list[dict[str, Any]]]) -> bool:
+    schema, expected = state
+    row = next((row for row in expected if row["id"] == 1), None)
+    try:
+        (found,) = comparable(rows.filter(pc.equal(rows.column("id"), 1)), schema)
+    except AssertionError:
+        return False  # a column has the type of another moment
+    whole = {one.name for one in schema.columns if one.kind is Kind.BIGINT}  # unsigned ones are decimals in targets
+    values = [int(value) if name in whole and value is not None else value for name, value in found.items()]
+    return row is not None and list(map(repr, values)) == [repr(row[one.name]) for one in schema.columns]

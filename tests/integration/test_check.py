@@ -109,7 +109,7 @@ def test_check_and_ddl_json_output_has_a_fixed_shape(mysql: LocalServer, databas
     done = cdc(tmp_path, "check", file, "--output", "json")
     assert done.returncode == 0, done.stdout + done.stderr
     body = json.loads(done.stdout)
-    assert body.keys() == {"job", "can_start", "findings", "samples"} and body["samples"] == []
+    assert body.keys() == {"job", "can_start", "findings", "samples", "store"} and body["samples"] == []
     assert body["job"] == "looked-at" and body["can_start"] is True
     ddl = cdc(tmp_path, "ddl", file, "--output", "json")
     assert ddl.returncode == 0, ddl.stderr

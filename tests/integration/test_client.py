@@ -12,6 +12,7 @@ from cdc.errors import CdcError, ConfigError, DdlStop, PrerequisiteError
 from cdc.manager.rest import Tokens
 from cdc.state.base import JobState, ResumeKind
 from cdc.state.deployments import DesiredState
+from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
 from tests.support.manager import add_job, fake_driver, served, wait_for
@@ -57,6 +58,19 @@ def test_client_pauses_resumes_and_reads_history(url: str, store: SqlStore, tmp_
         ]  # fmt: skip
         jobs.stop("shop")
         assert jobs.wait("shop", "CANCELLED")["desired_state"] == "CANCELLED"
+
+
+def test_client_moves_a_job(url: str, store: SqlStore, tmp_path: Path) -> None:
+    file = tmp_path / "crm.yaml"
+    file.write_text(SPEC)
+    for name in ("a1", "b2"):
+        store.hosts.heartbeat(Host(name, f"run-{name}", None, 8 << 30))
+    with Jobs(url, ADMIN) as jobs:
+        jobs.start(file)
+        assert store.deployments.assign("crm", "a1", 0)
+        assert jobs.move("crm") == "b2" and jobs.move("crm", "a1") == "a1"
+        with pytest.raises(CdcError, match="on host a1 already"):
+            jobs.move("crm", "a1")
 
 
 def test_client_start_saves_the_job_file(url: str, store: SqlStore, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A source column becomes wider or nullable: the hints of the job lead to a complete target again."""
+"""A source column becomes wider or nullable, or the key changes: the hints lead to a complete target again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cdc.demo import proof
-from cdc.demo.local_servers import free_port
+from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
 
 JOB = """\
@@ -20,10 +20,19 @@ sink: {{type: delta, path: ./warehouse, create_tables: true}}
 channels:
   - {{source: {database}.orders, target: ods.orders}}
   - {{source: {database}.others, target: ods.others}}
-schema_changes: pause
+schema_changes: {changes}
 commit: {{interval: 500ms}}
 status: {{port: {status}}}
 """
+
+
+def _fill(server: LocalServer, database: str) -> None:
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, n INT NOT NULL, note VARCHAR(9))")
+        cursor.execute("INSERT INTO orders VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
+        cursor.execute("CREATE TABLE others (id INT NOT NULL PRIMARY KEY)")
+        cursor.execute("INSERT INTO others VALUES (1), (2), (3)")
+        connection.commit()
 
 
 def _command(home: Path, *words: str) -> str:
@@ -55,14 +64,9 @@ def _follow(home: Path, hint: str) -> None:
 
 def test_column_change_hints_load_the_table_again(mysql, database, tmp_path):
     port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
-    file.write_text(JOB.format(port=mysql.port, database=database, status=port))
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="pause"))
     target = tmp_path / "warehouse" / "ods" / "orders"
-    with mysql.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, n INT NOT NULL, note VARCHAR(9))")
-        cursor.execute("INSERT INTO orders VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
-        cursor.execute("CREATE TABLE others (id INT NOT NULL PRIMARY KEY)")
-        cursor.execute("INSERT INTO others VALUES (1), (2), (3)")
-        connection.commit()
+    _fill(mysql, database)
     with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as connection:
         job.start()
         job.wait_for("loaded", _loaded, 300)
@@ -119,3 +123,37 @@ def test_column_change_hints_load_the_table_again(mysql, database, tmp_path):
         job.wait_for("loaded again", _loaded, 300)
         assert proof.compare(mysql, f"{database}.others", others, ["id"]).differences == ()
         assert proof.compare(mysql, f"{database}.orders", target, ["id"]).differences == ()
+
+
+def test_changed_key_hint_loads_the_table_with_its_new_key(mysql, database, tmp_path):
+    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="lenient"))
+    target = tmp_path / "warehouse" / "ods" / "orders"
+    _fill(mysql, database)
+    with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as connection:
+        job.start()
+        job.wait_for("loaded", _loaded, 300)
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (4, 4, 'd')")
+            cursor.execute("ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (id, n)")
+            cursor.execute("INSERT INTO orders VALUES (4, 5, 'e'), (1, 2, 'f')")
+            cursor.execute("DELETE FROM orders WHERE id = 2")
+            connection.commit()
+        status = job.wait_for("the pause at the statement", _paused, 300)
+        assert "it changes the key" in status["reason"]
+        target.rename(tmp_path / "orders.old")
+        (command,) = re.findall(r"`cdc (resume [^`]*)`", status["hint"])
+        assert command.endswith("--past-ddl --reload-missing")
+        printed = _command(home, *command.split())
+        assert printed.startswith("0"), printed
+        job.wait_for(
+            "loaded with the new key", lambda one: _loaded(one) and _snapshot(one, "ods.orders")["rows"] == 5, 300
+        )
+        assert proof.compare(mysql, f"{database}.orders", target, ["id", "n"]).differences == ()
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM orders WHERE id = 4 AND n = 4")
+            cursor.execute("INSERT INTO orders VALUES (3, 4, 'g')")
+            connection.commit()
+        job.wait_for("the stream continues", lambda _: "g" in proof.read_delta(target)["note"].to_pylist(), 300)
+        assert proof.compare(mysql, f"{database}.orders", target, ["id", "n"]).differences == ()
+        assert "waits for the stream" in job.log.read_text()  # the rows were not read into a table with the old key

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cdc.api.http_server import CONNECTIONS_MOST
 from cdc.api.models import (
     ChannelStatus,
     CheckpointStatus,
@@ -28,7 +29,7 @@ from cdc.api.models import (
     SourceStatus,
     StopJob,
 )
-from cdc.api.server import CONNECTIONS_MOST, StatusEndpoint
+from cdc.api.server import StatusEndpoint
 from cdc.api.verify_models import StartVerify, VerifyOutcome, VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.errors import ConfigError, DdlStop, PrerequisiteError, error_to_json
 from cdc.logging_setup import LineFormatter
@@ -172,7 +173,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
         "source_log": {"position_bytes": 1234, "behind_bytes": 5000, "retention_seconds": 604800.0},
         "source_connected": True,
         "partitions": [],
-        "bad_messages": None,
+        "bad_rows": None,
         "split_transactions": 0,
         "window_bytes": 77,
         "window_limit_bytes": 1000,
@@ -227,6 +228,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
                     "state": "reading",
                 },
                 "invalid_dates": 2,
+                "bad_messages": 0,
                 "differences": [],
             }
         ],

@@ -22,6 +22,7 @@ from cdc.manager.rest.history import JobHistory
 from cdc.model.position import BinlogPosition
 from cdc.model.snapshot import SnapshotState
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason, JobRecord, JobState, ResumeKind
+from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
@@ -340,6 +341,53 @@ def test_page_works_with_the_keyboard(browser: Any, store: SqlStore) -> None:
         page.wait_for_selector("dialog h2:text-is('Keyboard')")
 
 
+def press_until(page: Any, key: str, text: str) -> None:
+    """Press a key until the element with the focus has this text or name."""
+    for _ in range(40):
+        found = page.evaluate("document.activeElement.name || document.activeElement.textContent.trim()")
+        if found == text:
+            return
+        page.keyboard.press(key)
+    raise AssertionError(f"{text} cannot be reached with {key}")
+
+
+def test_actions_work_with_the_keyboard(browser: Any, store: SqlStore, tmp_path: Path) -> None:
+    with (
+        fake_driver(store, tmp_path, tmp_path / "home"),
+        served(store, Tokens()) as url,
+        opened(browser, url, path="#/jobs/shop", dark=True) as page,
+    ):
+        page.wait_for_selector("h1 .pill:text-is('running')")
+        for verb, state in (("Pause", "paused"), ("Resume", "running")):
+            press_until(page, "Tab", verb)
+            page.keyboard.press("Enter")
+            page.wait_for_selector("dialog[open]")
+            press_until(page, "Tab", verb)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f"h1 .pill:text-is('{state}')")
+
+
+def test_job_is_moved_with_the_keyboard(browser: Any, store: SqlStore) -> None:
+    for name in ("a1", "b2", "c3"):
+        store.hosts.heartbeat(Host(name, f"run-{name}", None, 8 << 30))
+    new = JobRecord("crm", "0badcafe", 0, JobState.PENDING, "")
+    store.deployments.declare("crm", spec="name: crm\n", desired=DesiredState.RUNNING, new=new)
+    assert store.deployments.assign("crm", "a1", 0)
+    with served(store, Tokens()) as url, opened(browser, url, path="#/jobs/crm") as page:
+        page.wait_for_selector("h1")
+        press_until(page, "Tab", "Move")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog[open]")
+        assert page.locator("dialog option").all_inner_texts() == ["the best other host", "b2", "c3"]
+        press_until(page, "Tab", "host")
+        page.keyboard.press("c")
+        press_until(page, "Tab", "Move")
+        screenshot(page, "move")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#messages >> text=Move crm: done.")
+        assert store.deployments.get("crm").host == "c3"  # type: ignore[union-attr]
+
+
 def test_every_control_has_a_name_for_screen_readers(browser: Any, store: SqlStore) -> None:
     paused(store)
     with served(store, Tokens()) as url, opened(browser, url) as page:
@@ -348,7 +396,7 @@ def test_every_control_has_a_name_for_screen_readers(browser: Any, store: SqlSto
             page.goto(f"{url}/{path}")
             page.wait_for_selector("h1")
             unnamed = page.evaluate(
-                """[...document.querySelectorAll('button, a, input, svg[role=img], progress')].filter((one) =>
+                """[...document.querySelectorAll('button, a, input, select, svg[role=img], progress')].filter((one) =>
                 !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)"""
             )
             assert unnamed == [], path

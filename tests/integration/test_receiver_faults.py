@@ -564,6 +564,19 @@ def test_receiver_early_xa_of_other_tables_is_ignored(server, orders, undecided)
     receiver.close()
 
 
+def test_receiver_with_failing_cache_folder_raises_the_error(mysql, database, monkeypatch):
+    def nothing_compiled():
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(cdc.sources.binlog.reader, "nothing_compiled", nothing_compiled)
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT PRIMARY KEY)")
+    receiver = receiver_of(mysql, Mapped(database))
+    receiver.open(position(mysql), (), 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        receiver.get(60)
+    receiver.close()
+
+
 def test_receiver_does_not_block_while_kernels_compile(mysql, database, monkeypatch):
     compiling, compiled = threading.Event(), threading.Event()
 

@@ -303,6 +303,35 @@ def test_job_in_mode_pause_applies_one_statement_of_its_user(mysql, database, tm
         job.stop()
 
 
+def run_files(server: LocalServer, database: str, tmp_path: Path, first: str, schema: str = "") -> int:
+    """Run a job of the binlog files from ``first`` on to their end. Return the number of changes that it has made."""
+    folder, last = tmp_path / "files", _end(server)[0]
+    folder.mkdir()
+    stem = first.partition(".")[0]
+    for each in Path(server.data).glob(f"{stem}.[0-9]*"):
+        if first <= each.name < last:
+            shutil.copy(each, folder)
+    port, file = free_port(), tmp_path / "job.yaml"
+    text = JOB.format(port=server.port, database=database, status=port, changes="evolve")
+    source = f"source: {{type: binlog_files, path: ./files/{stem}.*{schema}}}\n"
+    file.write_text(re.sub(r"source: \{type: binlog,.*\n", source, text))
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("a status", lambda status: True, 60)
+        with suppress(CdcError):  # the driver has ended
+            job.wait_for("the end of the files", lambda status: status["state"] in ("DONE", "PAUSED"), 240)
+        if job.status() is not None:
+            job.stop()
+    with closing(SqliteStore(tmp_path / "state")) as store:
+        record, committed = store.job("shop"), store.last_committed("shop")
+        assert record.state == "DONE", f"{record} {job.log.read_text()[-3000:]}"
+        assert committed.last.file == sorted(each.name for each in folder.iterdir())[-1]
+        changes = store.change_summary("shop").applied
+        store.acquire("shop", str(file))
+        assert store.unfinished() == (), "no change is PREPARED"
+    return changes
+
+
 @pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
 def test_job_of_binlog_files_follows_changes_to_their_end(metadata, mysql, database, tmp_path):
     """With MINIMAL, the columns of orders follow from its statements, and those of items from `source.schema`."""
@@ -333,30 +362,8 @@ def test_job_of_binlog_files_follows_changes_to_their_end(metadata, mysql, datab
         mysql.execute("FLUSH BINARY LOGS")
     finally:
         mysql.execute("SET GLOBAL binlog_row_metadata = FULL")
-    folder, last = tmp_path / "files", _end(mysql)[0]
-    folder.mkdir()
-    for each in Path(mysql.data).glob("mysql-bin.[0-9]*"):
-        if first <= each.name < last:
-            shutil.copy(each, folder)
     login = f"{{host: 127.0.0.1, port: {mysql.port}, username: root, tls: {{mode: off}}}}"
     schema = "" if metadata == "FULL" else f", schema: {{mysql: {login}}}"
-    port, file = free_port(), tmp_path / "job.yaml"
-    text = JOB.format(port=mysql.port, database=database, status=port, changes="evolve")
-    source = f"source: {{type: binlog_files, path: ./files/mysql-bin.*{schema}}}\n"
-    file.write_text(re.sub(r"source: \{type: binlog,.*\n", source, text))
-    with JobProcess(file, home=tmp_path / "state", port=port) as job:
-        job.start()
-        job.wait_for("a status", lambda status: True, 60)
-        with suppress(CdcError):  # the driver has ended
-            job.wait_for("the end of the files", lambda status: status["state"] in ("DONE", "PAUSED"), 240)
-        if job.status() is not None:
-            job.stop()
-    with closing(SqliteStore(tmp_path / "state")) as store:
-        record, committed = store.job("shop"), store.last_committed("shop")
-        assert record.state == "DONE", f"{record} {job.log.read_text()[-3000:]}"
-        assert committed.last.file == sorted(each.name for each in folder.iterdir())[-1]
-        assert store.change_summary("shop").applied == len(followed)
-        store.acquire("shop", str(file))
-        assert store.unfinished() == (), "no change is PREPARED"
+    assert run_files(mysql, database, tmp_path, first, schema) == len(followed)
     for table in ("orders", "items"):
         _compare(mysql, database, tmp_path, table)

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
-from deltalake import DeltaTable
 
 from cdc.demo.local_servers import LocalServer
-from spark.child_processes import end_group, start_child
-
-SPARK_HOME = Path(pyspark.__file__).parent
-_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+from tests.support.delta_rows import rows_of
+from tests.support.spark_connect import ConnectServer
 
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = _free_port()
-    conf = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    submit = [str(SPARK_HOME / "bin/spark-submit"), "--master", "local[2]", "--class", _SERVER, *options]
-    log = (tmp_path_factory.mktemp("connect") / "log").open("wb")
-    # workers get the packages of the project from the job only
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
-    with log:
-        server = start_child([*submit, "spark-internal"], environment, stdout=log.fileno(), stderr=log.fileno())
-        try:
-            deadline = time.monotonic() + 300
-            while not _listens(port):
-                assert server.poll() is None and time.monotonic() < deadline, Path(log.name).read_text()[-2000:]
-                time.sleep(0.2)
-            yield f"sc://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            end_group(server, 30)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as line:
-        return line.connect_ex(("127.0.0.1", port)) == 0
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+        yield server.url
 
 
 def test_job_over_spark_connect_copies_rows(remote: str, mysql: LocalServer, database: str, tmp_path: Path) -> None:
@@ -91,5 +50,5 @@ def test_job_over_spark_connect_copies_rows(remote: str, mysql: LocalServer, dat
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = DeltaTable(str(tmp_path / "lake/ods/copied")).to_pyarrow_table().to_pylist()
+    rows = rows_of(tmp_path / "lake/ods/copied")
     assert sorted((row["id"], row["name"]) for row in rows) == [(1, "a"), (2, "B")]

@@ -15,7 +15,7 @@ from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
 from cdc.state.sqlite import SqliteStore
-from tests.integration.test_schema_changes import JOB, _compare, _end
+from tests.integration.test_schema_changes import JOB, _compare, _end, run_files
 from tests.integration.test_schema_changes_rows import Target, source_rows
 from tests.support.online_changes import Writers, gh_ost, pt_osc_begin, pt_osc_end
 
@@ -149,6 +149,41 @@ def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
         assert [one["differences"] for one in status["channels"]] == [[]]
         history = job.log.read_text()
         assert history.count("snapshot of") <= 4, history
+
+
+@pytest.mark.parametrize("kind", ["mysql", pytest.param("mariadb", marks=pytest.mark.stress)])
+def test_job_of_binlog_files_follows_the_tools_and_created_tables(kind, request, tmp_path):
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    d = f"`{database}`"
+    server.execute("FLUSH BINARY LOGS")
+    first, _ = _end(server)
+    server.execute(
+        f"{CREATE.replace('TABLE orders', f'TABLE {d}.orders')} CHARSET=utf8mb4",
+        f"CREATE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, note VARCHAR(20), z INT) CHARSET=utf8mb4",
+        f"INSERT INTO {d}.spare VALUES (1, 'one', 1), (2, 'two', 2)",
+        f"INSERT INTO {d}.orders (note, a) VALUES ('first', 1)",
+    )
+    with writers(server, database) as found:
+        gh_ost(server, database, "ADD COLUMN five INT NOT NULL DEFAULT 5, ADD COLUMN t VARCHAR(9) DEFAULT 'x'", found)
+        gh_ost(server, database, "ADD COLUMN never INT", found, end=False)  # interrupted
+        gh_ost(server, database, "DROP COLUMN t, MODIFY a BIGINT", found)
+        pt_osc_begin(server, database, "ADD COLUMN six INT DEFAULT 6")
+        pt_osc_end(server, database)
+        pt_osc_begin(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six")
+        pt_osc_end(server, database, drop_swap=True)
+    server.execute(
+        f"DROP TABLE {d}.spare",
+        f"CREATE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, note VARCHAR(20), y INT NOT NULL) CHARSET=utf8mb4",
+        f"INSERT INTO {d}.spare VALUES (2, 'again', 7)",
+        "FLUSH BINARY LOGS",
+    )
+    # 4 RENAMEs, the DROP of drop_swap, and the DROP and CREATE of spare
+    assert run_files(server, database, tmp_path, first) == 7
+    for table in ("orders", "spare"):
+        _compare(server, database, tmp_path, table)
+    assert proof.read_delta(tmp_path / "warehouse" / "ods" / "spare").num_rows == 1
+    assert sorted(one.name for one in (tmp_path / "warehouse" / "ods").iterdir()) == ["orders", "spare"]
 
 
 def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_path):

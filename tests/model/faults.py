@@ -170,6 +170,9 @@ class FaultyRunner(Faulty):
     def submit(self, tasks):
         return self.script.run("task start", lambda: self.inner.submit(tasks))
 
+    def submit_reading(self, reading):
+        return self.script.run("task start", lambda: self.inner.submit_reading(reading))
+
 
 class FaultyStore(Faulty):
     def save(self, checkpoint):

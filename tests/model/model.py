@@ -201,7 +201,7 @@ def wait(futures, timeout=None, return_when=None):
 
 
 class LazyExecutor:
-    """Replace the commit thread: run one piece of work after the other."""
+    """Replace a thread of a run: run one piece of work after the other."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -750,6 +750,7 @@ def model_environment():
     with (
         served(),
         mock.patch("cdc.pipeline.commit_thread.ThreadPoolExecutor", lambda **_: LazyExecutor(World.running.draw)),
+        mock.patch("cdc.pipeline.maintenance.ThreadPoolExecutor", lambda **_: LazyExecutor(World.running.draw)),
         mock.patch("cdc.pipeline.commit_thread.wait", wait),
         mock.patch("cdc.snapshot.step.wait", wait),
         mock.patch("cdc.pipeline.commit_cycle.wait", wait),

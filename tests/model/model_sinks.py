@@ -516,7 +516,7 @@ class SteppedSink:
     def stop_altering(self):
         pass
 
-    def maintain(self, tables):
+    def maintain(self, tables, is_stopped):
         self.steps.step("maintain", lambda: None, reject=AWAY)
 
 

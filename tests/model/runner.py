@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pyarrow as pa
 
 from cdc.model.row_keys import newest_rows
+from tests.model.local_spark import LocalSession
 
 
 class ThreadRunner:
@@ -21,6 +22,7 @@ class ThreadRunner:
         self.is_warming = False
         self.threads = threads
         self.submitted = []
+        self.reads = 0  # of ranges
         self._futures = []
         self._pool = ThreadPoolExecutor(threads)
 
@@ -39,6 +41,12 @@ class ThreadRunner:
         futures = [self._pool.submit(self._prepare, task) for task in tasks]
         self._futures += futures
         return futures
+
+    def submit_reading(self, reading):
+        assert not self.sink.tasks_in_order
+        self.reads += 1
+        self._futures.append(self._pool.submit(reading.run, LocalSession(), 2))
+        return self._futures[-1]
 
     def _prepare(self, task):
         rows = task.rows

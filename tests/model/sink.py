@@ -171,7 +171,7 @@ class FileSink:
         keys = pa.table({"id": pa.array(sorted(self.rows().get(table.name, {})), pa.int32())})
         return key_page(keys, after, limit)
 
-    def maintain(self, tables):
+    def maintain(self, tables, is_stopped):
         self.maintained.append({table.name for table in tables})
 
     def close(self):

@@ -62,6 +62,8 @@ def run(folder: Path, cluster: Any, sink: str, *, kills: int, seed: int, longest
                 end = position(server)
                 job.start()
                 job.wait_for(f"caught up with {end}", lambda status, end=end: is_caught_up(status, end), 600)
+                verified = job.verify("demo")
+                assert verified["equal"], f"seed {seed}, kill {first}: {verified}"
                 assert job.stop() in (0, 130, 143)
                 rows = compare(server, cluster)
                 print(f"kill {min(first + COMPARE_EVERY, kills)}: {rows} rows agree", flush=True)

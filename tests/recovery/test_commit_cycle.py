@@ -396,23 +396,23 @@ def test_maintenance_includes_idle_tables(make, monkeypatch):
     run.ended()
 
 
-def test_maintenance_runs_between_commits_and_may_fail(make):
-    harness, at_work = make(Source.random(4, transactions=40)), []
+def test_maintenance_runs_one_at_a_time_and_may_fail(make):
+    harness, at_work = make(Source.random(4, transactions=40), endless=True), []
 
     class FailingMaintenance(Faulty):
-        def commit(self, loads, checkpoint):
+        def maintain(self, tables, is_stopped):
             assert not at_work
-            return self.inner.commit(loads, checkpoint)
-
-        def maintain(self, tables):
             at_work.append(tables)
             time.sleep(0.02)
             at_work.clear()
-            self.inner.maintain(tables)
+            self.inner.maintain(tables, is_stopped)
             raise OSError("maintenance failed")
 
     harness.wrap_sink = lambda inner: FailingMaintenance(inner, None)
-    assert harness.until_finished() == []
-    assert len(harness.sink.maintained) > 2 and all(harness.sink.maintained)
-    assert set.union(*harness.sink.maintained) == set(harness.sink.tables)
+    run = harness.in_background()
+    wait_until(lambda: harness.receiver.acked == position_at(len(harness.source.transactions)))
+    wait_until(lambda: set().union(*harness.sink.maintained) == set(harness.sink.tables))
+    harness.consumer.stop()
+    run.ended()
+    assert all(harness.sink.maintained)
     harness.verify()

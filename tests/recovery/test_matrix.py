@@ -7,6 +7,7 @@ and so every route from a receiver to a sink. CDC_TEST_SEED repeats a sample and
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -16,7 +17,7 @@ from tests.model import faults
 from tests.recovery.matrix import SUMMARY, environment, report
 from tests.recovery.matrix.dimensions import RECEIVERS, SINKS, Cell, all_cells, pairs, possible_cells, sample
 from tests.recovery.matrix.routes import Lanes
-from tests.recovery.matrix.sources import Servers, copy_files, write_binlogs
+from tests.recovery.matrix.sources import Servers, copy_files, write_binlogs, write_topics
 from tests.support.receiving import endpoint, position
 from tests.support.seeds import again, seed_of
 
@@ -54,21 +55,25 @@ def lanes(request, tmp_path_factory):
 
 def _servers(request, receivers, folders):
     """Start the servers that the scenarios need. Return them, and the receivers without a server with the reason."""
-    if receivers == {"memory"}:
-        return Servers(None, (), None, None), {}
-    try:
-        server = request.getfixturevalue("mysql")
-    except pytest.skip.Exception as skipped:
-        return Servers(None, (), None, None), dict.fromkeys(set(RECEIVERS) - {"memory"}, skipped.msg)
-    mysql, canal, log, missing = endpoint(server), None, None, {}
-    if "canal" in receivers:
+    missing: dict[str, str] = {}
+
+    def server(fixture, *receivers_of):
         try:
-            found = request.getfixturevalue("canal")
-            canal, log = found.address, found.log
+            return request.getfixturevalue(fixture)
         except pytest.skip.Exception as skipped:
-            missing["canal"] = skipped.msg
-    binlogs = write_binlogs(mysql, SEED, lambda: position(server))
-    return Servers(mysql, binlogs, copy_files(binlogs, server.data, folders.mktemp("archive")), canal, log), missing
+            missing.update(dict.fromkeys(receivers_of, skipped.msg))
+            return None
+
+    servers = Servers(None, (), None, None)
+    if "kafka" in receivers and (broker := server("kafka", "kafka")) is not None:
+        servers = replace(servers, topics=write_topics(broker, SEED))
+    if receivers <= {"memory", "kafka"} or (mysql := server("mysql", "binlog", "binlog_files", "canal")) is None:
+        return servers, missing
+    if "canal" in receivers and (found := server("canal", "canal")) is not None:
+        servers = replace(servers, canal=found.address, canal_log=found.log)
+    binlogs = write_binlogs(endpoint(mysql), SEED, lambda: position(mysql))
+    files = copy_files(binlogs, mysql.data, folders.mktemp("archive"))
+    return replace(servers, mysql=endpoint(mysql), binlogs=binlogs, files=files), missing
 
 
 @pytest.mark.parametrize("cell", [_param(cell) for cell in possible_cells()])

@@ -16,7 +16,7 @@ from spark.class_archive import archive_options, ensure_archive
 _SESSION = """
 import sys
 from spark.class_archive import archive_options
-from spark.session import build_session
+from spark.session_builder import build_session
 session = build_session("archived", "local[1]", java_options=archive_options() + " -Xlog:class+load:file=" + sys.argv[1])
 print("rows", session.range(3).count())
 session.stop()

@@ -14,7 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc.model.batch import LoadName, PreparedLoad
-from channels.partition_read import PartitionLoad, ReadBudget, ReadResult, TypedMapping, read_partitions
+from channels.partition_read import (
+    PartitionLoad,
+    PartitionTarget,
+    ReadBudget,
+    ReadResult,
+    TypedMapping,
+    read_partitions,
+)
 from channels.spark_runner import SparkTaskRunner
 from spark.session import SessionHolder
 from tests.support.partition_readers import SCHEMA, NumberReader
@@ -44,7 +51,7 @@ class Request:
         writer = partial(_write, self.folder)
         ranges = [(0, 10), (10, 20)]
         partitions = [
-            PartitionLoad(NumberReader(first, last), replace(NAME, task=task), writer)
+            PartitionLoad(NumberReader(first, last), (PartitionTarget(replace(NAME, task=task), writer),))
             for task, (first, last) in enumerate(ranges)
         ]
         return read_partitions(spark_session, partitions, min(2, core_count), self.budget, self.mapping)

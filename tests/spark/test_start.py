@@ -15,6 +15,7 @@ import pytest
 
 import spark.gateway
 import spark.session
+import spark.session_builder
 from cdc.errors import ErrorAction, PrerequisiteError, action_for
 from spark.class_archive import ensure_archive
 from spark.gateway import JvmFolder, _connection, launch_jvm
@@ -43,8 +44,8 @@ def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     monkeypatch.setenv(_MARK, str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     # another test of this process may have a session, which must stay
-    monkeypatch.setattr(spark.session, "_running_jvm", lambda: None)
-    for module in (spark.gateway, spark.session):
+    monkeypatch.setattr(spark.session_builder, "running_jvm", lambda: None)
+    for module in (spark.gateway, spark.session, spark.session_builder):
         monkeypatch.setattr(module, "forget_jvm", lambda: None)
 
     def write(body: str) -> None:

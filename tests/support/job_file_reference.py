@@ -1,4 +1,4 @@
-"""The reference page and the JSON Schema of the job file, from its models."""
+"""The reference pages of the job file and of the file of `cdc serve`, and the JSON Schema of the job file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from cdc.config import fields as kinds
 from cdc.config.models import Config
+from cdc.config.serve_models import ServeConfig
 from tests.support.markdown import NOTICE, code, table
 
 DURATION, SIZE = (get_args(kind)[1].func for kind in (kinds.Seconds, kinds.Bytes))
@@ -43,6 +44,15 @@ def job_file_page() -> str:
             keys = sorted(model.model_fields.items(), key=lambda one: one[0] != "type")
             parts += [table(HEADER, [row for key, one in keys for row in key_rows(key, one, prefix)])]
     return "\n".join(parts)
+
+
+def serve_file_page() -> str:
+    rows = [row for name, field in ServeConfig.model_fields.items() for row in key_rows(name, field)]
+    intro = (
+        "The file is an argument of `cdc serve`, the same on every host. All of it may be omitted on one host. Types and `${NAME}` are those "
+        "of the [job file](job-file.md). [Run many jobs on several hosts](../how-to/several-hosts.md) has an example.\n"
+    )
+    return "\n".join([NOTICE, "# File of cdc serve\n", intro, table(HEADER, rows)])
 
 
 HEADER = ("Key", "Type", "Default", "Range", "Description")

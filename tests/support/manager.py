@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import uvicorn
-
 from cdc.api.client import Driver
+from cdc.config.serve_models import Listen
 from cdc.manager.rest import Tokens, build_app
+from cdc.manager.rest.history import Sampler
+from cdc.manager.server import ManagerServer
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
 from cdc.state.sql import SqlStore
@@ -87,18 +86,8 @@ def fake_driver(store: SqlStore, folder: Path, home: Path) -> Iterator[JobRecord
 @contextmanager
 def served(store: SqlStore, tokens: Tokens, ready: Callable[[], bool] = lambda: True) -> Iterator[str]:
     """Serve the application over HTTP on a free port of loopback, and yield its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    app = build_app(store, tokens, ready=ready)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
+    server = ManagerServer(build_app(store, tokens, Sampler(store), ready=ready), Listen(port=0))
     try:
-        wait_for(lambda: server.started, "the server listens")
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield server.start()
     finally:
-        server.should_exit = True
-        thread.join(LIMIT_S)
-        listening.close()
+        server.close()

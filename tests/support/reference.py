@@ -27,7 +27,7 @@ from cdc.cli.main import app
 from cdc.state.write_times import WriteTimes
 from channels.sinks.doris.errors import DORIS
 from channels.sinks.starrocks.errors import STARROCKS
-from tests.support.job_file_reference import job_file_page, job_file_schema
+from tests.support.job_file_reference import job_file_page, job_file_schema, serve_file_page
 from tests.support.markdown import NOTICE, code, table
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,7 @@ PRODUCT = ("cdc", "channels", "spark")
 def pages() -> dict[str, str]:
     return {
         "job-file.md": job_file_page(),
+        "serve-file.md": serve_file_page(),
         "cli.md": cli_page(),
         "status.md": status_page(),
         "metrics.md": metrics_page(),

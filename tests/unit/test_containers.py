@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from cdc.config.kafka_models import KafkaSourceConfig
 from cdc.config.models import Config, load_config
 from cdc.config.source_models import CanalSourceConfig
 
@@ -32,7 +33,8 @@ def loaded(name: str, folder: Path) -> Config:
 
 def test_every_image_has_a_fixed_version_and_every_service_a_health_check() -> None:
     services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
-    names = {"mysql", "job", "canal", "job-canal", "starrocks", "job-starrocks", "doris-fe", "doris-be", "job-doris"}
+    names = {"kafka", "canal-kafka", "job-kafka"}
+    names |= {"mysql", "job", "canal", "job-canal", "starrocks", "job-starrocks", "doris-fe", "doris-be", "job-doris"}
     assert names <= services.keys()
     for name, service in services.items():
         assert "build" in service or PINNED.match(service["image"]), name
@@ -49,7 +51,8 @@ def test_every_mounted_file_is_there_and_every_volume_declared() -> None:
             else:
                 assert source in compose["volumes"], source
         if build := service.get("build"):
-            assert (ROOT / "compose" / build / "Dockerfile").is_file()
+            context = build if isinstance(build, str) else build["context"]
+            assert (ROOT / "compose" / context / "Dockerfile").is_file()
 
 
 def test_the_canal_job_fits_the_canal_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +66,21 @@ def test_the_canal_job_fits_the_canal_beside_it(tmp_path: Path, monkeypatch: pyt
     # Canal takes the value as it stands, and matches whole names
     assert re.fullmatch(canal["canal.instance.filter.regex"], "shop.orders")
     assert not re.fullmatch(canal["canal.instance.filter.regex"], "shopping.orders")
+
+
+def test_the_kafka_job_reads_the_topics_that_canal_beside_it_writes() -> None:
+    services = yaml.safe_load((ROOT / "compose/compose.yaml").read_text())["services"]
+    canal, broker = services["canal-kafka"]["environment"], services["kafka"]["environment"]
+    source = load_config(ROOT / "compose/job-kafka.yaml").source
+    assert isinstance(source, KafkaSourceConfig) and source.format == "canal-json"
+    assert (canal["canal.serverMode"], canal["canal.mq.flatMessage"]) == ("kafka", "true")
+    assert f"PLAINTEXT://{canal['kafka.bootstrap.servers']}" == broker["KAFKA_ADVERTISED_LISTENERS"]
+    assert list(map(str, source.brokers)) == [canal["kafka.bootstrap.servers"]]
+    # Canal names a topic DATABASE_TABLE; one partition keeps updates of keys in order
+    assert re.fullmatch(canal["canal.mq.dynamicTopic"], "shop.orders") and source.topics == ("shop_*",)
+    assert broker["KAFKA_NUM_PARTITIONS"] == 1
+    package = services["job-kafka"]["build"]["args"]["PACKAGES"]
+    assert package in (ROOT / "requirements-dev.lock").read_text()
 
 
 @pytest.mark.parametrize("name", ["job", "job-starrocks", "job-doris"])

@@ -15,7 +15,7 @@ from tests.support import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
-COMMAND = re.compile(r"(?:`|^ *|exec job |\n)cdc ((?:--debug )?[a-z]+)((?: [^`\n#;|]*)?)", re.MULTILINE)
+COMMAND = re.compile(r"(?:`|^ *|exec job |\n)cdc ((?:--debug )?[a-z][a-z-]*)((?: [^`\n#;|]*)?)", re.MULTILINE)
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

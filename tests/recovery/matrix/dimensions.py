@@ -11,7 +11,7 @@ from tests.model import faults
 from tests.model.faults import FAULT_POINTS
 from tests.recovery.matrix import environment
 
-RECEIVERS = ("memory", "binlog", "binlog_files", "canal")
+RECEIVERS = ("memory", "binlog", "binlog_files", "canal", "kafka")
 SINKS = ("file", "delta", "doris", "doris-plain", "starrocks-single", "starrocks-multi")
 FAULTS = {  # names for people; the keys are the kinds of tests/model/faults.py and of environment.py
     "reject": "error",

@@ -46,6 +46,7 @@ REWINDS = (2, 2, 2)
 TIMEOUT_S = 120  # for a run that takes one second on an idle machine
 _HANG_S = 0.05  # a hanging job is asked to stop, and hangs for this time longer
 _POLL_S = 0.005
+_WATCH_S = 0.02  # each look costs CPU time of the job that is watched
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["pytest", "tests.recovery.matrix.warm"])
@@ -100,7 +101,7 @@ class JobProcess:
             if marker.exists() and self._is_stopped():
                 return True
             assert time.monotonic() < deadline, f"the job was neither stopped nor done after {TIMEOUT_S} s"
-            time.sleep(_POLL_S)
+            time.sleep(_WATCH_S)
         return False
 
     def let_a_little_on(self) -> None:
@@ -123,7 +124,7 @@ class JobProcess:
             if " waits: " in (self._folder.parent / "log.txt").read_text():
                 return True
             assert time.monotonic() < deadline, f"the job neither waited nor was done after {TIMEOUT_S} s"
-            time.sleep(_POLL_S)
+            time.sleep(_WATCH_S)
         return False
 
     def kill(self) -> None:

@@ -59,6 +59,8 @@ def _given(cell: Cell, seed: int, servers: Servers, place: int):
         yield sources.in_memory(seed)
     elif cell.receiver == "binlog":
         yield sources.one_of(servers.binlogs, seed, str(cell))
+    elif cell.receiver == "kafka":
+        yield servers.topics[seed % len(servers.topics)]
     elif cell.receiver == "binlog_files":
         yield sources.in_files(servers, seed)
     else:

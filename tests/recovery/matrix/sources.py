@@ -1,9 +1,10 @@
-"""The sources: one short history, in memory, in the binlog of a real MySQL, in its files, and in a real Canal."""
+"""The sources: one short history, in memory, in the binlog of a real MySQL, in its files, in a real Canal, in Kafka."""
 
 from __future__ import annotations
 
 import random
 import shutil
+import ssl
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,8 +19,10 @@ from cdc.sources.binlog.decoder import batch_cutting
 from cdc.sources.binlog.receiver import BinlogReceiver
 from cdc.sources.binlog.replication_stream import ReaderIdentity
 from cdc.sources.binlog.transport import FileByteSource, ServerByteSource
+from cdc.sources.kafka.formats.canal_json import CanalJson
 from tests.model.canal import UntilEnd
 from tests.model.faults import Faulty
+from tests.model.kafka import Sent, canal_json_receiver, send
 from tests.model.source import Row, Source, SourceReceiver, position_at
 from tests.support.canal_sources import canal_receiver
 
@@ -151,6 +154,19 @@ class BehindCanal(Given):
 
 
 @dataclass(frozen=True)
+class InKafka(Given):
+    sent: Sent
+
+    def receiver(self, routes):
+        # small reads give many Batches
+        return canal_json_receiver(self.sent, routes, stop_at=lambda: self.end)
+
+    def put_in(self, script) -> None:
+        work = CanalJson.decode
+        CanalJson.decode = lambda decoder, block: script.run("decode", lambda: work(decoder, block))
+
+
+@dataclass(frozen=True)
 class Servers:
     """The servers for the scenarios."""
 
@@ -159,6 +175,7 @@ class Servers:
     files: Path | None  # copies of the same binlogs
     canal: str | None
     canal_log: Path | None = None
+    topics: tuple[InKafka, ...] = ()
 
 
 def in_memory(seed: object) -> InMemory:
@@ -172,6 +189,16 @@ def write_binlogs(mysql: Endpoint, seed: object, resolve) -> tuple[InBinlog, ...
         InBinlog(*_write(mysql, f"{seed}/{number}", f"matrix_{number}", resolve, rotate=True), mysql)
         for number in range(HISTORIES)
     )
+
+
+def write_topics(broker, seed: object) -> tuple[InKafka, ...]:
+    """Send histories to Kafka as messages of Canal, each to its own topics."""
+    found = []
+    for number in range(HISTORIES):
+        database = f"matrix_{number}"
+        sent = send(broker, database, history(f"{seed}/{number}", database))
+        found.append(InKafka(sent.model, database, sent.position("earliest"), sent.position("latest"), sent))
+    return tuple(found)
 
 
 def copy_files(binlogs: tuple[InBinlog, ...], data: Path, folder: Path) -> Path:
@@ -227,9 +254,14 @@ def _write(mysql: Endpoint, seed: object, database: str, where, rotate: bool = F
         return model, database, start, where()
 
 
+# without the certificates of the system, which cost more to load than a scenario's statements
+_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_TLS.check_hostname, _TLS.verify_mode = False, ssl.CERT_NONE
+
+
 def _connected(mysql: Endpoint):
     settings = {"host": mysql.host, "port": mysql.port, "user": mysql.username, "password": mysql.password}
-    return closing(pymysql.connect(**settings, autocommit=True))
+    return closing(pymysql.connect(**settings, ssl=_TLS, autocommit=True))
 
 
 def _end_of_binlog(mysql: Endpoint) -> CanalPosition:

@@ -10,7 +10,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.paths import cache_folder
-from cdc.permissions import current_umask, refuse_untrusted, restrict_umask
+from cdc.permissions import current_umask, owned_by_others, refuse_untrusted, restrict_umask
 from tests.conftest import unavailable
 
 OTHER_USER = 65534
@@ -98,3 +98,12 @@ def test_cache_folder_through_link_of_another_user_is_refused(tmp_path: Path) ->
     change_owner(link)
     with pytest.raises(ConfigError, match="link: another user owns it"):
         refuse_untrusted(link / "cache", "CDC_CACHE")
+
+
+def test_owned_by_others_ignores_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, renamed = tmp_path / "kernel.nbi", tmp_path / "kernel.nbi.tmp"
+    kept.touch()
+    monkeypatch.setattr(Path, "rglob", lambda folder, pattern: iter([renamed, kept]))
+    assert not owned_by_others(tmp_path)
+    change_owner(kept)
+    assert owned_by_others(tmp_path)

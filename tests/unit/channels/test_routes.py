@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from cdc.errors import ConfigError, TargetMismatch
@@ -98,3 +100,14 @@ def test_leave_out_table_without_key_unless_loaded():
     assert not routes.leave_out("crm", "named", caught.value), "a table with its own channel is never left out"
     routes.restore({"crm.backup"}, {})
     assert not routes.leave_out("crm", "backup", caught.value) and routes.maps("crm", "backup")
+
+
+def test_pickled_routes_map_the_same_tables_and_leave_out_no_more() -> None:
+    routes = Routes([Mapping("crm.*", "ods.*")])
+    error = TargetMismatch("It has no key.", hint="Set `key`.")
+    routes.note_joined("crm.people")
+    assert routes.leave_out("crm", "backup", error)
+    copy = pickle.loads(pickle.dumps(routes))
+    assert [copy.maps("crm", name) for name in ("people", "backup", "other")] == [True, False, True]
+    assert copy.mapping_for("crm", "people") == routes.mapping_for("crm", "people")
+    assert not copy.leave_out("crm", "other", error) and routes.leave_out("crm", "other", error)

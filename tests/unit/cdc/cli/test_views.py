@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cdc.api.models import (
+    BadRowsStatus,
     ChannelStatus,
     CheckpointStatus,
     JobStatus,
@@ -111,6 +112,12 @@ def test_status_view_shows_state_reason_hint_and_channels() -> None:
         "1.23M",
     ):
         assert part in text
+
+
+def test_status_view_shows_kept_messages() -> None:
+    bad = BadRowsStatus(kept=1234, window_messages=2_000_000, window_bad=7, replays=1, loaded=3)
+    text = shown(status_view(replace(STATUS, bad_rows=bad), NOW))
+    assert "1,234 messages are kept as files, 3 were loaded later; 7 of the last 2,000,000 messages are bad" in text
 
 
 def test_list_view_has_line_per_job() -> None:

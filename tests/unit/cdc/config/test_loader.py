@@ -209,12 +209,34 @@ BROKEN = {
             "shop.yaml:3 sink.path: ~ stands for a home folder that does not exist (got '~no-such-user/x')",
         ],
     ),
-    "a target that is an address": (
-        with_change("path: ./warehouse", "path: 's3://bucket/warehouse'"),
+    "a target in an unknown store": (
+        with_change("path: ./warehouse", "path: 'hdfs://bucket/warehouse'"),
         [
-            "shop.yaml:3 sink.path: must be a path on a disk or a mounted file system of this machine: "
-            "addresses are not supported (got 's3://bucket/warehouse')",
+            "shop.yaml:3 sink.path: must be a path, or the URL of an object store: s3://, gs:// or az:// with a bucket "
+            "(got 'hdfs://bucket/warehouse')",
         ],
+    ),
+    "a source that is an address": (
+        JOB.replace(
+            '{type: binlog, host: 127.0.0.1, username: cdc, password: "s3cret", start: latest}',
+            "{type: binlog_files, path: 's3://bucket/files/*'}",
+        ),
+        [
+            "shop.yaml:2 source.path: must be a path on a disk or a mounted file system of this machine: "
+            "addresses are not supported (got 's3://bucket/files/*')",
+        ],
+    ),
+    "a store of a folder": (
+        with_change("path: ./warehouse", "path: ./warehouse, storage: {region: eu-central-1}"),
+        ["shop.yaml:3 sink.storage: applies only if `path` is the URL of an object store, such as s3://..."],
+    ),
+    "a store without encryption": (
+        with_change("path: ./warehouse", "path: 's3://lake', storage: {endpoint: 'http://minio:9000'}"),
+        ["shop.yaml:3 sink.storage.endpoint: is not encrypted: write https://, or set `allow_http: true`"],
+    ),
+    "half an access key": (
+        with_change("path: ./warehouse", "path: 's3://lake', storage: {secret_access_key: hush}"),
+        ["shop.yaml:3 sink.storage.access_key_id: needs `secret_access_key`, and that needs `access_key_id`"],
     ),
     "TLS with a missing file": (
         with_change("start: latest", "tls: {mode: verify_ca, ca: /no/such.pem}"),

@@ -193,3 +193,35 @@ def test_load_config_refuses_actions_that_lose_or_mix_rows(tmp_path: Path, line:
     assert "use" in str(caught.value)
     for valid in ("{drop: apply, drop.table: pause}", "{rename.table: pause, drop.database: ignore}"):
         load_config(write_job(tmp_path, JOB + f"schema_changes: {{kinds: {valid}}}\n"))
+
+
+def test_load_config_object_store_gives_options_and_hides_its_secrets(tmp_path: Path) -> None:
+    storage = (
+        "{endpoint: 'https://minio:9000', region: eu-1, access_key_id: id, secret_access_key: hush, session_token: tick, "
+        "path_style: false, properties: {aws_sse_kms_key_id: kms-id, google_service_account_key: psst}}"
+    )
+    config = load_config(write_job(tmp_path, with_change("./warehouse", f"'s3://lake/a', storage: {storage}")))
+    assert isinstance(config.sink, DeltaSinkConfig)
+    assert config.sink.location == "s3://lake/a"
+    assert config.sink.storage_options == {
+        "aws_endpoint": "https://minio:9000",
+        "aws_region": "eu-1",
+        "aws_access_key_id": "id",
+        "aws_secret_access_key": "hush",
+        "aws_session_token": "tick",
+        "aws_virtual_hosted_style_request": "true",
+        "aws_sse_kms_key_id": "kms-id",
+        "google_service_account_key": "psst",
+    }
+    assert {"hush", "tick", "psst"} <= set(config.secrets())
+    assert not {"hush", "tick"} & set(re.findall(r"\w+", repr(config.sink)))
+
+
+def test_load_config_object_store_without_storage_uses_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-9")
+    config = load_config(write_job(tmp_path, with_change("./warehouse", "s3://lake")))
+    assert isinstance(config.sink, DeltaSinkConfig)
+    assert config.sink.storage_options == {"aws_region": "eu-9"}
+    assert load_config(write_job(tmp_path, JOB)).sink.storage_options == {}  # type: ignore[union-attr]

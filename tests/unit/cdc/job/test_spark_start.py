@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cdc.config.models import Config, load_config
-from cdc.job.spark_start import sessions_of, started_early
+from cdc.job.spark_start import remote_of, sessions_of, started_early
 from cdc.state.base import JobRecord, JobState, ResumeKind
+from spark.connect_server import SPARK_CONNECT
 from spark.session import SessionHolder
 from tests.support.job_files import JOB, with_change, write_job
 
@@ -86,3 +87,13 @@ def test_is_same_other_settings_is_false(config: Config) -> None:
     slower = config.model_copy(update={"spark": config.spark.model_copy(update={"master": "local[1]"})})
     assert sessions_of(config).is_same(sessions_of(config))
     assert not sessions_of(config).is_same(sessions_of(slower))
+
+
+def test_job_without_spark_of_its_own_uses_the_one_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"": "/home/spark", "spark: {master: 'local[2]'}": None, "spark: {remote: 'sc://b:1'}": "sc://b:1"}
+    for text, expected in keys.items():
+        config = load_config(write_job(tmp_path, f"{JOB}{text}\n"))
+        monkeypatch.setenv(SPARK_CONNECT, "/home/spark")
+        assert remote_of(config.spark) == expected and sessions_of(config).is_remote is (expected is not None)
+        monkeypatch.delenv(SPARK_CONNECT)
+        assert remote_of(config.spark) == config.spark.remote

@@ -10,7 +10,7 @@ import pytest
 
 from cdc.config.alert_models import Alerts
 from cdc.job import webhook as module
-from cdc.job.webhook import Webhook
+from cdc.job.webhook import AlertWatch, Webhook
 from cdc.logging_setup import LineFormatter
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from tests.support.webhook_receiver import LIMIT_S, TOKEN, WebhookReceiver
@@ -75,6 +75,7 @@ def test_webhook_pause_is_posted_with_reason_and_hint_and_its_end(serve):
         "resume": "automatic",
         "lag_seconds": 0.4,
         "host": "a1",
+        "moved_from": None,
     }
     assert path == f"/hook/{TOKEN}?k={TOKEN}" and headers["Content-Type"] == "application/json"
     job.set(JobState.PAUSED, ResumeKind.MANUAL, "Its data is lost.")
@@ -108,9 +109,9 @@ def test_webhook_lag_begins_above_the_threshold_and_ends_below_half(serve):
 
 
 def test_webhook_changes_near_the_threshold_are_not_posted():
-    hook = Webhook(WatchedJob(None))
-    alerts, record = Alerts.model_validate({"lag_threshold": "10s"}), WatchedJob(None).record
-    seen = [hook._changes(alerts, record, lag_s) for lag_s in (9.0, 11.0, 9.0, 11.0, None, 5.5, 4.9, 9.0)]
+    keys = {"lag_threshold": "10s", "webhook": "https://hooks.example"}
+    watch, alerts, record = AlertWatch(), Alerts.model_validate(keys), WatchedJob(None).record
+    seen = [watch.changes(alerts, record, lag_s) for lag_s in (9.0, 11.0, 9.0, 11.0, None, 5.5, 4.9, 9.0)]
     assert [bool(one) for one in seen] == [False, True, False, False, False, False, True, False]
 
 

@@ -13,6 +13,11 @@ def test_read_spec_returns_what_placement_needs_without_the_secrets():
     assert read_spec(JOB).memory == 1 << 30
 
 
+def test_read_spec_accepts_a_binlog_file_of_the_server():
+    started = JOB.replace("type: binlog", "type: binlog, start: {file: mysql-bin.000007, offset: 4}")
+    assert read_spec(started).name == "shop"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -152,6 +152,27 @@ def test_effect_of_statement_has_kind(sql, kind):
 
 
 @pytest.mark.parametrize(
+    ("clause", "table"),
+    [
+        ("RENAME TO other.calls", ""),
+        ("RENAME AS calls", "crm.calls"),
+        ("RENAME COLUMN calls TO leads", ""),
+        ("EXCHANGE PARTITION leads WITH TABLE other.calls WITHOUT VALIDATION", ""),
+        ("EXCHANGE PARTITION p WITH TABLE calls", "crm.calls"),
+        ("CONVERT TO CHARACTER SET utf8mb4", ""),
+        ("CONVERT PARTITION leads TO TABLE other.calls", ""),
+        ("CONVERT PARTITION p TO TABLE calls", "crm.calls"),
+        ("CONVERT TABLE crm.leads TO PARTITION p VALUES LESS THAN (5)", "crm.leads"),
+        ("ADD COLUMN leads INT", ""),
+    ],
+)
+def test_alter_of_an_unmapped_table_touches_only_the_table_that_it_names(clause, table):
+    """A channel reads every table of the session's database, so any word could be one of its tables."""
+    effect = effect_of(f"ALTER TABLE other.t {clause}", database="crm", tables=Shop())
+    assert (effect.kind, effect.tables) == ((TOUCHES, (table,)) if table else (NONE, ()))
+
+
+@pytest.mark.parametrize(
     ("sql", "row_changing"),
     [
         ("ALTER TABLE orders ADD x INT", False),

@@ -416,8 +416,15 @@ def test_actions_cover_every_kind() -> None:
 
 @pytest.mark.parametrize("kinds", [{}, {"alter.key": ChangeAction.APPLY}, {"alter.key": ChangeAction.IGNORE}])
 def test_plan_changed_key_pauses_whatever_the_job_file_says(kinds: dict[str, ChangeAction]) -> None:
-    with pytest.raises(DdlStop, match="it changes the key"):
+    with pytest.raises(DdlStop, match="it changes the key") as raised:
         planned((), kinds=kinds, mode=ChangeMode.EVOLVE, key_changed=True)
+    assert "`cdc resume NAME --past-ddl --reload-missing`" in str(raised.value.hint)
+
+
+def test_plan_changed_key_without_tables_to_load_names_another_job() -> None:
+    with pytest.raises(DdlStop, match="it changes the key") as raised:
+        planned((), key_changed=True, snapshot=None)
+    assert "another job" in str(raised.value.hint) and "--reload-missing" not in str(raised.value.hint)
 
 
 def table_plan(
@@ -490,8 +497,23 @@ def test_plan_of_a_table_created_again_removes_the_difference(rows: ChangeKind) 
     plan = table_plan(before, OTHER, rows, column_map=ColumnMap(kept_rows={"drop.table": HERE}))
     assert (plan.is_reloaded, plan.deletes_orphans, plan.columns_after.kept_rows) == (True, True, {})
     assert plan.actions[0] == (ChangeKind.CREATE_TABLE, "", ChangeAction.APPLY)
-    with pytest.raises(DdlStop, match="cannot find the rows"):
-        table_plan(before, OTHER, rows, sink=AlteringSink())
+
+
+@pytest.mark.parametrize("rows", [ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE])
+@pytest.mark.parametrize("options", [{"snapshot": None}, {"sink": AlteringSink()}], ids=["no tables", "no keys"])
+def test_plan_of_a_created_table_that_cannot_be_loaded_empties_the_target(
+    rows: ChangeKind, options: dict[str, Any]
+) -> None:
+    before = GONE if rows is ChangeKind.CREATE_TABLE else BEFORE
+    plan = table_plan(before, OTHER, rows, column_map=ColumnMap(kept_rows={"drop.table": HERE}), **options)
+    assert (plan.is_reloaded, plan.deletes_orphans, plan.columns_after.kept_rows) == (False, False, {})
+    assert [(one.action, one.new_name) for one in plan.steps] == [("truncate", None), ("add", "b")]
+    sink = AlteringSink("truncate")
+    with pytest.raises(DdlStop, match="It cannot be done"):
+        table_plan(before, OTHER, rows, sink=sink)
+    sink.target_states = lambda *_: {}  # type: ignore[method-assign]
+    plan = table_plan(before, OTHER, rows, sink=sink)
+    assert (plan.steps, plan.is_reloaded) == ((), False)
 
 
 def test_plan_new_name_without_a_key_is_left_out_by_its_pattern() -> None:

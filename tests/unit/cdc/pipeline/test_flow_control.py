@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,25 @@ def test_close_reason_is_returned_only_between_transactions(cycle, asked, reason
     asked = {"now": 1.0, "idle": False, "window_full": False, **asked}
     found = a_flow(asked.pop("now")).close_reason(cycle, **asked)
     assert found is (CloseReason(reason) if reason else None)
+
+
+def test_first_cycle_of_a_run_that_continues_a_job_closes_early():
+    flow = a_flow(0.5)
+
+    def reason():
+        return flow.close_reason(a_cycle(), idle=False, window_full=False)
+
+    assert reason() is None
+    flow.note_waiting_rows()
+    assert reason() is CloseReason.INTERVAL
+    flow.note_commit(merge_s=0.1)
+    assert reason() is None
+    flow.note_waiting_rows()
+    flow.note_overload()
+    assert reason() is None, "an overloaded sink gets no small commits"
+    flow.begin_run(replace(LIMITS, interval_s=0.2))
+    flow.note_waiting_rows()
+    assert flow.poll_s(a_cycle(began=0.4), committing=False) == pytest.approx(0.1)
 
 
 def test_is_full_at_a_multiple_of_max_bytes():

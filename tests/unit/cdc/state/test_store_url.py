@@ -77,7 +77,7 @@ def test_store_url_invalid_is_refused_without_password(text: str, says: str) -> 
 
 
 def test_lease_has_limits() -> None:
-    assert lease_of({}) == 10.0 and lease_of({"CDC_LEASE": "5s"}) == 5.0
+    assert lease_of({}) == 6.0 and lease_of({"CDC_LEASE": "5s"}) == 5.0
     for text in ("0", "x", "1e9", "nan"):
         with pytest.raises(ConfigError, match="CDC_LEASE"):
             lease_of({"CDC_LEASE": text})

@@ -9,15 +9,19 @@ import pytest
 
 from cdc.errors import DdlStop
 from cdc.model.position import CanalPosition
+from cdc.sources.canal.change_reader import CanalStatement
 from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.schema_history import ResumeOptions
 from channels.mapping import Mapping
 from channels.routes import Routes
 
-STATEMENT = SimpleNamespace(
-    sql="ALTER TABLE orders ADD INDEX i (price) /*M! , DROP COLUMN price */",
+STATEMENT = CanalStatement(
     database="shop",
+    sql="ALTER TABLE orders ADD INDEX i (price) /*M! , DROP COLUMN price */",
     before=CanalPosition("b.000001", 100),
+    after=CanalPosition("b.000001", 200),
+    dml=False,
+    time_ms=1_700_000_000_000,
 )
 
 

@@ -1,0 +1,45 @@
+"""Requests to verify that are refused before they are saved."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from cdc.errors import ConfigError
+from cdc.job.snapshot_requests import check_verify
+from cdc.model.verify import VerifyRequest
+from cdc.run_context import SnapshotSettings
+
+
+class Routes:
+    """Maps one table."""
+
+    def maps(self, database: str, table: str) -> bool:
+        return (database, table) == ("shop", "orders")
+
+
+class Sink:
+    """A sink whose rows can be read."""
+
+    def row_reader(self, *_: object) -> None: ...
+
+
+def check(request: VerifyRequest, *, settings: object = object(), sink: object = None) -> None:
+    check_verify(request, cast(SnapshotSettings, settings), cast(Any, Routes()), cast(Any, sink or Sink()))
+
+
+def test_verify_of_a_source_without_tables_is_refused_with_a_hint() -> None:
+    with pytest.raises(ConfigError, match="no tables, only a stream") as caught:
+        check(VerifyRequest(), settings=None)
+    assert "`source.mysql`" in caught.value.hint and "`binlog` source" in caught.value.hint
+
+
+def test_verify_of_tables_and_samples_that_are_not_valid_is_refused() -> None:
+    check(VerifyRequest(("shop.orders",), sample=0.5))
+    with pytest.raises(ConfigError, match=r"reads no table shop\.people"):
+        check(VerifyRequest(("shop.people",)))
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        check(VerifyRequest(sample=1.5))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check(VerifyRequest(), sink=object())
