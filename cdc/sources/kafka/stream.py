@@ -19,6 +19,7 @@ from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
 from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost, skip_truncated
+from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.kafka.truncation import truncated_logs
@@ -70,7 +71,7 @@ class KafkaStream:
         self._until = None if begin.until is None else {one: end.next for one, end in begin.until.offsets.items()}
         self._assigned: set[Partition] = set()
         self._at_end: set[Partition] = set()
-        self._waiting: dict[Partition, dict[Partition, int]] = {}  # new partitions: old ones and the ends they need
+        self._new = NewPartitions()
         self._reported = begin.saved
         self._refreshed_at = self._next_refresh = 0.0
         self._stopping = threading.Event()
@@ -135,7 +136,8 @@ class KafkaStream:
     def _update(self, topics: Topics) -> None:
         self._ids = topics.ids
         self._maker.partition_counts = {name: len(topic.partitions) for name, topic in topics.topics.items()}
-        self._find_new(topics)
+        if self._until is None:
+            self._new.find(self._cluster, topics, self._maker.offsets)
 
     # --- the thread ---
 
@@ -209,7 +211,7 @@ class KafkaStream:
         moved = self._maker.empty()
         if moved is not None and not self.window.put(moved):
             return
-        self.is_drained = self._assigned <= self._at_end and not self._waiting and self.away is None
+        self.is_drained = self._assigned <= self._at_end and not self._new and self.away is None
         self.is_finished = self._begin.finishes and not self._assigned
 
     def _put_range(self, chunk: ReadMessages) -> bool:
@@ -294,28 +296,9 @@ class KafkaStream:
                 else "`cdc resume NAME --accept-gap` continues without the topic.",
             )
 
-    def _find_new(self, topics: Topics) -> None:
-        if self._until is not None:
-            return
-        known = self._maker.offsets
-        new = topics.partitions - known.keys() - self._waiting.keys()
-        if not new:
-            return
-        ends = self._cluster.ends([one for one in known if one in topics.partitions])
-        for partition in sorted(new):
-            _log.info("found a new partition: %s[%d]", *partition)
-            self._waiting[partition] = {one: end for one, end in ends.items() if one[0] == partition[0]}
-
     def _join_new(self) -> None:
-        """Read the new partitions whose old ones are committed up to the end that they had."""
-        if not self._waiting:
-            return
-        committed = {one: offset.next for one, offset in self.committed.offsets.items()}
-        ready = {
-            one
-            for one, ends in self._waiting.items()
-            if all(committed.get(old, -1) >= end for old, end in ends.items())
-        }
+        """Read the new partitions that need not wait any more."""
+        ready = self._new.ready(self.committed.offsets)
         if not ready:
             return
         try:
@@ -327,7 +310,7 @@ class KafkaStream:
         for partition in sorted(ready & self._maker.offsets.keys()):
             self._reader.add(partition, self._maker.offsets[partition])
             self._assigned.add(partition)
-            del self._waiting[partition]
+            self._new.remove(partition)
 
     def _report(self) -> None:
         committed = self.committed

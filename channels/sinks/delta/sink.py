@@ -11,31 +11,27 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, TableFeatures
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
 from cdc.errors import PreparedLoadLost
 from cdc.model.batch import PreparedLoad, TargetState
 from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
-from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.alter import DeltaAlterer
-from channels.sinks.delta.commits import TableCommits, add_features, refuse
+from channels.sinks.delta.commits import TableCommits
 from channels.sinks.delta.compaction import Compactions, MergeMode
-from channels.sinks.delta.entries import ENABLED, enable_vectors
 from channels.sinks.delta.files import STAGING, StagedFileWriter, StagedObjectWriter, guarded, unavailable
 from channels.sinks.delta.keys import smallest_keys
-from channels.sinks.delta.log import LOG, DurableLogs, truncated_entries
+from channels.sinks.delta.log import DurableLogs
 from channels.sinks.delta.maintenance import DeltaMaintenance
 from channels.sinks.delta.marker import read_marker, write_marker
 from channels.sinks.delta.object_ownership import ObjectOwnership
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import FolderOwnership, Ownership
-from channels.sinks.delta.roots import has_foreign_files, refuse_missing, refuse_unsafe, root_of, writable
+from channels.sinks.delta.roots import refuse_missing, refuse_unsafe, root_of, writable
 from channels.sinks.delta.rows import DeltaRows
 from channels.sinks.delta.sink_checkpoint import (
     has_committed,
@@ -43,9 +39,10 @@ from channels.sinks.delta.sink_checkpoint import (
     newest_mark,
 )
 from channels.sinks.delta.staging import Staging
-from channels.sinks.delta.storage import StorePath, make_folder, sync_path
+from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_merge import TableMerge
-from channels.sinks.delta.table_paths import refuse_shared, table_folder, table_folders, table_uri, target_of
+from channels.sinks.delta.table_paths import table_folder, table_folders, target_of
+from channels.sinks.delta.target_tables import TargetTables
 from channels.sinks.delta.vector_merge import FindRows
 
 __all__ = ["DeltaSink", "MergeMode"]
@@ -77,9 +74,6 @@ class DeltaSink:
         that this sink creates, and of others that allow deletion vectors.
         """
         self.root = root_of(root, storage or {})
-        self._create_tables = create_tables
-        self._retention_s = retention_s
-        self._merge_mode = merge
         cores = threads or os.cpu_count() or 2
         self._table_threads = ThreadPoolExecutor(cores * 2, "delta-table")
         self._file_threads = ThreadPoolExecutor(cores, "delta-file")
@@ -91,6 +85,15 @@ class DeltaSink:
         )
         self._staging = Staging(self.root, self._refuse_missing_root)
         self._tables = OpenTables(self._folder, self._logs)
+        self._targets = TargetTables(
+            self.root,
+            self._tables,
+            self._folder,
+            self._logs,
+            create=create_tables,
+            retention_s=retention_s,
+            merge=merge,
+        )
         compactions = Compactions(merge)
         self._maintenance = DeltaMaintenance(
             self._tables, self._folder, self._logs, self._ownership, compactions, retention_s
@@ -106,78 +109,17 @@ class DeltaSink:
             merge_memory_bytes,
         )
         self._alterer = DeltaAlterer(self._tables, self._folder, self._logs, self._ownership, self._file_threads)
-        self._met: dict[str, tuple[TargetTable, TargetTable]] = {}  # last mapping that matched, and with stored types
         self._has_root = False  # whether the root had its marker at the last read
 
     @guarded
     def ensure_table(self, table: TargetTable) -> None:
         """See ``Sink``."""
         self._refuse_missing_root()
-        folder = self._folder(table.name)
-        refuse(table.name, folder, self.describe(table))
-        refuse_shared(table.name, folder, map(self._folder, self._tables.with_log_of(table.name)))
-        found = self._tables.open(table.name)
-        if found is None:
-            if self._tables.is_known(table.name):
-                raise self._tables.missing_error(table.name)
-            self._create(table, folder)
-            found = self._tables.open(table.name)
-        if self._merge_mode == "deletion_vectors" and found is not None and delta_tables.awaits_vectors(found):
-            self._enable_vectors(found, folder)
-            found = self._tables.open(table.name)
-        if found is not None and delta_tables.lacks_invariants(found):
-            add_features(found, folder, self._logs, [TableFeatures.Invariants])
-        self._note_met(table, found)
-
-    def _create(self, table: TargetTable, folder: StorePath) -> None:
-        requested = delta_tables.VECTORS_REQUESTED if self._merge_mode == "deletion_vectors" else {}
-        try:
-            make_folder(folder, self.root)
-            DeltaTable.create(
-                table_uri(folder),
-                delta_tables.delta_schema(table),
-                name=table.name,
-                description=table.comment or None,
-                configuration={**delta_tables.properties(table, self._retention_s), **requested},
-                raise_if_key_not_exists=False,
-                storage_options=folder.store.delta_options if isinstance(folder, ObjectPath) else None,
-            )
-            self._logs.sync(folder, 0)
-            sync_path(folder)
-        except OSError as error:
-            raise unavailable(error, folder / LOG) from error
-
-    def _enable_vectors(self, found: DeltaTable, folder: StorePath) -> None:
-        """Let a table without rows have deletion vectors, also one whose creation by this sink was interrupted."""
-        try:
-            with suppress(CommitFailedError):  # another job has changed the table since; a later start decides again
-                enable_vectors(found)
-            self._logs.sync(folder, found.version())
-        except OSError as error:
-            raise unavailable(error, folder / LOG) from error
+        self._targets.ensure(table)
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        found, folder = self._tables.open(table.name), self._folder(table.name)
-        if found is None and has_foreign_files(folder, LOG):
-            return (
-                Finding(
-                    f"The folder of target {table.name} has files, but no Delta table: {folder}.",
-                    "Give the channel another `target`, or move the files away.",
-                ),
-            )
-        if found is None and self._create_tables:
-            return ()  # it is created when its first rows arrive
-        if found is None:
-            return (
-                Finding(
-                    f"The table {table.name} does not exist at {self._folder(table.name)}.",
-                    "Set `sink.create_tables: true`, or create it: `cdc ddl` prints the statement.",
-                ),
-            )
-        kept = delta_tables.log_findings(found, table, self._retention_s)
-        way = delta_tables.merge_findings(found, table) if self._merge_mode == "deletion_vectors" else ()
-        return (*delta_tables.differences(found, table), *kept, *way)
+        return self._targets.describe(table)
 
     @guarded
     def check(self, tables: Iterable[TargetTable]) -> tuple[Finding, ...]:
@@ -185,42 +127,16 @@ class DeltaSink:
         refused = tuple(writable(self.root))
         if isinstance(self.root, ObjectPath) and any(finding.fatal for finding in refused):
             return refused  # the tables cannot be read either
-        return (*refused, *(finding for table in tables for finding in self._check(table)))
-
-    def _check(self, table: TargetTable) -> Iterable[Finding]:
-        cut = list(truncated_entries(self._folder(table.name) / LOG))
-        if not cut:
-            return self.describe(table)
-        names = ", ".join(path.name for path in cut)
-        return [
-            Finding(
-                f"The log of Delta table {table.name} has incomplete files: {names}.",
-                "No action is needed: they have no committed data, and the next start renames them.",
-                fatal=False,
-            )
-        ]
+        return (*refused, *(finding for table in tables for finding in self._targets.check(table)))
 
     def ddl(self, table: TargetTable) -> str:
         """See ``Sink``: Spark SQL for a Delta table."""
-        options = {ENABLED: "true"} if self._merge_mode == "deletion_vectors" else {}
-        return delta_tables.create_table(table, self._folder(table.name), self._retention_s, options)
+        return self._targets.ddl(table)
 
     @guarded
     def part_writer(self, table: TargetTable) -> StagedFileWriter | StagedObjectWriter:
         """See ``Sink``. Raises: TargetMismatch - the mapping has new columns that do not match the table."""
-        if self._met.get(table.name, (None,))[0] != table:
-            found = self._tables.open(table.name, fresh=True)
-            refuse(
-                table.name,
-                self._folder(table.name),
-                delta_tables.differences(found, table) if found is not None else (),
-            )
-            self._note_met(table, found)
-        return self._staging.writer(self._met[table.name][1])
-
-    def _note_met(self, table: TargetTable, found: DeltaTable | None) -> None:
-        stored = table if found is None else delta_tables.with_stored_types(found, table)
-        self._met[table.name] = (table, stored)
+        return self._staging.writer(self._targets.with_stored_types(table))
 
     @guarded
     def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
@@ -340,7 +256,7 @@ class DeltaSink:
         """See ``TableAlterer``."""
         self._refuse_missing_root()
         self._ownership.check(mark)
-        self._met.pop(table.name, None)
+        self._targets.forget(table.name)
         if self._tables.open(table.name) is None and not self._tables.is_known(table.name):
             return  # it is created with the columns after the steps
         self._alterer.begin()
