@@ -31,7 +31,7 @@ from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.commit_thread import CommitThread
 from cdc.pipeline.committer import Committer, last_of
 from cdc.pipeline.cycles import Cycles
-from cdc.pipeline.dispatcher import Dispatcher
+from cdc.pipeline.dispatcher import CANCEL_S, Dispatcher
 from cdc.pipeline.flow_control import BUSY_POLL_S, CommitLimits, FlowControl
 from cdc.pipeline.maintenance import MaintenanceSchedule
 from cdc.pipeline.progress import Progress, progress_of
@@ -290,6 +290,8 @@ class Consumer:
             if self._cycles is not None:
                 self.sequence = self._cycles.dispatcher.sequence
                 self._cycles.end()
+            else:
+                self._context.runner.cancel(CANCEL_S)  # what a replay has started
         except Exception as error:  # noqa: BLE001 - the error that ended the run is more important
             _log.warning("the next start aborts the OPEN checkpoint: %s", error)
         finally:

@@ -244,6 +244,7 @@ class Cycles:
         committed = commit_after_replay(
             self._new_replay, committer, lost, prepared, before, lambda: receiver.rollback(prepared.first)
         )
+        self.dispatcher.sequence = max(self.dispatcher.sequence, committed.sequence)
         self._new_replay().clean_up(committed)
         # roll back to the end of the range, because the last Batch of the replay may end after it
         receiver.ack(last_of(committed))

@@ -18,7 +18,7 @@ from channels.sinks.base import TargetTable
 
 _log = logging.getLogger(__name__)
 
-_CANCEL_S = 1.0  # wait this long for cancelled Tasks to end, so that they write nothing after the abort
+CANCEL_S = 1.0  # wait this long for cancelled Tasks to end, so that they write nothing after the abort
 
 
 class Dispatcher:
@@ -109,7 +109,7 @@ class Dispatcher:
 
     def discard(self) -> None:
         """Cancel all Tasks, drop the buffered rows, and abort the OPEN checkpoint. Its labels are not used again."""
-        self._context.runner.cancel(_CANCEL_S)
+        self._context.runner.cancel(CANCEL_S)
         for channel in self.channels.values():
             channel.drop()
         if self.cycle.checkpoint is not None:

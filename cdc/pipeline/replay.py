@@ -84,6 +84,7 @@ class Replay:
         self._stopping = stopping
         self._channels: dict[str, Channel] = {}  # by source
         self._loads: list[Future[tuple[PreparedLoad, ...]]] = []
+        self._sequence = 0  # the highest one of the loaded rows
         self._left: dict[str, int] = {}  # by source: number of rows of the range that are not read yet
 
     def run(self, checkpoint: Checkpoint, lost: frozenset[str], before: Checkpoint) -> Checkpoint:
@@ -92,8 +93,11 @@ class Replay:
         Raises: PositionLost - the source no longer has the range; the error of the source or of a Task.
         """
         _log.warning("checkpoint %d: replaying %s", checkpoint.id, ", ".join(sorted(lost)))
-        attempt = 1 + max((load.name.attempt for load in checkpoint.loads), default=0)
-        self._context.store.check_fence()
+        attempt = 1 + max([checkpoint.replays, *(load.name.attempt for load in checkpoint.loads)])
+        # saved before the first load: a replay that is repeated may divide the rows into other Tasks, and a sink
+        # takes a load with a known label as loaded already
+        checkpoint = replace(checkpoint, replays=attempt)
+        self._context.store.save(checkpoint)
         self._left = _row_counts(checkpoint, before)
         try:
             self._read(checkpoint, lost, attempt)
@@ -108,7 +112,8 @@ class Replay:
         intact = [load for load in checkpoint.loads if load.table not in lost]
         again = [load for future in self._loads for load in self._result(future)]
         loads = sorted([*intact, *again], key=lambda load: (load.name.channel, load.name.task, load.name.part))
-        reloaded = replace(checkpoint, loads=tuple(loads))
+        # the rows have new sequences, and later changes of the same keys must get higher ones
+        reloaded = replace(checkpoint, loads=tuple(loads), sequence=max(checkpoint.sequence, self._sequence))
         self._context.store.save(reloaded)
         return reloaded
 
@@ -178,6 +183,7 @@ class Replay:
                     for future in self._loads[-1:]:
                         self._result(future)
                     self._loads.extend(self._context.runner.submit([task]))
+                    self._sequence = max(self._sequence, task.last_sequence)
 
     def _result(self, future: Future[tuple[PreparedLoad, ...]]) -> tuple[PreparedLoad, ...]:
         while not future.done():

@@ -133,6 +133,7 @@ class Checkpoint:
     column_maps: Mapping[str, ColumnMap] = field(default_factory=dict)
     change: ChangePlan | None = None  # of a checkpoint that changes targets; it has no loads
     verify: Verification | None = None  # the current verification, or the one that ends with this checkpoint
+    replays: int = 0  # replays that have begun, also those that failed: each loads under names of its own
 
     @property
     def loaded(self) -> frozenset[str]:

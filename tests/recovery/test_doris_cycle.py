@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -12,6 +13,7 @@ import pytest
 import cdc.pipeline.cycles
 import cdc.retry
 from cdc.errors import SinkBusy, TargetMismatch
+from cdc.pipeline.flow_control import CommitLimits
 from channels.sinks.base import TargetTable
 from tests.emulators.doris.cases import emulator, sink_on
 from tests.emulators.doris.emulator import DorisEmulator
@@ -94,6 +96,73 @@ def test_doris_job_replays_lost_loads(tmp_path: Path, loss: str) -> None:
         harness.sink.commit = lose_then_commit
         harness.until_finished()
         assert lost == [3, 6]
+        harness.verify()
+        harness.close()
+
+
+def test_doris_replay_that_is_repeated_loads_all_rows(tmp_path: Path) -> None:
+    """The second replay divides the rows into larger Tasks, so it must not use the labels of the first one."""
+    source = Source.random(3, transactions=60, keys=30)
+    limits = CommitLimits(interval_s=60.0, min_rows=10**6, min_bytes=1 << 30, max_bytes=4000, task_bytes=200)
+    with emulator() as doris:
+        harness = DorisHarness(tmp_path, source, doris, two_phase=True, limits=limits)
+        sink, commit, part_writer = harness.sink, harness.sink.commit, harness.sink.part_writer
+        lost, failed, again = [], [], []  # type: ignore[var-annotated]
+
+        def lose_then_commit(loads, checkpoint):  # type: ignore[no-untyped-def]
+            if not lost:
+                lost.append(checkpoint.checkpoint)
+                for load in loads:
+                    doris.transactions.expire(load.detail["label"])
+            return commit(loads, checkpoint)
+
+        def fail_once(target):  # type: ignore[no-untyped-def]
+            write = part_writer(target)
+
+            def write_part(name, rows):  # type: ignore[no-untyped-def]
+                if name.attempt and name.task and not failed:
+                    failed.append(name)
+                    raise SinkBusy("Too many versions.", hint="The job retries.", after_s=0.0)
+                if name.attempt:
+                    again.append(name)
+                return write(name, rows)
+
+            return write_part
+
+        sink.commit, sink.part_writer = lose_then_commit, fail_once
+        errors = harness.until_finished()
+        assert lost and failed and any(isinstance(error, SinkBusy) for error in errors)
+        assert {name.attempt for name in again} == {1, 2} and len(again) == len(set(again))
+        harness.verify()
+        harness.close()
+
+
+def test_doris_changes_after_a_replay_replace_its_rows(tmp_path: Path) -> None:
+    """The replayed rows have new sequences. Doris ignores later changes of their keys unless they have higher ones."""
+    source = Source.random(3, transactions=60, keys=30)
+    with emulator() as doris:
+        harness = DorisHarness(tmp_path, source, doris, two_phase=True)
+        commit, commits = harness.sink.commit, []  # type: ignore[var-annotated]
+
+        def commit_third(loads, checkpoint):  # type: ignore[no-untyped-def]
+            if checkpoint.checkpoint != 3:
+                return commit(loads, checkpoint)
+            commits.append(loads)
+            if len(commits) == 1:  # the run ends, and the next one recovers
+                raise RuntimeError("a fault of the program")
+            if len(commits) == 2:
+                for load in loads:
+                    doris.transactions.expire(load.detail["label"])
+            if len(commits) == 3:
+                harness.consumer.stop()  # before this run starts a Task
+            return commit(loads, checkpoint)
+
+        harness.sink.commit = commit_third
+        while not (committed := harness.store.last_committed(JOB)) or committed.id < 3:
+            with suppress(RuntimeError):
+                harness.once()
+        assert len(commits) == 3 and committed.replays == 1
+        harness.until_finished()
         harness.verify()
         harness.close()
 
