@@ -185,7 +185,8 @@ class DorisSinkConfig(ClusterSinkConfig):
     type: Literal["doris"] = Field(description="Write Unique-key tables of Apache Doris.")
     two_phase_commit: bool = Field(
         default=True,
-        description="Prepare and commit loads separately. With `false`, rows are visible as soon as they are loaded.",
+        description="Prepare and commit loads separately. With `false`, rows are visible as soon as they are loaded; "
+        "it excludes `source.read: executors`.",
     )
     compression: Annotated[Literal["off", "lz4"], BeforeValidator(switch)] = Field(
         default="off", description="Compression of load bodies. `lz4` helps on networks slower than about 1 Gbit/s."

@@ -13,7 +13,7 @@ from cdc.model.table_names import TableName, parsed_table
 
 def validate(root: Node) -> list[ConfigIssue]:
     """Return all errors between keys."""
-    return [*_mapped_twice(root), *_misplaced(root), *_speculative(root)]
+    return [*_mapped_twice(root), *_misplaced(root), *_speculative(root), *_unnumbered(root)]
 
 
 def _mapped_twice(root: Node) -> Iterator[ConfigIssue]:
@@ -62,3 +62,18 @@ def _speculative(root: Node) -> Iterator[ConfigIssue]:
     if node is not None and str(node.value).lower() == "true":
         message = "must stay off: a task and its copy would load the same rows at the same time"
         yield ConfigIssue(node.line, ("spark", "conf", name), message)
+
+
+def _unnumbered(root: Node) -> Iterator[ConfigIssue]:
+    """Yield an error if executors would show rows at once.
+
+    Executors number the rows of a range in the order in which messages arrive. If the range is read again, an older
+    version of a row that is visible already may have a higher number than a newer one, which Doris then ignores.
+    """
+    read, two_phases = (root.get("source") or root).get("read"), (root.get("sink") or root).get("two_phase_commit")
+    is_off = two_phases is not None and str(two_phases.value).lower() == "false"
+    if two_phases is not None and is_off and read is not None and read.value == "executors":
+        message = (
+            "must be true with `source.read: executors`: a range that is read again needs loads that are not visible"
+        )
+        yield ConfigIssue(two_phases.line, ("sink", "two_phase_commit"), message)

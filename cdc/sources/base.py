@@ -164,7 +164,7 @@ class RangeTables:
 
     read: tuple[RangeTable, ...]
     elsewhere: frozenset[str] = frozenset()  # other reads of the same range have these tables
-    is_only: bool = False  # another read of the same range reports what no table has: DDL, faults, unknown tables
+    is_only: bool = False  # another read of the same range reports tables that the job does not have yet
 
 
 @dataclass(frozen=True, slots=True)

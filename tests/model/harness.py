@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from cdc.errors import ErrorAction, action_for
 from cdc.model.batch import FENCE_STEP
 from cdc.pipeline.consumer import Consumer, Ended
@@ -43,6 +45,7 @@ class Harness:
         self.more_parts = {}
         self.receiver = None
         self.consumer = None
+        self._patches = pytest.MonkeyPatch()  # undone by ``close``
         self.waits = []  # reports of commits that wait
 
     def start(self):
@@ -126,6 +129,7 @@ class Harness:
         }
 
     def close(self):
+        self._patches.undo()
         self.runner.close()
         self.store.close()
         self.sink.close()

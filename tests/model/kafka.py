@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-import cdc.sources.kafka.range_planner
-import cdc.sources.kafka.reader
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.canal_json import CanalJson
 from cdc.sources.kafka.range_planner import ExecutorReads
@@ -20,7 +18,7 @@ from tests.model.source import Source
 
 PARTITIONS = 2
 _TYPES = {"id": "int", "op": "bigint"}
-_READ_MESSAGES = 4  # of one read, so that there are many Batches and cycles
+READ_MESSAGES = 4  # of one read, so that there are many Batches and cycles
 _FIRST_MESSAGES = 8  # of the first range, which the driver reads
 
 
@@ -76,8 +74,7 @@ class DescribedTables:
 
 
 def canal_json_receiver(sent: Sent, routes, form=CanalJson, **options) -> KafkaReceiver:
-    """Return a receiver that reads a few messages at a time. ``form``: the class of the format."""
-    cdc.sources.kafka.reader.MESSAGES = _READ_MESSAGES
+    """Return a receiver of the messages. ``form``: the class of the format."""
     return KafkaReceiver(sent.settings, form(DescribedTables(routes)), routes, **options)
 
 
@@ -96,8 +93,10 @@ class KafkaHarness(Harness):
     def __init__(self, folder, sent: Sent, **options):
         super().__init__(folder, sent.model, **options)
         self.sent = sent
-        cdc.sources.kafka.range_planner._FIRST_MESSAGES = _FIRST_MESSAGES
-        cdc.sources.kafka.range_planner.SHARE_MESSAGES = 2  # so that a range has two readers
+        # SHARE_MESSAGES: so that a range has two readers
+        for name, value in (("_FIRST_MESSAGES", _FIRST_MESSAGES), ("SHARE_MESSAGES", 2)):
+            self._patches.setattr(f"cdc.sources.kafka.range_planner.{name}", value)
+        self._patches.setattr("cdc.sources.kafka.reader.MESSAGES", READ_MESSAGES)
 
     def new_receiver(self):
         options = {"stop_at": lambda: self.sent.position("latest"), **self.receiver_options}

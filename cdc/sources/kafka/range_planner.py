@@ -78,7 +78,9 @@ class PlanReader(MessageReader):
         except CdcError as error:
             chunk.error = error
             return chunk
-        chunk.lost += [one for one, end in ends.items() if end < self._next[one]]
+        lost = [one for one, end in ends.items() if end < self._next[one]]
+        chunk.lost += lost
+        ends = {one: end for one, end in ends.items() if one not in lost}  # these are read again, or not at all
         last = {one: min(end, self._until.get(one, end)) for one, end in ends.items()}
         new = {one: end - self._next[one] for one, end in last.items() if end > self._next[one]}
         total, most = sum(new.values()), self._request.messages
@@ -180,7 +182,7 @@ class RangePlans:
         batch = replace(
             planned,
             last=KafkaPosition.of(
-                planned.last.cluster, planned.last.ids, self._with_epochs(ends), kept=self.maker.note_read(messages)
+                planned.last.cluster, planned.last.ids, self.with_epochs(ends), kept=self.maker.note_read(messages)
             ),
             entries=messages,
             rows=sum(one.upserts + one.deletes for one in rows.values()),
@@ -194,14 +196,14 @@ class RangePlans:
     def _parts_of(self, planned: Batch) -> dict[Partition, tuple[PartitionOffset, int]]:
         """Return the first offset of each partition with messages, and the offset after the last one."""
         assert isinstance(planned.first, KafkaPosition) and isinstance(planned.last, KafkaPosition)
-        first = self._with_epochs(planned.first.offsets)
+        first = self.with_epochs(planned.first.offsets)
         return {
             one: (first[one], end.next)
             for one, end in planned.last.offsets.items()
             if one in first and first[one].next < end.next
         }
 
-    def _with_epochs(self, offsets: Mapping[Partition, PartitionOffset]) -> dict[Partition, PartitionOffset]:
+    def with_epochs(self, offsets: Mapping[Partition, PartitionOffset]) -> dict[Partition, PartitionOffset]:
         """Return ``offsets`` with the leader epoch and time of the message before, if executors have read it."""
         return {one: self.ends[one] if self.ends.get(one) == offset else offset for one, offset in offsets.items()}
 

@@ -32,6 +32,7 @@ from cdc.sources.kafka.key_partitions import KeyPartitions, hashes_of
 from cdc.sources.kafka.layouts import column_difference
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.reader import MessageReader
+from cdc.sources.kafka.truncation import truncated_logs
 from cdc.sources.partition_reader import PartitionBatch
 
 QUEUE_BYTES = 64 << 20  # what librdkafka may read ahead on an executor is a part of it
@@ -111,11 +112,21 @@ class KafkaRangeReader:
         reading = _Reading(self)
         with Cluster(self.settings) as cluster, closing(MessageReader(self.settings, cluster, QUEUE_BYTES)) as reader:
             try:
+                self._refuse_truncated(cluster)
                 yield from reading.batches(reader)
             except RangeEnded as ended:
                 yield PartitionBatch(None, {"ended": str(ended)})
                 return
         yield PartitionBatch(None, reading.counts(), is_last=True)
+
+    def _refuse_truncated(self, cluster: Cluster) -> None:
+        """Raise RangeEnded if the log has other messages before the range than those that the job read.
+
+        librdkafka notices that only while it reads on, but each range has a client of its own.
+        """
+        truncated = truncated_logs(self.settings, cluster, self.first)
+        for (topic, number), offset in sorted(truncated.items()):
+            raise RangeEnded(f"{topic}[{number}] has other messages before offset {offset.next}")
 
 
 class _Reading:
@@ -205,11 +216,11 @@ class _Reading:
 
     def _check(self, block: MessageBlock, decoded: Decoded) -> None:
         """Raise RangeEnded if the driver must read these messages."""
-        if not self._plan.tables.tables.is_only:
-            for fault in decoded.faults[:1]:
-                raise RangeEnded(f"{message_position(block, fault.message)}: {fault.reason}")
-            for statement in decoded.statements[:1]:
-                raise RangeEnded(f"{message_position(block, statement.message)}: a DDL statement")
+        # also with ``is_only``: the first reader skips tables that are elsewhere, with what their messages have
+        for fault in decoded.faults[:1]:
+            raise RangeEnded(f"{message_position(block, fault.message)}: {fault.reason}")
+        for statement in decoded.statements[:1]:
+            raise RangeEnded(f"{message_position(block, statement.message)}: a DDL statement")
         for rows in decoded.tables:
             at = f"{message_position(block, int(rows.message[0]))}: {rows.schema.name}"
             known = self._by_name.get(rows.schema.name)
@@ -225,8 +236,9 @@ class _Reading:
         columns = [rows.rows.column(name) for name in key]
         if any(column.null_count for column in columns):
             raise RangeEnded(f"{at} has NULL in a key")
-        accepts = plan.rules.applies_key_changes or not plan.rules.moves_key_changes
-        if block.topic in plan.multiple and not accepts and rows.key_change.any():
+        # even if the user accepts them: within a range the partitions have no order, and the driver reads messages
+        # about as they arrive
+        if block.topic in plan.multiple and plan.rules.moves_key_changes and rows.key_change.any():
             raise RangeEnded(f"{at} has an update of a key")
         self._topics.setdefault(rows.schema.name, set()).add(block.topic)
         if block.topic not in plan.several or not plan.rules.one_partition_per_key:

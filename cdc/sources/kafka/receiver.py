@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cdc.errors import CdcError, SourceUnavailable
@@ -177,7 +176,10 @@ class KafkaReceiver:
         """See ``RangePlanner``. Raises: see ``open``."""
         assert isinstance(planned.first, KafkaPosition) and isinstance(planned.last, KafkaPosition)
         self.close()
-        first = replace(planned.first, kept=self._maker.kept)  # with the messages of the ranges before
+        assert self._plans is not None
+        # with the messages of the ranges before, and with leader epochs, by which a truncated log is found
+        offsets = self._plans.with_epochs(planned.first.offsets)
+        first = KafkaPosition.of(planned.first.cluster, planned.first.ids, offsets, kept=self._maker.kept)
         self._replays = first.kept.replays
         self._connect(first, self._history.at(first), planned.last)
         self._range_end = planned.last

@@ -13,6 +13,7 @@ from pathlib import Path
 import pymysql
 
 import cdc.sources.canal.receiver
+import cdc.sources.kafka.reader
 from cdc.model.position import CanalPosition, Position
 from cdc.mysql.connection import Endpoint
 from cdc.sources.binlog.decoder import batch_cutting
@@ -22,7 +23,7 @@ from cdc.sources.binlog.transport import FileByteSource, ServerByteSource
 from cdc.sources.kafka.formats.canal_json import CanalJson
 from tests.model.canal import UntilEnd
 from tests.model.faults import Faulty
-from tests.model.kafka import Sent, canal_json_receiver, send
+from tests.model.kafka import READ_MESSAGES, Sent, canal_json_receiver, send
 from tests.model.source import Row, Source, SourceReceiver, position_at
 from tests.support.canal_sources import canal_receiver
 
@@ -159,6 +160,7 @@ class InKafka(Given):
 
     def receiver(self, routes):
         # small reads give many Batches
+        cdc.sources.kafka.reader.MESSAGES = READ_MESSAGES
         return canal_json_receiver(self.sent, routes, stop_at=lambda: self.end)
 
     def put_in(self, script) -> None:
