@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -111,6 +113,39 @@ def test_delta_vacuum_keeps_foreign_files_in_table_folder(tmp_path: Path) -> Non
         sink._maintenance._vacuumed.clear()
         _commit(sink, "ods.orders", checkpoint)
     assert all(path.read_bytes() == b"mine" for path in foreign)
+
+
+def test_delta_vacuum_deletes_without_the_lock_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(tmp_path, retention_s=0)
+    for checkpoint in range(2, 6):
+        _commit(sink, "ods.orders", checkpoint)
+    time.sleep(0.05)  # the oldest time to keep must be after the change of the files
+    folder, deleted = tmp_path / "ods/orders", []  # type: ignore[var-annotated]
+
+    def is_free() -> bool:
+        lock = sink._tables.lock("ods.orders")
+        return lock.acquire(timeout=10) and lock.release() is None
+
+    def note(path: Path, *, missing_ok: bool = False) -> None:
+        with ThreadPoolExecutor(1) as other:  # the lock is reentrant
+            deleted.append((path.name, other.submit(is_free).result()))
+        os.unlink(path)
+
+    def maintain(is_stopped: Callable[[], bool]) -> None:
+        sink._maintenance._maintained.clear()
+        sink._maintenance._vacuumed.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(folder), "unlink", note)
+            sink.maintain([TargetTable("ods.orders", COLUMNS, ("id",))], is_stopped)
+
+    before = len(list(folder.glob("part-*.parquet")))
+    maintain(lambda: bool(deleted))
+    assert [is_unlocked for _, is_unlocked in deleted] == [True], "it stops after one file"
+    maintain(lambda: False)
+    assert len(deleted) > 1 and len(list(folder.glob("part-*.parquet"))) == before - len(deleted)
+    assert len(_rows(folder)) == 5
 
 
 def test_delta_vacuum_frozen_after_clock_deletes_no_live_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -422,6 +422,22 @@ def test_vector_vacuum_keeps_vectors_within_retention(tmp_path: Path, monkeypatc
     sink.close()
 
 
+def test_vector_state_is_read_again_if_an_entry_was_replaced_by_a_checkpoint(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(100), 1))
+    commit(sink, 2, {7: None})
+    commit(sink, 3, {8: None})
+    table = DeltaTable(str(folder_of(tmp_path)))
+    table.load_as_version(table.version() - 1)
+    entries.file_vectors(table)  # known: the version before the newest one
+    table.load_as_version(table.version() + 1)
+    table.create_checkpoint()
+    (folder_of(tmp_path) / "_delta_log" / f"{table.version():020}.json").unlink()
+    (vector,) = entries.file_vectors(DeltaTable(str(folder_of(tmp_path)))).values()
+    assert vector.cardinality == 2
+    sink.close()
+
+
 def test_vector_state_is_read_from_a_log_checkpoint(tmp_path: Path) -> None:
     sink = open_sink(tmp_path, retention_s=0)
     commit(sink, 1, dict.fromkeys(range(100), 1))

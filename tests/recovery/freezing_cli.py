@@ -31,7 +31,7 @@ def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    maintenance.delete_unused = _freezing("vacuum", maintenance.delete_unused)
+    maintenance.find_unused = _freezing("vacuum", maintenance.find_unused)
     Merge.actions = _freezing("merge", Merge.actions)  # type: ignore[method-assign]
     DurableLogs.append = _freezing("log", DurableLogs.append)  # type: ignore[method-assign]
     main()

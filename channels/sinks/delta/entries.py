@@ -132,8 +132,15 @@ class _Logs:
             vectors, first = _from_checkpoint(log, version)
         else:
             vectors, first = dict(known.vectors), known.version + 1
-        for number in range(first, version + 1):
-            _replay(_lines(_entry(log, number).read_bytes()), vectors)
+        try:
+            for number in range(first, version + 1):
+                _replay(_lines(_entry(log, number).read_bytes()), vectors)
+        except FileNotFoundError:
+            if known is None:
+                raise
+            with self._lock:
+                self._states.pop(log, None)  # a checkpoint may have replaced the entry
+            return self.read(found)
         with self._lock:
             self._states[log] = _State(table, version, _file_state(_entry(log, version)), vectors)
         return vectors

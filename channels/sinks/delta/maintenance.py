@@ -22,7 +22,7 @@ from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import Ownership
 from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_files import table_files
-from channels.sinks.delta.vacuum import delete_unused
+from channels.sinks.delta.vacuum import delete_unused, find_unused
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +66,13 @@ class DeltaMaintenance:
                 continue
             self._maintained[table.name] = now
             self._compact(table, is_stopped)
+            unused: Sequence[StorePath] = ()
             # commits wait for the rest, so that no file of a running merge is unused
             with self._tables.lock(table.name):
                 if (found := self._open(table)) is not None:
                     self._write_log_checkpoint(found, table)
-                    self._vacuum(table)
+                    unused = self._unused(table)
+            self._delete(table, unused, is_stopped)
 
     def _compact(self, table: TargetTable, is_stopped: Callable[[], bool]) -> None:
         """Compact a part of the table. Merges with deletion vectors continue meanwhile, others replace whole files."""
@@ -142,10 +144,11 @@ class DeltaMaintenance:
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
-    def _vacuum(self, table: TargetTable) -> None:
+    def _unused(self, table: TargetTable) -> Sequence[StorePath]:
+        """Return the files to delete; () if that was done a short time ago."""
         now = time.monotonic()
         if now - self._vacuumed.get(table.name, -_VACUUM_EVERY_S) < min(_VACUUM_EVERY_S, self._retention_s):
-            return
+            return ()
         self._vacuumed[table.name] = now
         folder, oldest = self._folder_of(table.name), self._wall_clock() - self._retention_s
 
@@ -156,9 +159,15 @@ class DeltaMaintenance:
             return {path for file in table_files(found, ()) for path in file.paths(folder)}
 
         try:
-            delete_unused(folder, active, oldest, self._ownership.check_all)
+            return find_unused(folder, active, oldest)
         except OSError as error:
             raise unavailable(error, folder) from error
+
+    def _delete(self, table: TargetTable, unused: Sequence[StorePath], is_stopped: Callable[[], bool]) -> None:
+        try:
+            delete_unused(unused, self._ownership.check_all, is_stopped)
+        except OSError as error:
+            raise unavailable(error, self._folder_of(table.name)) from error
 
     def _wall_clock(self) -> float:
         """Return seconds since 1970, without forward changes of the clock, which would shorten the retention."""

@@ -54,7 +54,7 @@ def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
 def may_write(table: DeltaTable, job: str) -> bool:
     """Return whether a run of ``job`` may write to ``table``: it has written to it, or no job has."""
     is_target = "cdc.key" in table.metadata().configuration
-    return is_target and (newest_mark(table, job) is not None or not any(MARK in one for one in table.history(5)))
+    return is_target and (newest_mark(table, job) is not None or not any(MARK in one for one in history(table, 5)))
 
 
 def refuse_foreign(found: DeltaTable, table: str, mark: SinkCheckpoint) -> None:

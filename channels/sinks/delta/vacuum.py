@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -23,28 +23,32 @@ _OWN_NAME = re.compile(
 )
 
 
-def delete_unused(
-    folder: StorePath, find_active: Callable[[], set[str]], oldest: float, check: Callable[[], None]
-) -> int:
-    """Delete files of this program that no version of the table since ``oldest`` contains; return their count.
+def find_unused(folder: StorePath, find_active: Callable[[], set[str]], oldest: float) -> list[StorePath]:
+    """Return the files of this program that no version of the table since ``oldest`` contains.
 
     ``oldest``: seconds since 1970. Read the clock before ``find_active`` opens the newest version. Then a process that
-    was frozen in between for longer than the retention does not delete files that were added meanwhile.
-    ``check``: raises if another process owns the table now; called before each deletion. Files of other writers stay.
+    was frozen in between for longer than the retention does not find files that were added meanwhile. Files of other
+    writers are not returned. Calls: while no commit of this process is writing files to the folder.
     """
     active = find_active()
     recent = set(_removed_since(folder / "_delta_log", oldest))
-    count = 0
     data_files = (path for path in folder.glob("part-*.parquet*") if _OWN_NAME.fullmatch(path.name))
-    for path in itertools.chain(data_files, folder.glob(OWN_FILES)):
-        if path.name in active or path.name in recent:
-            continue
-        # names are never used twice, so an unused file stays unused
-        if path.lstat().st_ctime < oldest:
-            check()
-            path.unlink(missing_ok=True)
-            count += 1
-    return count
+    own = itertools.chain(data_files, folder.glob(OWN_FILES))
+    used = active | recent
+    return [path for path in own if path.name not in used and path.lstat().st_ctime < oldest]
+
+
+def delete_unused(unused: Iterable[StorePath], check: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
+    """Delete what ``find_unused`` has returned, until ``is_stopped``. Commits may continue meanwhile.
+
+    Names are never used twice, so an unused file stays unused. ``check``: raises if another process owns the table
+    now; called before each deletion.
+    """
+    for path in unused:
+        if is_stopped():
+            return
+        check()
+        path.unlink(missing_ok=True)
 
 
 def _removed_since(log: StorePath, oldest: float) -> Iterator[str]:
