@@ -19,8 +19,11 @@ from typing import TextIO
 SECRET_LEAST = 4  # shorter secrets are not masked, because they are parts of ordinary words
 HIDDEN = "[hidden]"
 SECRET_SETTING = re.compile(
-    r"(?i)secret|password|token|access[.]?key|credential|ssl[.]key[.]pem"
+    r"(?i)secret|password|passphrase|token|credential|webhook|access[.]?key|ssl[.]key[.]pem|api[-_.]?key"
+    r"|(account|sas|private)[._]?key(?![._]?(id|file|location|path))"
 )  # settings whose value is secret
+# of an address, such as sc://host;token=...
+SECRET_PARAMETER = re.compile(r"(?i)\b([\w-]*(?:token|password|secret|api-key))=[^;&\s\"']+")
 LINE_BYTES_MOST = 4096  # upper bound of the average line, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}

@@ -196,7 +196,15 @@ def _resume_running(driver: Driver | RemoteDriver, request: Resume, before: JobS
 def stop(name: str, forget: bool, yes: bool) -> None:
     """Cancel a job permanently. `cdc pause` pauses it; `cdc restart` only restarts its process."""
     from cdc.api.models import StopJob
-    from cdc.job.registry import driver_of, get_job, has_driver, has_supervisor, open_store, set_offline_state
+    from cdc.job.registry import (
+        driver_of,
+        get_job,
+        has_driver,
+        has_supervisor,
+        open_store,
+        set_offline_state,
+        stopped_by_user,
+    )
     from cdc.paths import state_folder
     from cdc.state.base import FORGOTTEN, JobState, forgetting
     from cdc.state.job_directory import JobDirectory
@@ -214,13 +222,7 @@ def stop(name: str, forget: bool, yes: bool) -> None:
             )
         elif record.state not in (JobState.CANCELLED, JobState.DONE):
             _end_supervisor(store, record)
-            set_offline_state(
-                store,
-                record,
-                JobState.CANCELLED,
-                "stopped by its user",
-                f"`cdc stop {name} --forget` deletes its state.",
-            )
+            set_offline_state(store, record, JobState.CANCELLED, *stopped_by_user(name))
         state = get_job(store, name).state  # DONE if a source of files has ended meanwhile
         if forget:
             store.forget(name)

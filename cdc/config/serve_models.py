@@ -54,6 +54,13 @@ class TokenKeys(Model):
     admin: SecretStr | None = Field(default=None, description="Token that may do everything.")
     viewer: SecretStr | None = Field(default=None, description="Token that may only read.")
 
+    @model_validator(mode="after")
+    def _not_empty(self) -> TokenKeys:
+        for name, token in (("admin", self.admin), ("viewer", None if self.admin else self.viewer)):
+            if token is not None and not token.get_secret_value():  # of a variable that is set, but empty
+                raise CrossFieldError(name, "is empty, and everybody could send requests: set it, or remove the key")
+        return self
+
 
 class SparkKeys(Model):
     """The Spark of jobs whose files have neither `spark.master` nor `spark.remote`."""

@@ -132,7 +132,14 @@ def _identity_from(file: Path) -> JobIdentity | None:
 
 
 def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
-    """Save a new state for a job without a driver. Raises: LeaseLost - it has a driver."""
+    """Save a new state for a job without a driver, also for one that is assigned to another host.
+
+    Raises: LeaseLost - it has a driver.
+    """
+    before, this = store.deployments.get(record.name) if store.is_shared else None, store.host.name
+    other = before.host if before is not None and not before.is_held and before.host != this else None
+    if before is not None and other is not None:  # only the host that has the job may save
+        store.deployments.assign(record.name, this, before.fence, actor=this)
     held = store.acquire(record.name, record.job_file)
     try:
         resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
@@ -142,3 +149,10 @@ def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reaso
         store.save_job(replace(ended, host=record.host, home=record.home))  # that host has the job file
     finally:
         store.release()
+        if other is not None:
+            store.deployments.assign(record.name, other, held.fence, actor=this)
+
+
+def stopped_by_user(job: str) -> tuple[str, str]:
+    """Return reason and hint of a job that its user has stopped."""
+    return "stopped by its user", f"`cdc stop {job} --forget` deletes its state."

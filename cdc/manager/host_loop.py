@@ -89,7 +89,8 @@ class HostLoop:
         self._last_beat = began
         if self._folder is not None:
             self._folder.read_changes()
-        jobs = [job for job in self._store.deployments.all() if is_to_run(job)]
+        found = self._store.deployments.all()
+        jobs = [job for job in found if is_to_run(job)]
         hosts = self._store.hosts.all()
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
@@ -101,6 +102,11 @@ class HostLoop:
             elif placements[job.job].host == self._host.name:
                 own.add(job.job)
                 self._take(job)
+        alive = {host.name for host in hosts if host.is_alive}
+        for job in found:
+            if is_to_cancel(job) and (job.host == self._host.name or (job.host not in alive and not job.is_held)):
+                own.add(job.job)
+                self._drivers.cancel(job)
         self._drivers.keep_only(own)
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
         return min(TICK_S, min((left_s for left_s in leases if left_s > 0), default=TICK_S) + LEASE_END_S)
@@ -176,6 +182,12 @@ class SpecCache:
                 spec = JobSpec(job.job, job.spec or "")
             known = self._read[job.job] = (job.generation, spec)
         return known[1]
+
+
+def is_to_cancel(job: Deployment) -> bool:
+    """Return whether a user has stopped a job of the hosts that is not CANCELLED yet."""
+    is_ended = job.record.state in (JobState.CANCELLED, JobState.DONE)
+    return job.spec is not None and not is_ended and job.desired is DesiredState.CANCELLED
 
 
 def is_to_run(job: Deployment) -> bool:

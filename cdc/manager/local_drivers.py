@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from cdc.config.models import load_config
 from cdc.errors import CdcError, CheckpointError, LeaseLost
 from cdc.job.compatibility import check_identity, check_name
-from cdc.job.registry import has_supervisor, is_here, set_offline_state
+from cdc.job.registry import has_supervisor, is_here, set_offline_state, stopped_by_user
 from cdc.job.supervisor import driver_command, launch
 from cdc.paths import state_folder
 from cdc.retry import Backoff
@@ -35,6 +35,7 @@ from cdc.state.sql import SqlStore
 
 SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is killed after this time
 LIVE_S = 2.0  # time for an answer
+STOP_S = 10.0  # for a driver that has a request to stop
 # between two starts of a job that does not start, for example because its source is down
 FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0
 SPEC_FILE = "job.yaml"  # in the folder of the job
@@ -56,6 +57,7 @@ class _Local:
     not_before: float = 0.0  # of the next start
     generation: int = -1  # of the last start
     is_ending: bool = False  # SIGTERM was sent
+    cancelled_at: float | None = None  # monotonic time at which the stop of a user was seen
 
 
 class LocalDrivers:
@@ -75,7 +77,7 @@ class LocalDrivers:
     def ensure(self, job: Deployment) -> None:
         """Start the job if it does not run. Restart it if its specification has changed."""
         local = self._jobs.setdefault(job.job, _Local())
-        local.record = job.record
+        local.record, local.cancelled_at = job.record, None
         if self.is_running(job):
             self._follow_spec(job, local)
             return
@@ -112,6 +114,22 @@ class LocalDrivers:
         else:
             _send(job.record.driver_pid, signal.SIGTERM)
         return False
+
+    def cancel(self, job: Deployment) -> None:
+        """Let a job end that its user has stopped; when no run of it is alive, save that it is CANCELLED.
+
+        Its driver gets the request of the user and ends by itself. One that does not, for example because the request
+        was lost with an earlier driver, gets SIGTERM.
+        """
+        local = self._jobs.setdefault(job.job, _Local())
+        if local.cancelled_at is None:
+            local.cancelled_at = self._clock()
+        if self.is_running(job):
+            if self._clock() - local.cancelled_at > STOP_S:
+                self.end(job)
+            return
+        with suppress(LeaseLost, CheckpointError):  # a later call repeats it
+            set_offline_state(self._store, job.record, JobState.CANCELLED, *stopped_by_user(job.job))
 
     def keep_only(self, names: set[str]) -> None:
         """End the supervisors of jobs that this host does not run any more. Their drivers have lost their lease."""

@@ -35,6 +35,11 @@ def move_job(store: SqlStore, job: Deployment, host: str | None, actor: str) -> 
         raise ConfigError(f"The host {host} does not accept jobs.", hint="See `cdc hosts`.", host=host)
     if job.host == host:
         raise ConfigError(f"The job {name} is on host {host} already.", hint="See `cdc hosts`.")
+    there = [one for one in store.deployments.all() if is_to_run(one) and (one.host == host or one.job == name)]
+    placement = place(there, [target], SpecCache(), avoids=job.host, moved=name)[name]
+    if placement.host is None:
+        hint = placement.hint or ""
+        raise PrerequisiteError(f"The job {name} cannot be moved: {placement.reason}.", hint=hint, host=host)
     if not store.deployments.assign(name, host, job.fence, actor=actor):
         raise ConfigError(f"The job {name} was changed meanwhile.", hint="Repeat the request.")
     return host

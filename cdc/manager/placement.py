@@ -35,27 +35,23 @@ class Placement:
 def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[str, Placement]:
     """Return the placement of each job by name.
 
-    A job stays on its host while that host lives and accepts jobs, and while a run of it has a lease: a running job is
-    never moved. The other jobs, largest first, get the host with the most free memory among those that are alive,
-    accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host.
+    A job stays on its host while that host lives, accepts jobs and has the labels, and while a run of it has a lease: a
+    running job is never moved. The other jobs, largest first, get the host with the most free memory among those that
+    are alive, accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host.
     """
     open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
     placements: dict[str, Placement] = {}
     free = {name: host.memory for name, host in open_hosts.items()}
     waiting = []
     for job in jobs:
-        if job.host is not None and job.avoids != job.host and (job.is_held or job.host in open_hosts):
+        if job.host is not None and job.avoids != job.host and (job.is_held or _suits(job, open_hosts.get(job.host))):
             placements[job.name] = Placement(job.host)
             if job.host in free:
                 free[job.host] -= job.memory
         else:
             waiting.append(job)
     for job in sorted(waiting, key=lambda one: (-one.memory, one.name)):
-        labelled = [
-            name
-            for name, host in open_hosts.items()
-            if name != job.avoids and job.selector.items() <= host.labels.items()
-        ]
+        labelled = [name for name, host in open_hosts.items() if name != job.avoids and _suits(job, host)]
         fitting = [name for name in labelled if free[name] >= job.memory]
         if fitting:
             chosen = min(fitting, key=lambda name: (-free[name], _rank(job.name, name)))
@@ -64,6 +60,10 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
         else:
             placements[job.name] = _unplaced(job, open_hosts, labelled, free)
     return placements
+
+
+def _suits(job: PlacedJob, host: Host | None) -> bool:
+    return host is not None and job.selector.items() <= host.labels.items()
 
 
 def _rank(job: str, host: str) -> bytes:

@@ -63,7 +63,7 @@ def check_listen(config: ServeConfig) -> None:
         return
     if config.tokens.admin is None:
         raise ConfigError(
-            f"`cdc serve` would accept requests of everybody at {listen.host}.",
+            f"`cdc serve` would accept requests without a token at {listen.host}.",
             hint="Set `tokens.admin`, and `tokens.viewer` for people who only read.",
         )
     if (listen.certificate is None or listen.key is None) and not listen.insecure:
@@ -92,7 +92,8 @@ def run_host(
         stack.enter_context(_only_process(state_folder()))
         over = stack.enter_context(_ended_by_signals())
         store = stack.enter_context(closing(open_store()))
-        drivers = LocalDrivers(store, debug=debug)
+        # a store holds one job at a time, and the REST API changes jobs on other threads
+        drivers = LocalDrivers(stack.enter_context(closing(open_store())), debug=debug)
         if config.spark.is_shared:
             stack.enter_context(_shared_spark(config, drivers))
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None

@@ -17,7 +17,7 @@ from cdc.config.loader import Location, Node, parse_job, shown
 from cdc.config.models import job_name
 from cdc.config.serve_models import JOB_MEMORY_BYTES
 from cdc.errors import ConfigError
-from cdc.logging_setup import SECRET_SETTING
+from cdc.logging_setup import SECRET_PARAMETER, SECRET_SETTING
 
 _PATH_KEYS = frozenset({"path", "ca", "public_key", "socket", "file"})  # the keys of ``PathText`` in the job file
 
@@ -74,7 +74,8 @@ def _secrets(node: Node, path: Location = ()) -> Iterator[Location]:
         return  # a column may have the name `token`
     if isinstance(node.value, dict):
         for key, below in node.value.items():
-            if SECRET_SETTING.search(key) and not below.substituted and isinstance(below.value, str) and below.value:
+            is_written = isinstance(below.value, str) and bool(below.value) and not below.substituted
+            if is_written and (SECRET_SETTING.search(key) or SECRET_PARAMETER.search(below.value)):
                 yield (*path, key)
             yield from _secrets(below, (*path, key))
     elif isinstance(node.value, list):

@@ -135,9 +135,10 @@ class RunRow:
         fence, holder, home, left_s, assigned, record = rows[0]
         if left_s > 0 and home != self._host.home:
             raise held_elsewhere(job, holder, float(left_s))
-        if assigned is not None and assigned != self._host.name:
+        known = record_of(record)
+        if assigned not in (None, self._host.name) and known.state not in (JobState.CANCELLED, JobState.DONE):
             raise assigned_elsewhere(job, assigned)
-        return fence, holder, record_of(record)
+        return fence, holder, known
 
     def _acquire(self, transaction: Transaction, job: str, job_file: str, token: str) -> JobRecord:
         now, host = self._database.words.now, self._host

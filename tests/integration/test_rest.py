@@ -335,7 +335,15 @@ def test_job_is_moved_to_another_host(url: str, store: SqlStore) -> None:
     ):
         answer = ask(url, "POST", f"/v1/jobs/{job}/move", json=body)
         assert answer.status_code == code and message in answer.json()["error"], answer.text
-    newest = ask(url, "GET", "/v1/jobs/crm/events").json()[0]
+    store.hosts.heartbeat(Host("tiny", "run-tiny", None, 1 << 20))
+    for host, message in (("b2", "with the labels {zone: eu}"), ("tiny", "no other host accepts jobs with the labels")):
+        ask(url, "PUT", "/v1/jobs/crm", data=SPEC + "host_selector: {zone: eu}\n")
+        answer = ask(url, "POST", "/v1/jobs/crm/move", json={"host": host})
+        assert answer.status_code == 503 and message in answer.json()["error"], answer.text
+    ask(url, "PUT", "/v1/jobs/crm", data=SPEC)
+    answer = ask(url, "POST", "/v1/jobs/crm/move", json={"host": "tiny"})
+    assert answer.status_code == 503 and "no host has 1024 MiB free" in answer.json()["error"], answer.text
+    newest = next(one for one in ask(url, "GET", "/v1/jobs/crm/events").json() if one["kind"] == "assigned")
     assert (newest["kind"], newest["actor"]) == ("assigned", "admin@127.0.0.1")
     assert store.deployments.get("crm").fence == 3  # type: ignore[union-attr]
 

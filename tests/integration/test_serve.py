@@ -9,6 +9,7 @@ import psutil
 import pytest
 import requests
 
+from cdc.state.deployments import DesiredState
 from tests.support.mounting import mounted
 from tests.support.serving import LIMIT_S, HostProcess, opened, wait_until
 from tests.support.store_servers import create_database
@@ -53,6 +54,11 @@ def status(host, name="shop"):
 def record(host, name="shop"):
     with opened(host) as store:
         return store.job(name)
+
+
+def seen_ago_s(host):
+    with opened(host) as store:
+        return next(one.seen_ago_s for one in store.hosts.all() if one.name == host.name)
 
 
 def runs_on(host, name, other, fence=0):
@@ -212,6 +218,51 @@ def test_second_process_with_the_name_of_a_host_is_refused(make_host, tmp_path):
     assert "Another process runs the host first" in other.cdc("serve", str(other.file), code=1)
     same = first.cdc("serve", str(first.file), code=1)
     assert "Another `cdc serve` runs with this CDC_HOME" in same
+
+
+def test_stop_over_rest_is_kept_while_the_driver_does_not_answer(make_host, tmp_path):
+    first = make_host("first").start()
+    first.cdc("start", job_file(tmp_path))
+    pid = runs_on(first, "shop", "first").driver_pid
+    os.kill(pid, signal.SIGSTOP)
+    assert requests.post(f"{first.row('address')}/v1/jobs/shop/stop", timeout=LIMIT_S).status_code == 202
+    for _ in range(3):  # the host has seen the stop, and leaves the driver alone
+        seen = seen_ago_s(first)
+        wait_until(lambda seen=seen: seen_ago_s(first) < seen, "a heartbeat")
+    assert psutil.pid_exists(pid) and record(first).state == "RUNNING"
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: record(first).state == "CANCELLED", "shop CANCELLED")
+    assert "is forgotten" in first.cdc("stop", "shop", "--forget", "--yes")
+
+
+def test_stop_that_a_dead_host_did_not_see_is_kept_by_another_host(make_host, tmp_path):
+    first, second = make_host("first").start(), make_host("second").start()
+    first.cdc("start", job_file(tmp_path))
+    owner = record(first).host
+    lost, other = (first, second) if owner == "first" else (second, first)
+    with opened(other) as store:
+        store.deployments.declare("shop", desired=DesiredState.CANCELLED)
+        lost.kill()
+    wait_until(lambda: record(other).state == "CANCELLED", "shop CANCELLED")
+    assert status(other)["reason"] == "stopped by its user"
+
+
+def test_job_of_a_host_that_is_gone_is_paused_and_stopped_from_another_one(make_host, tmp_path):
+    first, second = make_host("first").start(), make_host("second")
+    first.cdc("start", job_file(tmp_path))
+    runs_on(first, "shop", "first")
+    first.kill()
+
+    def is_free():
+        with opened(second) as store:
+            return not store.deployments.get("shop").is_held
+
+    wait_until(is_free, "the end of the lease")
+    assert "shop is PAUSED" in second.cdc("pause", "shop")
+    with opened(second) as store:
+        assert store.deployments.get("shop").host == "first"  # which starts it again when it is back
+    assert "shop is CANCELLED" in second.cdc("stop", "shop", "--yes")
+    assert "is forgotten" in second.cdc("stop", "shop", "--forget", "--yes")
 
 
 def test_jobs_folder_is_followed(make_host, tmp_path):

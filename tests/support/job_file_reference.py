@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -85,10 +85,10 @@ def type_word(model: type[BaseModel]) -> str | None:
 def describe(kind: Any, metadata: Sequence[Any]) -> tuple[str, list[str]]:
     """Return the type in words and the limits of its values."""
     validators = [one.func for one in metadata if isinstance(one, BeforeValidator)]
-    if DURATION in validators:
-        return "duration", ["> 0"]
-    if SIZE in validators:
-        return "size", ["> 0"]
+    for word, parse, text in (("duration", DURATION, duration_text), ("size", SIZE, size_text)):
+        if parse in validators:
+            found = [limit for one in metadata if (limit := limit_text(one, text))]
+            return word, [limit for limit in found if limit != "> 0" or len(found) == 1] or ["> 0"]
     limits = [limit for one in metadata if (limit := limit_text(one))]
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
@@ -119,13 +119,25 @@ def plain_type(kind: Any, metadata: Sequence[Any]) -> str:
     return {bool: "boolean", int: "integer", float: "number", SecretStr: "text (secret)"}.get(kind, "text")
 
 
-def limit_text(one: Any) -> str:
+def limit_text(one: Any, text: Callable[[Any], str] = str) -> str:
     for kind, sign in ((Gt, ">"), (Ge, ">="), (Lt, "<"), (Le, "<=")):
         if isinstance(one, kind):
-            return f"{sign} {getattr(one, kind.__name__.lower())}"
-    return (
-        "not empty" if isinstance(one, MinLen) else ", ".join(limit_text(each) for each in getattr(one, "metadata", ()))
-    )
+            return f"{sign} {text(getattr(one, kind.__name__.lower()))}"
+    if isinstance(one, MinLen):
+        return "not empty"
+    return ", ".join(limit_text(each, text) for each in getattr(one, "metadata", ()))
+
+
+def duration_text(seconds: float) -> str:
+    if not seconds:
+        return "0"
+    if seconds >= 3600:
+        return f"{seconds / 3600:g}h"
+    return f"{seconds / 60:g}m" if seconds >= 60 else f"{seconds:g}s"
+
+
+def size_text(number: int) -> str:
+    return next((f"{number // unit}{word}" for unit, word in UNITS if number and number % unit == 0), str(number))
 
 
 def default(field: FieldInfo) -> str:
@@ -141,9 +153,11 @@ def default(field: FieldInfo) -> str:
     if isinstance(value, bool):
         return code(str(value).lower())
     if DURATION in validators:
-        return code(f"{value / 3600:g}h" if value >= 3600 else f"{value / 60:g}m" if value >= 60 else f"{value:g}s")
+        return code(duration_text(value))
     if SIZE in validators:
-        return code(next(f"{value // unit}{word}" for unit, word in UNITS if value % unit == 0))
+        return code(size_text(value))
+    if isinstance(value, tuple):
+        return code(", ".join(map(str, value)))
     return code(str(value))
 
 

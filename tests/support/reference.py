@@ -10,13 +10,15 @@ import inspect
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
+from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel
 
 import cdc.errors
@@ -24,6 +26,8 @@ from cdc.api import models as status_models
 from cdc.api.metrics import JobCollector
 from cdc.api.verify_models import VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.cli.main import app
+from cdc.manager.host_metrics import HostMetrics
+from cdc.state.hosts import Host
 from cdc.state.write_times import WriteTimes
 from channels.sinks.doris.errors import DORIS
 from channels.sinks.starrocks.errors import STARROCKS
@@ -178,6 +182,8 @@ class Sample:
             verify=VerifySummary(last=verified),
             store=WriteTimes(),
             source_log=status_models.SourceLogStatus(0, 0, 0.0),
+            partitions=(filled(status_models.PartitionStatus),),
+            bad_rows=filled(status_models.BadRowsStatus),
         )
 
 
@@ -194,19 +200,27 @@ def filled(kind: type, **values: Any) -> Any:
     return kind(**values)
 
 
-def metrics_page() -> str:
+def metric_table(metrics: Iterable[Metric]) -> str:
     rows = []
-    for metric in JobCollector(Sample()).collect():  # type: ignore[arg-type]
+    for metric in metrics:
         name = metric.name + ("_total" if metric.type == "counter" else "")
         labels = sorted({label for sample in metric.samples for label in sample.labels})
         rows.append((code(name), metric.type, " ".join(map(code, labels)), metric.documentation))
+    return table(("Metric", "Type", "Labels", "Meaning"), rows)
+
+
+def metrics_page() -> str:
+    hosts = SimpleNamespace(all=lambda: (Host("a1", "run", memory=1 << 30),))
+    store: Any = SimpleNamespace(hosts=hosts, deployments=SimpleNamespace(all=lambda: ()))
     return "\n".join(
         [
             NOTICE,
             "# Metrics\n",
             "`GET /metrics` of a running job returns these metrics in the text format of Prometheus. "
             "[Monitor a job](../how-to/monitor.md) has a scrape configuration and the values to watch.\n",
-            table(("Metric", "Type", "Labels", "Meaning"), rows),
+            metric_table(JobCollector(Sample()).collect()),  # type: ignore[arg-type]
+            "`GET /metrics` of `cdc serve` also has these, from every host for all hosts:\n",
+            metric_table(HostMetrics(store, lambda: {"shop": 1}).collect()),
         ]
     )
 

@@ -15,6 +15,7 @@ import yaml
 
 from cdc.api.metrics import JobCollector
 from cdc.config.models import load_config
+from cdc.config.serve_models import load_serve_config
 from tests.conftest import unavailable
 from tests.support.reference import Sample
 
@@ -101,12 +102,14 @@ def test_dashboard_names_only_metrics_that_are_exported() -> None:
 # systemd
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = shutil.which("systemd-analyze") or unavailable("systemd-analyze: apt-get install systemd")
     text = (DEPLOY / "systemd/cdc.service").read_text()
-    assert text.count("ExecStart=/opt/cdc/bin/cdc serve\n") == 1
+    assert text.count("ExecStart=/opt/cdc/bin/cdc serve /etc/cdc/serve.yaml\n") == 1
+    monkeypatch.setenv("CDC_ADMIN_TOKEN", "word")
+    assert load_serve_config(DEPLOY / "systemd/serve.yaml").tokens.admin is not None
     unit = tmp_path / "cdc.service"
-    unit.write_text(text.replace("/opt/cdc/bin/cdc serve", shutil.which("true") or "/bin/true"))
+    unit.write_text(text.replace("/opt/cdc/bin/cdc", shutil.which("true") or "/bin/true"))
     done = subprocess.run([tool, "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     # 100 is a unit without hardening

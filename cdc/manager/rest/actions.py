@@ -16,7 +16,7 @@ from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
 from cdc.config.loader import parse_job
 from cdc.config.models import Config, load_config
 from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
-from cdc.job.registry import has_driver, has_supervisor, is_here, set_offline_state
+from cdc.job.registry import has_driver, has_supervisor, is_here, set_offline_state, stopped_by_user
 from cdc.job.resume_policy import check_resume
 from cdc.logging_setup import HIDDEN, masked
 from cdc.manager.spec import read_spec
@@ -83,8 +83,7 @@ class JobActions:
             if self._store.is_shared and not is_final and (is_left or not is_local):
                 return  # the driver reads the events of a shared store, also one that starts within a minute
             if self._store.events.take(number, f"{self._store.host.name}:api"):
-                is_done = is_final and not is_local
-                self._store.events.answer(number, {"ok": True} if is_done else self._carry_out(record, body))
+                self._store.events.answer(number, self._carry_out(record, body))
 
     def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
         try:
@@ -106,8 +105,7 @@ class JobActions:
                 hint = f"Run `cdc resume {record.name}`."
                 set_offline_state(self._store, record, JobState.PAUSED, "paused by its user", hint)
             elif isinstance(body, StopJob):
-                hint = f"`cdc stop {record.name} --forget` deletes its state."
-                set_offline_state(self._store, record, JobState.CANCELLED, "stopped by its user", hint)
+                set_offline_state(self._store, record, JobState.CANCELLED, *stopped_by_user(record.name))
             else:
                 command = "resume" if record.resume is ResumeKind.MANUAL else "start"
                 what = record.name if command == "resume" or not record.job_file else record.job_file

@@ -13,7 +13,7 @@ import yaml
 from cdc.api.models import ChannelStatus, CheckpointStatus, JobStatus
 from cdc.errors import CdcError, error_to_json
 from cdc.job.registry import WAITS_FOR_HOST
-from cdc.logging_setup import HIDDEN, SECRET_SETTING, masked
+from cdc.logging_setup import HIDDEN, SECRET_PARAMETER, SECRET_SETTING, masked
 from cdc.manager.rest.history import Sampler
 from cdc.state.base import Checkpoint, JobState
 from cdc.state.deployments import Deployment
@@ -23,7 +23,6 @@ from cdc.state.hosts import Host
 LIST_SAMPLES = 60  # of the small plot in the list: two minutes
 _REFERENCE = re.compile(r"\$\{([^{}\n\"']*)\}")
 _ONLY_REFERENCE = re.compile("\ue000\ue001[^\ue002]*\ue002")
-_PARAMETER = re.compile(r"(?i)\b(token|password|secret)=[^;&\s\"']+")  # of an address, such as sc://host;token=...
 
 
 def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) -> dict[str, Any]:
@@ -141,7 +140,7 @@ def shown_spec(spec: str | None) -> str | None:
         return HIDDEN
     for start, end in hidden:
         spec = f"{spec[:start]}{HIDDEN}{spec[end:]}"
-    return masked(_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec))
+    return masked(SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec))
 
 
 def _secret_parts(tree: yaml.Node) -> Iterator[tuple[int, int]]:

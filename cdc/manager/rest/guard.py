@@ -115,7 +115,7 @@ class RequestGuard:
         return self._tokens.role_of_cookie(request.cookies.get(COOKIE, "")), True
 
     def _refusal(self, request: Request, role: Role | None, *, by_cookie: bool) -> Response | None:
-        headers, path = request.headers, request.url.path
+        headers, path = request.headers, request.scope["path"]
         if self._tokens.is_open and not is_loopback(host_of(f"//{headers.get('host', '')}")):
             hint = "Use http://127.0.0.1 and the port, or configure tokens."
             return refused(403, "The Host header names another machine.", hint)
@@ -150,7 +150,7 @@ def _is_public(path: str) -> bool:
 
 def _has_credentials(request: Request) -> bool:
     """Return whether the request has a token that decides on the answer. A login has it in the body."""
-    path = request.url.path
+    path = request.scope["path"]  # `request.url` is made from the Host header, which the client chooses
     has_token = "authorization" in request.headers or COOKIE in request.cookies
     return path == LOGIN or (has_token and not _is_public(path))
 

@@ -49,9 +49,10 @@ def test_assign_jobs_in_any_order_gives_the_same_placements(some_jobs, some_host
 @given(jobs, hosts)
 def test_assign_jobs_never_moves_a_job_that_runs_or_whose_host_lives(some_jobs, some_hosts):
     found = assign_jobs(some_jobs, some_hosts)
-    accepting = {host.name for host in some_hosts if host.is_alive and host.schedulable}
+    accepting = {host.name: host for host in some_hosts if host.is_alive and host.schedulable}
     for job in some_jobs:
-        if job.host is not None and (job.is_held or job.host in accepting):
+        has_labels = job.host in accepting and job.selector.items() <= accepting[job.host].labels.items()
+        if job.host is not None and (job.is_held or has_labels):
             assert found[job.name].host == job.host
 
 
@@ -89,3 +90,10 @@ def test_assign_jobs_moves_a_job_away_from_the_host_that_it_avoids():
     job = PlacedJob("shop", GIB, host="a", is_held=True, avoids="a")
     assert assign_jobs([job], two)["shop"].host == "b"
     assert assign_jobs([job], two[:1])["shop"].reason.startswith("no other host")
+
+
+def test_assign_jobs_keeps_a_job_only_on_a_host_with_its_labels():
+    hosts = [Host(zone, "run", memory=8 * GIB, labels={"zone": zone}, lease_left_s=5) for zone in ("eu", "us")]
+    job = PlacedJob("shop", GIB, {"zone": "eu"}, "us")
+    assert assign_jobs([job], hosts)["shop"].host == "eu"
+    assert assign_jobs([PlacedJob("shop", GIB, {"zone": "eu"}, "us", is_held=True)], hosts)["shop"].host == "us"
