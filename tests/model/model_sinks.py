@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class TwoPhases:
-    """Prepared loads are committed one by one: Doris, StarRocks table by table."""
+    """Prepared loads are committed one by one: StarRocks table by table."""
 
     tasks_in_order = False
     is_hidden = True  # nothing is visible before its commit
@@ -81,6 +81,8 @@ class TwoPhases:
         known = self.loads.get(label)
         if known is not None and known[0] is not LoadState.PREPARED:
             raise LoadRejected("The label is used up.", hint="Use a new one.", label=label)
+        if known is not None and known[2] != rows:  # a cluster keeps the first rows, and answers that it has the load
+            self.faults.append(f"the label {label} was used for other rows")
         self.loads[label] = [LoadState.PREPARED, name.channel, rows]
         return _prepared(name, rows)
 
@@ -392,22 +394,12 @@ class OneTransaction(TwoPhases):
                 self._drop(owner)
 
 
-class PlainLoads(TwoPhases):
-    """Rows are visible when they are loaded, and the larger sequence wins: Doris without two phases."""
-
-    is_hidden = False
+class Sequenced(TwoPhases):
+    """The row with the larger sequence wins: Doris."""
 
     def __init__(self, draw):
         super().__init__(draw)
-        self.lists_keys = False
         self.newest = {}  # target and key -> sequence
-
-    def write(self, name, rows):
-        label = label_for(name)
-        if label not in self.loads:  # a repeat is harmless
-            self.loads[label] = [LoadState.COMMITTED, name.channel, []]
-            self._show(name, rows, is_snapshot=False)
-        return _prepared(name, rows)
 
     def _wins(self, target, row):
         if row[SEQUENCE] < self.newest.get((target, row["id"]), 0):
@@ -418,6 +410,23 @@ class PlainLoads(TwoPhases):
     def remove(self, target):
         super().remove(target)
         self.newest = {key: number for key, number in self.newest.items() if key[0] != target}
+
+
+class PlainLoads(Sequenced):
+    """Rows are visible when they are loaded: Doris without two phases."""
+
+    is_hidden = False
+
+    def __init__(self, draw):
+        super().__init__(draw)
+        self.lists_keys = False
+
+    def write(self, name, rows):
+        label = label_for(name)
+        if label not in self.loads:  # a repeat is harmless
+            self.loads[label] = [LoadState.COMMITTED, name.channel, []]
+            self._show(name, rows, is_snapshot=False)
+        return _prepared(name, rows)
 
     def abort(self, *run_and_checkpoint):
         pass
@@ -444,7 +453,7 @@ def _changed(values, old, new, fill):
     return found if new is None else {**found, new: values[old] if old is not None else fill}
 
 
-KINDS_OF_SINK = (TwoPhases, TableTransactions, OneTransaction, PlainLoads)
+KINDS_OF_SINK = (TwoPhases, Sequenced, TableTransactions, OneTransaction, PlainLoads)
 
 
 class SteppedSink:

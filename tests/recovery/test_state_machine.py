@@ -77,6 +77,12 @@ class Flow(RuleBasedStateMachine):
     def run_with_faults(self, schedule):
         self.check_outcome(self.world.run(schedule))
 
+    @rule(at=st.integers(5, 60), faults=st.lists(st.integers(1, 25), min_size=1, max_size=3))
+    def run_with_replays_that_fail(self, at, faults):
+        """The sink loses loads several times, and each replay may end in the middle."""
+        schedule = {at + 20 * number: "lose" for number in range(4)}
+        self.check_outcome(self.world.run({**{at + later: "reject" for later in faults}, **schedule}))
+
     @rule(schedule=SCHEDULES, at=st.integers(0, 30), inside=st.booleans())
     def run_until_ddl(self, schedule, at, inside):
         source = self.world.source
