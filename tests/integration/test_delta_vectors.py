@@ -584,7 +584,7 @@ def test_interrupted_creation_of_a_table_with_vectors_is_completed(
         raise SystemExit
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr("channels.sinks.delta.target_tables.enable_vectors", kill)
+        patch.setattr("channels.sinks.delta.mapped_tables.enable_vectors", kill)
         open_sink(tmp_path)
     open_sink(tmp_path).close()
     assert entries.writes_vectors(DeltaTable(str(folder_of(tmp_path))))

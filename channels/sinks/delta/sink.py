@@ -26,6 +26,7 @@ from channels.sinks.delta.files import STAGING, StagedFileWriter, StagedObjectWr
 from channels.sinks.delta.keys import smallest_keys
 from channels.sinks.delta.log import DurableLogs
 from channels.sinks.delta.maintenance import DeltaMaintenance
+from channels.sinks.delta.mapped_tables import MappedTables
 from channels.sinks.delta.marker import read_marker, write_marker
 from channels.sinks.delta.object_ownership import ObjectOwnership
 from channels.sinks.delta.object_path import ObjectPath
@@ -42,7 +43,6 @@ from channels.sinks.delta.staging import Staging
 from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_merge import TableMerge
 from channels.sinks.delta.table_paths import table_folder, table_folders, target_of
-from channels.sinks.delta.target_tables import TargetTables
 from channels.sinks.delta.vector_merge import FindRows
 
 __all__ = ["DeltaSink", "MergeMode"]
@@ -85,7 +85,7 @@ class DeltaSink:
         )
         self._staging = Staging(self.root, self._refuse_missing_root)
         self._tables = OpenTables(self._folder, self._logs)
-        self._targets = TargetTables(
+        self._targets = MappedTables(
             self.root,
             self._tables,
             self._folder,
