@@ -22,7 +22,7 @@ from channels.sinks.delta.storage import StorePath, make_folder, sync_path
 from channels.sinks.delta.table_paths import refuse_shared, table_uri
 
 
-class MappedTables:
+class DeltaTargets:
     """The tables of one sink, compared with the mappings of its channels."""
 
     def __init__(

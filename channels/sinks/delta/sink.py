@@ -26,7 +26,7 @@ from channels.sinks.delta.files import STAGING, StagedFileWriter, StagedObjectWr
 from channels.sinks.delta.keys import smallest_keys
 from channels.sinks.delta.log import DurableLogs
 from channels.sinks.delta.maintenance import DeltaMaintenance
-from channels.sinks.delta.mapped_tables import MappedTables
+from channels.sinks.delta.mapped_tables import DeltaTargets
 from channels.sinks.delta.marker import read_marker, write_marker
 from channels.sinks.delta.object_ownership import ObjectOwnership
 from channels.sinks.delta.object_path import ObjectPath
@@ -85,7 +85,7 @@ class DeltaSink:
         )
         self._staging = Staging(self.root, self._refuse_missing_root)
         self._tables = OpenTables(self._folder, self._logs)
-        self._targets = MappedTables(
+        self._targets = DeltaTargets(
             self.root,
             self._tables,
             self._folder,
