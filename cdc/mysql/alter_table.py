@@ -206,9 +206,7 @@ class Alteration:
             if old.name.casefold() in self._drops:
                 yield ColumnChange(ChangeKind.DROP_COLUMN, old)
         yield from _renames(news)
-        for new in news:
-            if new.old is not None and (change := _type_change(new.old, new)) is not None:
-                yield change
+        yield from _type_changes(news)
         for new in news:
             if new.old is None and new.definition is not None:
                 fill = fill_of(new.definition, new.column, self._dialect)
@@ -269,6 +267,19 @@ def _renames(news: Sequence[NewColumn]) -> Iterator[ColumnChange]:
             assert new.old is not None
             yield ColumnChange(ChangeKind.RENAME_COLUMN, new.old, replace(new.old, name=new.column.name))
         pending = [new for new in pending if new not in free] if free else []
+
+
+def _type_changes(news: Sequence[NewColumn]) -> Iterator[ColumnChange]:
+    """Yield the changes of types. The server computes generated columns again from the new types of other columns."""
+    found = {
+        id(new): change for new in news if new.old is not None and (change := _type_change(new.old, new)) is not None
+    }
+    for new in news:
+        if (change := found.get(id(new))) is not None:
+            yield change
+        elif found and new.old is not None and new.column.generated:
+            renamed = replace(new.old, name=new.column.name)
+            yield ColumnChange(ChangeKind.ALTER_TYPE, renamed, new.column, changes_values=True)
 
 
 def _type_change(old: Column, new: NewColumn) -> ColumnChange | None:

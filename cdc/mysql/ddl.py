@@ -29,6 +29,7 @@ from cdc.mysql.ddl_words import (
     TableNames,
     contains_statement,
     is_other_object,
+    is_versioned,
     skip_wait,
     split_settings,
 )
@@ -116,6 +117,9 @@ class DdlReader:
                 return self.tables.delete_rows("CREATE OR REPLACE TABLE", [(database, table)])
             if if_missing and self.tables.lookup.known(database, table):
                 return Effect(EffectKind.HARMLESS, (table_text(database, table),), "CREATE TABLE IF NOT EXISTS")
+            if is_versioned(cursor.rest()):
+                reason = "CREATE TABLE WITH SYSTEM VERSIONING"
+                return Effect(EffectKind.TOUCHES, (table_text(database, table),), reason, row_changing=True)
             return Effect(EffectKind.CREATES, (table_text(database, table),), "CREATE TABLE")
         if cursor.take_any(DATABASE):
             if replaces:

@@ -105,7 +105,9 @@ class AlterReader:
             part.take("COLUMN")
             part.if_exists()
             named = [part.name()] + ([part.name()] if first == "CHANGE" else [])
-            if any(self._lookup.reads_column(database, table, column) for column in named) or _is_key(part.rest()):
+            is_read = any(self._lookup.reads_column(database, table, column) for column in named)
+            # a generated column may be computed from this one
+            if is_read or self._lookup.reads_generated(database, table) or _is_key(part.rest()):
                 return loses  # a narrower type truncates stored values without row events
             return Effect(EffectKind.HARMLESS, reason=reason, reshapes=True)
         if first == "ALTER":
@@ -122,6 +124,8 @@ class AlterReader:
                 return Effect(EffectKind.HARMLESS, reason=reason, reshapes=True)
             return loses
         if first == "CONVERT":
+            return loses
+        if first == "WITH" and part.word() == "SYSTEM":  # MariaDB then logs deletes as updates of row_end
             return loses
         if first in HARMLESS_OPTIONS and not has_engine_without_rows(part.tokens):
             return harmless

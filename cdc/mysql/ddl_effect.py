@@ -47,6 +47,9 @@ class TableLookup(Protocol):
     def reads_column(self, database: str, table: str, column: str) -> bool:
         """Return whether the channel reads this column, even if the column does not exist yet."""
 
+    def reads_generated(self, database: str, table: str) -> bool:
+        """Return whether the channel reads a column that is known to be generated."""
+
 
 @dataclass(frozen=True, slots=True)
 class MappedTables:

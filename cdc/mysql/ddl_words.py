@@ -77,6 +77,12 @@ def deletes_violating_rows(tokens: Sequence[Token]) -> bool:
     return any(token.word in _RULES for token in tokens)
 
 
+def is_versioned(tokens: Sequence[Token]) -> bool:
+    """Return whether a definition keeps old versions of rows, which MariaDB logs as further rows of the table."""
+    words = [token.word for token in tokens]
+    return any(words[at : at + 3] == ["WITH", "SYSTEM", "VERSIONING"] for at in range(len(words)))
+
+
 def has_engine_without_rows(tokens: Sequence[Token]) -> bool:
     """Return whether a clause names a storage engine that keeps no rows."""
     return any(token.text.upper() in NO_ROWS_ENGINES for token in tokens)

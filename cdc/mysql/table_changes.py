@@ -30,6 +30,7 @@ from cdc.mysql.ddl_words import (
     TableNames,
     contains_statement,
     is_other_object,
+    is_versioned,
     skip_wait,
     split_settings,
 )
@@ -144,6 +145,8 @@ class _StatementReader:
             found = replace(other, database=name[0], table=name[1], since=None)
         else:
             charset = self._charset_of(name[0])
+            if is_versioned(cursor.rest()):
+                refuse("it creates a table with system versioning")
             definition = read_create_table(sql, database=name[0], charset=charset, dialect=self._dialect)
             found = replace(definition.schema, database=name[0], table=name[1])
         if replaces and known is not None:

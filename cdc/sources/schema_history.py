@@ -184,6 +184,13 @@ class SchemaHistory:
             return True
         return column.casefold() in {name.casefold() for name in reads.columns | reads.key}
 
+    def reads_generated(self, database: str, table: str) -> bool:
+        """See ``cdc.mysql.ddl.TableLookup``."""
+        versions = self._versions.get((database, table))
+        schema = versions[-1] if versions else self.catalog.get((database, table))
+        generated = [one.name for one in schema.columns if one.generated] if schema is not None else []
+        return any(self.reads_column(database, table, name) for name in generated)
+
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""
         mapped = {name for name in map(table_of, tables) if self.maps(*name)}

@@ -165,9 +165,10 @@ class DdlHandler:
             if not self._table_filter.leave_out(*name, error):
                 raise
             return False
-        # Without column names in row metadata, rows are read with this description. If the server's binlog has a
-        # later DDL statement for the table, the description is newer than the rows between the two statements.
-        return server.full_metadata or not self._tables.search.on_server(server, statement.after, {name})
+        # Rows without complete metadata are read with this description. If the server's binlog has a later DDL
+        # statement for the table, the description is newer than the rows between the two statements. The present
+        # setting of the server says nothing about rows that were written before.
+        return not self._tables.search.on_server(server, statement.after, {name})
 
     def _add_created(self, statement: Statement, name: Name, since: BinlogPosition) -> None:
         """Record the table of a CREATE TABLE statement in binlog files, if the statement defines it completely."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from cdc.errors import CdcError
 from cdc.model.batch import RequiredColumns
@@ -17,7 +18,7 @@ from cdc.mysql.connection import Endpoint, ServerError, translated
 from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder.decoder import BinlogDecoder
 from cdc.sources.binlog.decoder.events import Statement
-from cdc.sources.binlog.replication_stream import BinlogStream, ReaderIdentity
+from cdc.sources.binlog.replication_stream import BEYOND_DUMP, BinlogStream, ReaderIdentity
 
 _FIRST_EVENT_WAIT_S = 10.0
 _PACKET_HEAD = 5  # bytes of length, number and status before each event in the stream
@@ -55,6 +56,8 @@ def scan(
     Within one file it is exactly ``end``; over several files it may be slightly after it. Rows are skipped without
     decoding. Raises: SourceUnavailable, PositionLost.
     """
+    if start.file and start.offset >= BEYOND_DUMP and start.gtid_set:  # the server cannot begin there by its offset
+        start = replace(start, file="", offset=0)
     nothing = NoTables()
     decoder = BinlogDecoder(
         table_filter=nothing, tables=nothing, on_statement=on_statement, start=start, sequence=0, framed=True

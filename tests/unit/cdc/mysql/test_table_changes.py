@@ -191,6 +191,8 @@ def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:
         ("ALTER TABLE orders DROP nope", "no column nope"),
         ("ALTER TABLE orders DROP a, ADD COLUMN IF NOT EXISTS a INT", "not clear whether"),
         ("ALTER TABLE orders ADD SYSTEM VERSIONING", "system versioning"),
+        ("ALTER TABLE orders WITH SYSTEM VERSIONING", "system versioning"),
+        ("CREATE TABLE n (id INT) WITH SYSTEM VERSIONING", "system versioning"),
         ("ALTER TABLE orders ENGINE=BLACKHOLE", "keeps no rows"),
         ("ALTER TABLE orders CONVERT TO CHARACTER SET DEFAULT", "default character set"),
         ("ALTER TABLE orders CONVERT TO CHARACTER SET binary", "binaries"),
@@ -302,3 +304,25 @@ def test_damaged_statement_is_read_or_unreadable() -> None:
             except Unreadable as error:
                 assert str(error) or not damaged
     assert read > 100
+
+
+@pytest.mark.parametrize(
+    "clauses",
+    ["MODIFY url VARCHAR(50) CHARACTER SET utf8mb4", "MODIFY d DECIMAL(12,4)", "CONVERT TO CHARACTER SET utf8mb4"],
+)
+def test_generated_columns_are_computed_again_if_another_column_changes_its_type(clauses: str) -> None:
+    before = table("urls (id INT PRIMARY KEY, url VARCHAR(50), d DECIMAL(10,2), h INT AS (LENGTH(url)))", "latin1")
+    (change,) = read_changes(
+        f"ALTER TABLE urls {clauses} /* , */", database="shop", dialect=MYSQL, schema_of=lambda *_: before
+    )
+    found = {each.old.name: each.changes_values for each in change.columns if each.old is not None}
+    assert found.pop("h") is True and set(found.values()) == {False}
+
+
+def test_generated_columns_stay_if_no_type_changes() -> None:
+    before = table("urls (id INT PRIMARY KEY, url VARCHAR(50), h INT AS (LENGTH(url)))")
+    (change,) = read_changes(
+        "ALTER TABLE urls ADD n INT, RENAME COLUMN url TO link", database="shop", dialect=MYSQL,
+        schema_of=lambda *_: before,
+    )  # fmt: skip
+    assert steps(change) == ["rename.column url link", "add.column - n"]

@@ -155,3 +155,21 @@ def test_described_type_that_changed_since_is_that_of_the_rows(today, received, 
     registry.history.catalog = {("d", "later"): TableSchema("d", "later", (replace(now, comment="text"),), key=("a",))}
     found = registry.described(TableSchema("d", "later", (received,), key=("a",)), at(1))
     assert (found.columns[0].type, found.columns[0].comment) == (expected, "text")
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["minimal", "full"])
+def test_columns_after_a_statement_are_not_those_of_a_later_one(today, full, monkeypatch):
+    """The setting of the server is today's: rows between the statements may have been written without metadata."""
+    monkeypatch.setattr(StubServer, "full_metadata", full)
+    known, ddl = known_tables(today)
+    known.begin((table("id", "e"),))
+    today["shop", "t"] = table("id", "e", "c")
+    added = Statement("shop", "ALTER TABLE t ADD c INT", at(100), at(200), 0, False, False)
+    later = Statement("shop", "ALTER TABLE t MODIFY e ENUM('z','a','b')", at(800), at(900), 0, False, False)
+    effect = known.history.effect(added.sql, "shop")
+    known.search._scan = lambda server, since, end, look: look(later)
+    ddl._renew(added, effect)
+    assert known.history.current(("shop", "t")) is None
+    known.search._scan = lambda server, since, end, look: None
+    ddl._renew(added, effect)
+    assert [one.name for one in known.history.current(("shop", "t")).columns] == ["id", "e", "c"]
