@@ -65,9 +65,9 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callab
     stream continues at its last checkpoint. Rows that are loaded a second time do no harm, and they complete a
     checkpoint that the sink committed in some tables only. If no state exists, the range of the sink's newest
     checkpoint is read again, for the same reason, and the identity of each of ``targets`` (source table -> target) is
-    saved, so that a target that is lost later is noticed.
+    saved, so that a target that is lost later is noticed. An adoption that was interrupted is refused and repeated.
 
-    Raises: SourceUnavailable, SinkUnavailable.
+    Raises: SourceUnavailable, SinkUnavailable, CheckpointError, LeaseLost.
     """
     mark = sink.last_checkpoint(record.name)
     if mark is None:
@@ -82,11 +82,11 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callab
         fence=1 + max(record.fence, mark.fence, mark.sequence // FENCE_STEP),
         adopted=f"{mark.incarnation}:{mark.checkpoint}",
     )
-    store.save_job(adopted)
     own = store.last_committed(record.name)
     position = last_of(own) if own else mark.first
     start = _start(max(store.next_id(), mark.checkpoint + 1), adopted.fence, position)
-    store.save(_with_state_of(own, start) if own else _with_targets(start, found))
+    # in one transaction: a start that finds the adopted record without this checkpoint begins at `source.start`
+    store.save_adoption(adopted, _with_state_of(own, start) if own else _with_targets(start, found))
     _log.warning("adopted: %s continues at %s as incarnation %s", record.name, position, adopted.incarnation)
     return adopted
 

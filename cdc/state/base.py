@@ -215,6 +215,9 @@ class CheckpointStore(Protocol):
     def save_job(self, record: JobRecord) -> None:
         """Save the record of the locked job. A larger fence in it becomes the fence of this run."""
 
+    def save_adoption(self, record: JobRecord, start: Checkpoint) -> None:
+        """Save the record of the locked job, with a larger fence, and the checkpoint at which it continues, or none."""
+
     def check_fence(self) -> None:
         """Raise LeaseLost if another process runs the job now."""
 

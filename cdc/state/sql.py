@@ -7,7 +7,7 @@ a cluster with several writable members, the older run's save was committed afte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -103,19 +103,15 @@ class SqlStore:
     def save_job(self, record: JobRecord) -> None:
         """See ``CheckpointStore``."""
 
+        self._run.write(lambda transaction, held: self._write_record(transaction, held, record), after=record)
+
+    def save_adoption(self, record: JobRecord, start: Checkpoint) -> None:
+        """See ``CheckpointStore``."""
+        write_start = self._writer_of(start)
+
         def work(transaction: Transaction, held: JobRecord) -> None:
-            if record.fence < held.fence:
-                raise LeaseLost(
-                    "An older run of the job tries to save.", hint="End it.", job=record.name, fence=record.fence
-                )
-            transaction.run(
-                "UPDATE cdc_jobs SET fence = :fence, record = :record WHERE name = :name",
-                fence=record.fence,
-                record=to_json(record),
-                name=record.name,
-            )
-            if (record.state, record.reason) != (held.state, held.reason):
-                self._add_state_event(transaction, record)
+            self._write_record(transaction, held, record)
+            write_start(transaction, held)
 
         self._run.write(work, after=record)
 
@@ -126,33 +122,7 @@ class SqlStore:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """See ``CheckpointStore``."""
-        body = to_json(replace(checkpoint, schemas=()))
-        digest, schemas = self._digest_of(checkpoint.schemas)
-
-        def work(transaction: Transaction, held: JobRecord) -> None:
-            key = {"job": held.name, "digest": digest}
-            if not transaction.all("SELECT 1 FROM cdc_schemas WHERE job = :job AND digest = :digest", **key):
-                transaction.run("INSERT INTO cdc_schemas VALUES (:job, :digest, :body)", body=schemas, **key)
-            values = {
-                "job": held.name, "id": checkpoint.id, "state": str(checkpoint.state), "digest": digest, "body": body
-            }  # fmt: skip
-            if not transaction.run(
-                "UPDATE cdc_checkpoints SET state = :state, schemas_digest = :digest, body = :body"
-                " WHERE job = :job AND id = :id",
-                **values,
-            ):
-                transaction.run("INSERT INTO cdc_checkpoints VALUES (:job, :id, :state, :digest, :body)", **values)
-            transaction.run(
-                "UPDATE cdc_jobs SET highest_id = :id WHERE name = :name AND highest_id < :id",
-                id=checkpoint.id,
-                name=held.name,
-            )
-            record_change(transaction, self.database.words.now, held.name, checkpoint)
-            record_result(transaction, held.name, checkpoint)
-            if checkpoint.state is CheckpointState.COMMITTED:
-                self._prune(transaction, held.name)
-
-        self._run.write(work)
+        self._run.write(self._writer_of(checkpoint))
 
     def discard(self, checkpoint_id: int) -> None:
         """See ``CheckpointStore``."""
@@ -222,6 +192,49 @@ class SqlStore:
         with self._lock(job):
             self.database.transact(work)
             (self._locks / f"{job}.lock").unlink()
+
+    def _write_record(self, transaction: Transaction, held: JobRecord, record: JobRecord) -> None:
+        if record.fence < held.fence:
+            raise LeaseLost(
+                "An older run of the job tries to save.", hint="End it.", job=record.name, fence=record.fence
+            )
+        transaction.run(
+            "UPDATE cdc_jobs SET fence = :fence, record = :record WHERE name = :name",
+            fence=record.fence,
+            record=to_json(record),
+            name=record.name,
+        )
+        if (record.state, record.reason) != (held.state, held.reason):
+            self._add_state_event(transaction, record)
+
+    def _writer_of(self, checkpoint: Checkpoint) -> Callable[[Transaction, JobRecord], None]:
+        body = to_json(replace(checkpoint, schemas=()))
+        digest, schemas = self._digest_of(checkpoint.schemas)
+
+        def work(transaction: Transaction, held: JobRecord) -> None:
+            key = {"job": held.name, "digest": digest}
+            if not transaction.all("SELECT 1 FROM cdc_schemas WHERE job = :job AND digest = :digest", **key):
+                transaction.run("INSERT INTO cdc_schemas VALUES (:job, :digest, :body)", body=schemas, **key)
+            values = {
+                "job": held.name, "id": checkpoint.id, "state": str(checkpoint.state), "digest": digest, "body": body
+            }  # fmt: skip
+            if not transaction.run(
+                "UPDATE cdc_checkpoints SET state = :state, schemas_digest = :digest, body = :body"
+                " WHERE job = :job AND id = :id",
+                **values,
+            ):
+                transaction.run("INSERT INTO cdc_checkpoints VALUES (:job, :id, :state, :digest, :body)", **values)
+            transaction.run(
+                "UPDATE cdc_jobs SET highest_id = :id WHERE name = :name AND highest_id < :id",
+                id=checkpoint.id,
+                name=held.name,
+            )
+            record_change(transaction, self.database.words.now, held.name, checkpoint)
+            record_result(transaction, held.name, checkpoint)
+            if checkpoint.state is CheckpointState.COMMITTED:
+                self._prune(transaction, held.name)
+
+        return work
 
     def _lock(self, job: str) -> IO[str]:
         with folder_errors(self._locks):

@@ -308,6 +308,20 @@ def test_store_greater_fence_of_the_record_is_used_by_the_run(store):
     assert store.acquire("shop", "f").fence == 41
 
 
+def test_store_adoption_saves_record_and_checkpoint_or_neither(store, monkeypatch):
+    record = store.acquire("shop", "/jobs/shop.yaml")
+    adopted = replace(record, fence=40, incarnation="0badcafe", adopted="feedbeef:7")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_prune", lambda *_: 1 / 0)  # the last step of the transaction
+        with pytest.raises(ZeroDivisionError):
+            store.save_adoption(adopted, make_checkpoint(8, fence=40))
+    assert (store.job("shop"), store.last_committed("shop"), store.next_id()) == (record, None, 0)
+    store.save_adoption(adopted, make_checkpoint(8, fence=40))
+    assert (store.job("shop"), store.last_committed("shop")) == (adopted, make_checkpoint(8, fence=40))
+    store.check_fence()
+    store.save(make_checkpoint(9, fence=40))
+
+
 def test_store_state_file_replaced_during_a_run_raises(file_store):
     store = file_store
     store.acquire("shop", "/jobs/shop.yaml")

@@ -328,6 +328,15 @@ class SteppedStore:
     def save_job(self, record):
         self.model.record, self.fence = record, record.fence
 
+    def save_adoption(self, record, start):
+        self.check_fence()
+        kept = replace(start, seconds={})
+        self.steps.step("save adoption", lambda: self._adopt(record, kept), reject=_full())
+
+    def _adopt(self, record, start):
+        self._put(start)
+        self.save_job(record)
+
     def check_fence(self):
         if self.model.record.fence != self.fence:
             raise LeaseLost("Another process runs the job.", hint="Do nothing.")

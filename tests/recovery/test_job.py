@@ -84,6 +84,7 @@ class JobSetup:
         self.file = folder / "shop.yaml"
         self.source = Source.random(1, transactions=20)
         self.endless = True
+        self.start = 0  # what `source.start` is at the first start
         self.wrap_sink = lambda sink: sink
         self.accepted, self.acknowledged_ddl = [], {}
         self.write()
@@ -100,7 +101,7 @@ class JobSetup:
             self.acknowledged_ddl = dict(passed)
             return SourceReceiver(self.source, routes, endless=self.endless)
 
-        return Components(routes, sink, ThreadRunner(sink), receiver, lambda run: position_at(0))
+        return Components(routes, sink, ThreadRunner(sink), receiver, lambda run: position_at(self.start))
 
     def job(self, home="home", supervisor_pid=None, **options):
         store = SqliteStore(self.folder / home)
@@ -692,6 +693,33 @@ def test_lost_state_is_rejected_until_adopted(setup):
     old = setup.job()
     with pytest.raises(SinkOwnershipError):
         old.ended()
+
+
+class Died(BaseException):
+    """The end of a process that handles no error."""
+
+
+def test_adoption_that_ends_before_its_checkpoint_is_repeated(setup, monkeypatch):
+    """Otherwise the next start begins at `source.start`, after changes that were not loaded."""
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    end_by_signal(job)
+    setup.source.write(("shop.orders", 7))
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "_prune", die)  # the last step of a save of a COMMITTED checkpoint
+        with pytest.raises(Died):
+            setup.job(home="new", adopt=True).ended()
+    setup.start = len(setup.source.transactions)  # as `start: latest`
+    with pytest.raises(SinkOwnershipError, match="--adopt"):
+        setup.job(home="new").ended()
+    adopted = setup.job(home="new", adopt=True)
+    adopted.until_caught_up(setup.source)
+    adopted.stop()
+    assert setup.rows() == setup.expected()
 
 
 def test_stopped_and_forgotten_job_continues_from_its_targets(setup):
