@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from cdc.errors import ConfigError
-from cdc.state.base import JobRecord
+from cdc.state.base import JobRecord, forgetting
 from cdc.state.codec import from_json, to_json
 from cdc.state.database import Database, Row, Transaction
 from cdc.state.events import EventKind, add_event
@@ -77,7 +77,7 @@ class Deployments:
         """Save a specification, a desired state or both, and return the new generation. Equal values change nothing.
 
         ``generation``: only if it is the current one. ``new``: the record of a job that does not exist yet.
-        Raises: ConfigError - there is no such job, or another generation.
+        Raises: ConfigError - there is no such job, it was stopped, or it has another generation.
         """
 
         def work(transaction: Transaction) -> int:
@@ -97,6 +97,8 @@ class Deployments:
                     generation=found,
                     expected=generation,
                 )
+            if old_desired == DesiredState.CANCELLED and wanted[1] != old_desired:  # its hosts may not have ended it yet
+                raise ConfigError(f"The job {job} was stopped.", hint=forgetting(job), job=job)
             if wanted == (old_spec, old_desired):
                 return int(found)
             values = {"name": job, "spec": wanted[0], "desired": wanted[1] and str(wanted[1]), "found": found}

@@ -127,6 +127,21 @@ def test_deployment_declared_job_has_spec_and_generations(fleet):
 
 
 @every_store
+def test_deployment_cancelled_job_accepts_no_other_state(fleet):
+    """Its hosts end it within seconds, and until then its record is not CANCELLED."""
+    store = fleet.host("a")
+    store.deployments.declare("shop", spec="name: shop", desired=DesiredState.RUNNING, new=NEW)
+    store.deployments.declare("shop", desired=DesiredState.CANCELLED)
+    for desired in (DesiredState.RUNNING, DesiredState.PAUSED):
+        with pytest.raises(ConfigError, match="was stopped") as refused:
+            store.deployments.declare("shop", spec="name: shop # 2", desired=desired, new=NEW)
+    assert "--forget" in refused.value.hint
+    found = store.deployments.get("shop")
+    assert (found.desired, found.spec, found.generation) == (DesiredState.CANCELLED, "name: shop", 2)
+    assert store.deployments.declare("shop", desired=DesiredState.CANCELLED) == 2
+
+
+@every_store
 def test_deployment_assigned_fence_ends_the_older_run(fleet):
     store = fleet.host("a")
     record = store.acquire("shop", "shop.yaml")
