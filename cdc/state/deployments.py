@@ -97,7 +97,8 @@ class Deployments:
                     generation=found,
                     expected=generation,
                 )
-            if old_desired == DesiredState.CANCELLED and wanted[1] != old_desired:  # its hosts may not have ended it yet
+            # before its hosts have ended the job, its record is not CANCELLED
+            if old_desired == DesiredState.CANCELLED and wanted[1] != old_desired:
                 raise ConfigError(f"The job {job} was stopped.", hint=forgetting(job), job=job)
             if wanted == (old_spec, old_desired):
                 return int(found)
@@ -129,25 +130,26 @@ class Deployments:
         now = self._database.words.now
 
         def work(transaction: Transaction) -> bool:
-            rows = transaction.all("SELECT fence, host, record FROM cdc_jobs WHERE name = :name", name=job)
+            rows = transaction.all("SELECT fence, host FROM cdc_jobs WHERE name = :name", name=job)
             if not rows:
                 return False
-            if (rows[0][0], rows[0][1]) == (fence + 1, host):
+            before = rows[0][1]
+            if (rows[0][0], before) == (fence + 1, host):
                 return True  # a repeated transaction finds its own result
-            record = to_json(replace(from_json(JobRecord, rows[0][2]), fence=fence + 1))
             done = transaction.run(
-                "UPDATE cdc_jobs SET host = :host, fence = fence + 1, token = '', lease_until = 0,"
-                " record = :record WHERE name = :name AND fence = :fence",
+                "UPDATE cdc_jobs SET host = :host, fence = fence + 1, token = '', lease_until = 0"
+                " WHERE name = :name AND fence = :fence",
                 host=host,
-                record=record,
                 name=job,
                 fence=fence,
             )
-            if done:
-                text = f"assigned to host {host}" if host else "assigned to no host"
-                detail = {"host": host, "fence": fence + 1, "before": rows[0][1]}
-                add_event(transaction, now, job, EventKind.ASSIGNED, text, actor, detail)
-            return bool(done)
+            if not done:
+                return False
+            write_record(transaction, replace(locked_record(transaction, job), fence=fence + 1))
+            text = f"assigned to host {host}" if host else "assigned to no host"
+            detail = {"host": host, "fence": fence + 1, "before": before}
+            add_event(transaction, now, job, EventKind.ASSIGNED, text, actor, detail)
+            return True
 
         return self._database.transact(work)
 
@@ -161,6 +163,21 @@ def insert_job(transaction: Transaction, record: JobRecord) -> None:
         fence=record.fence,
         record=to_json(record),
     )
+
+
+def locked_record(transaction: Transaction, job: str) -> JobRecord:
+    """Return the record of a job whose row this transaction has updated already.
+
+    The update has locked the row. A record that was read before it may be older than one that a run saves meanwhile.
+    """
+    rows = transaction.all("SELECT record FROM cdc_jobs WHERE name = :name", name=job)
+    return from_json(JobRecord, rows[0][0])
+
+
+def write_record(transaction: Transaction, record: JobRecord) -> None:
+    """Write the record of a job."""
+    sql = "UPDATE cdc_jobs SET record = :record WHERE name = :name"
+    transaction.run(sql, record=to_json(record), name=record.name)
 
 
 def _deployment(row: Row) -> Deployment:

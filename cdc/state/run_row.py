@@ -13,9 +13,9 @@ from typing import IO, Any
 
 from cdc.errors import CheckpointError, LeaseLost
 from cdc.state.base import JobRecord, JobState
-from cdc.state.codec import from_json, to_json
+from cdc.state.codec import from_json
 from cdc.state.database import Database, Transaction
-from cdc.state.deployments import insert_job
+from cdc.state.deployments import insert_job, locked_record, write_record
 from cdc.state.events import EventKind, add_event
 from cdc.state.hosts import HostIdentity
 from cdc.state.job_lock import assigned_elsewhere, held_elsewhere, older_copy, other_run
@@ -144,19 +144,17 @@ class RunRow:
         now, host = self._database.words.now, self._host
         row = self.refuse_other_host(transaction, job)
         if row is None:
-            record = JobRecord(job, secrets.token_hex(4), 0, JobState.PENDING, job_file)
-            insert_job(transaction, record)
+            known = JobRecord(job, secrets.token_hex(4), 0, JobState.PENDING, job_file)
+            insert_job(transaction, known)
             fence, before = 0, None
         else:
-            fence, before, record = row
-        held = replace(record, job_file=job_file, fence=fence + 1, host=host.name, home=host.home)
+            fence, before, known = row
         lease = f"{now} + :lease_s" if self._lease_s else "0"
         done = transaction.run(
-            "UPDATE cdc_jobs SET fence = fence + 1, token = :token, saves = 0, record = :record, holder = :holder,"
+            "UPDATE cdc_jobs SET fence = fence + 1, token = :token, saves = 0, holder = :holder,"
             f" home = :home, lease_until = {lease} WHERE name = :name AND fence = :fence"
             f" AND (lease_until <= {now} OR home = :home) AND (host IS NULL OR host = :holder)",
             token=token,
-            record=to_json(held),
             holder=host.name,
             home=host.home,
             name=job,
@@ -164,7 +162,10 @@ class RunRow:
             fence=fence,
         )
         if not done:
-            raise other_run(held, None)  # another host was faster
+            raise other_run(replace(known, fence=fence + 1), None)  # another host was faster
+        record = locked_record(transaction, job)
+        held = replace(record, job_file=job_file, fence=fence + 1, host=host.name, home=host.home)
+        write_record(transaction, held)
         if before is not None and before != host.name:
             detail = {"from": before, "to": host.name, "fence": held.fence}
             text = f"host {host.name} took over from host {before}"

@@ -13,6 +13,7 @@ from cdc.state.deployments import DesiredState
 from cdc.state.events import EventKind
 from cdc.state.hosts import Host
 from cdc.state.opening import open_store
+from cdc.state.server import _ServerTransaction
 from cdc.state.sql import SqlStore
 from tests.support.store_servers import create_database
 
@@ -169,6 +170,31 @@ def test_deployment_only_the_assigned_host_may_start(fleet):
     assert second.acquire("shop", "shop.yaml").fence == 2
     assert first.deployments.assign("shop", None, 2)
     assert first.acquire("shop", "shop.yaml").fence == 4
+
+
+@servers
+@pytest.mark.parametrize("change", ["assign", "acquire"])
+def test_record_saved_during_a_change_of_the_run_is_kept(fleet, monkeypatch, change):
+    """Another connection saves a record after the change has read the row and before it writes it."""
+    older, newer = fleet.host("a"), fleet.host("a", lease="20")
+    record = older.acquire("shop", "shop.yaml")
+    changes = [lambda: older.save_job(replace(record, state=JobState.CANCELLED, reason="stopped by its user"))]
+    real = _ServerTransaction.run
+
+    def run(transaction, sql, **values):
+        if "fence = fence + 1" in sql and changes:
+            changes.pop()()
+        return real(transaction, sql, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_ServerTransaction, "run", run)
+        if change == "assign":
+            assert newer.deployments.assign("shop", "b", record.fence)
+        else:
+            older._run._lock_file.close()  # as the process of an older run whose lock is free
+            assert newer.acquire("shop", "shop.yaml").state is JobState.CANCELLED
+    found = newer.job("shop")
+    assert (found.state, found.reason, found.fence) == (JobState.CANCELLED, "stopped by its user", record.fence + 1)
 
 
 @servers
