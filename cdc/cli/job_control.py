@@ -107,7 +107,8 @@ def pause(name: str) -> None:
             poll_until(f"Pausing {name}", lambda: is_paused_by_hand(status_of(store, get_job(store, name))), PAUSE_S)
         else:
             _end_supervisor(store, record)
-            set_offline_state(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
+            hint = f"Run `cdc resume {name}`."
+            refuse_ended(set_offline_state(store, record, JobState.PAUSED, "paused by its user", hint))
     print_result(f"{name} is PAUSED.")
 
 

@@ -131,26 +131,41 @@ def _identity_from(file: Path) -> JobIdentity | None:
     return None
 
 
-def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> None:
+def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> JobRecord:
     """Save a new state for a job without a driver, also for one that is assigned to another host.
 
-    Raises: LeaseLost - it has a driver.
+    Return the saved record: a job that is CANCELLED or DONE meanwhile keeps its state. Raises: LeaseLost - it has a
+    driver; CheckpointError.
     """
     before, this = store.deployments.get(record.name) if store.is_shared else None, store.host.name
-    other = before.host if before is not None and not before.is_held and before.host != this else None
-    if before is not None and other is not None:  # only the host that has the job may save
-        store.deployments.assign(record.name, this, before.fence, actor=this)
-    held = store.acquire(record.name, record.job_file)
+    if before is None or before.is_held or before.host in (None, this):
+        return _save_ended(store, store.acquire(record.name, record.job_file), record, state, reason, hint)
+    fence = before.fence
+    is_moved = store.deployments.assign(record.name, this, fence, actor=this)  # only the host of the job may save
     try:
-        resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
-        ended = replace(
-            held, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None
-        )
-        store.save_job(replace(ended, host=record.host, home=record.home))  # that host has the job file
+        fence += 1
+        held = store.acquire(record.name, record.job_file)
+        fence = held.fence
+        return _save_ended(store, held, record, state, reason, hint)
+    finally:
+        if is_moved:
+            store.deployments.assign(record.name, before.host, fence, actor=this)
+
+
+def _save_ended(
+    store: SqlStore, held: JobRecord, known: JobRecord, state: JobState, reason: str, hint: str
+) -> JobRecord:
+    try:
+        ended = replace(held, host=known.host, home=known.home)  # that host has the job file
+        if held.state not in (JobState.CANCELLED, JobState.DONE):
+            resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
+            ended = replace(
+                ended, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None
+            )
+        store.save_job(ended)
+        return ended
     finally:
         store.release()
-        if other is not None:
-            store.deployments.assign(record.name, other, held.fence, actor=this)
 
 
 def stopped_by_user(job: str) -> tuple[str, str]:

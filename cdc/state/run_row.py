@@ -136,7 +136,8 @@ class RunRow:
         if left_s > 0 and home != self._host.home:
             raise held_elsewhere(job, holder, float(left_s))
         known = record_of(record)
-        if assigned not in (None, self._host.name) and known.state not in (JobState.CANCELLED, JobState.DONE):
+        is_assigned_here = not self._lease_s or assigned in (None, self._host.name)  # a file has one host, by any name
+        if not is_assigned_here and known.state not in (JobState.CANCELLED, JobState.DONE):
             raise assigned_elsewhere(job, assigned)
         return fence, holder, known
 
@@ -149,11 +150,11 @@ class RunRow:
             fence, before = 0, None
         else:
             fence, before, known = row
-        lease = f"{now} + :lease_s" if self._lease_s else "0"
+        lease, here = (f"{now} + :lease_s", "(host IS NULL OR host = :holder)") if self._lease_s else ("0", "1 = 1")
         done = transaction.run(
             "UPDATE cdc_jobs SET fence = fence + 1, token = :token, saves = 0, holder = :holder,"
             f" home = :home, lease_until = {lease} WHERE name = :name AND fence = :fence"
-            f" AND (lease_until <= {now} OR home = :home) AND (host IS NULL OR host = :holder)",
+            f" AND (lease_until <= {now} OR home = :home) AND {here}",
             token=token,
             holder=host.name,
             home=host.home,

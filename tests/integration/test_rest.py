@@ -18,6 +18,7 @@ from openapi_spec_validator import validate
 
 from cdc.api.models import JobStatus, PauseJob, RequestBody, SinkStatus, SourceStatus
 from cdc.demo.local_servers import LocalServer
+from cdc.job.registry import set_offline_state, stopped_by_user
 from cdc.job.remote_calls import RemoteCalls
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.documents import shown_spec
@@ -166,6 +167,37 @@ def test_any_host_answers_for_a_job_of_another_host(
         calls.close()
         for store in stores:
             store.close()
+
+
+@pytest.fixture
+def two_hosts(mysql: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SqlStore, ...]]:
+    """A store as two hosts open it. The job shop is offline, and its last run was on the second one."""
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "a"))
+    environment = {**create_database(mysql, "rest_store"), "CDC_LEASE": "600"}
+    stores: list[SqlStore] = []
+    for name in "ab":
+        monkeypatch.setenv("CDC_HOST", name)
+        stores.append(open_store(environment=environment, folder=tmp_path / name))
+    add_job(stores[1], "shop", JobState.RUNNING)
+    yield tuple(stores)
+    for store in stores:
+        store.close()
+
+
+def test_offline_change_that_fails_assigns_the_job_back(
+    two_hosts: tuple[SqlStore, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = two_hosts
+    known = here.deployments.get("shop")
+    assert known is not None and there.deployments.assign("shop", "b", known.fence)
+    with monkeypatch.context() as patch:
+        patch.setattr(here, "acquire", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            set_offline_state(here, known.record, JobState.CANCELLED, *stopped_by_user("shop"))
+    assert here.deployments.get("shop").host == "b"  # type: ignore[union-attr]
+    set_offline_state(here, known.record, JobState.CANCELLED, *stopped_by_user("shop"))
+    found = here.deployments.get("shop")
+    assert found is not None and (found.host, found.record.state) == ("b", JobState.CANCELLED)
 
 
 class RemoteControls:

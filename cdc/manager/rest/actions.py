@@ -48,8 +48,8 @@ class JobActions:
         ``spec``: as ``check_spec`` accepts it. Raises: ConfigError - the job has ended, or has another generation.
         """
         found = self._store.job(name)
-        if found is not None and found.state in (JobState.CANCELLED, JobState.DONE):
-            raise ConfigError(f"The job {name} is {found.state}.", hint=forgetting(name), job=name)
+        if found is not None:
+            _refuse_ended(found)
         new = JobRecord(name, secrets.token_hex(4), 0, JobState.PENDING, "") if found is None else None
         desired = DesiredState.RUNNING
         return self._store.deployments.declare(
@@ -62,8 +62,7 @@ class JobActions:
         Raises: ConfigError - the job is CANCELLED or DONE, or the resume needs an option.
         """
         record = deployment.record
-        if record.state in (JobState.CANCELLED, JobState.DONE):
-            raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
+        _refuse_ended(record)
         if isinstance(body, Resume):
             check_resume(record, body)
         if (desired := _DESIRED.get(type(body))) is not None:
@@ -103,7 +102,7 @@ class JobActions:
         with self._offline:
             if isinstance(body, PauseJob):
                 hint = f"Run `cdc resume {record.name}`."
-                set_offline_state(self._store, record, JobState.PAUSED, "paused by its user", hint)
+                _refuse_ended(set_offline_state(self._store, record, JobState.PAUSED, "paused by its user", hint))
             elif isinstance(body, StopJob):
                 set_offline_state(self._store, record, JobState.CANCELLED, *stopped_by_user(record.name))
             else:
@@ -125,6 +124,11 @@ class JobActions:
             )
         self._store.forget(record.name)
         JobDirectory(state_folder(), record.name).remove()
+
+
+def _refuse_ended(record: JobRecord) -> None:
+    if record.state in (JobState.CANCELLED, JobState.DONE):
+        raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name), job=record.name)
 
 
 def check_spec(name: str, text: str) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cdc.api.client import Driver
-from cdc.job.registry import offline_status
+from cdc.job.registry import offline_status, set_offline_state
 from cdc.state.base import JobRecord, JobState
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
 from cdc.state.job_directory import JobDirectory
@@ -50,6 +50,35 @@ def test_offline_status_of_unstarted_job_reads_job_file(tmp_path: Path) -> None:
     status = offline_status(store, record(tmp_path, os.getpid()))
     store.close()
     assert (status.source.server, status.channels[0].target) == ("db:3306", "ods.orders")
+
+
+def test_offline_job_of_a_named_host_is_paused_from_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`host.name` of serve.yaml names the host for `cdc serve` only; the store in a file is the same."""
+    monkeypatch.setenv("CDC_HOST", "a1")
+    with closing(SqliteStore(tmp_path)) as store:
+        acquired = store.acquire("shop", "shop.yaml")
+        store.save_job(replace(acquired, state=JobState.RUNNING))
+        store.release()
+        assert store.deployments.assign("shop", "a1", acquired.fence)
+    monkeypatch.delenv("CDC_HOST")
+    with closing(SqliteStore(tmp_path)) as store:
+        known = store.job("shop")
+        assert known is not None and store.host.name != "a1"
+        assert set_offline_state(store, known, JobState.PAUSED, "paused by its user", "").state is JobState.PAUSED
+        found = store.deployments.get("shop")
+        assert found is not None and (found.host, found.record.state) == ("a1", JobState.PAUSED)
+        assert (found.record.host, found.record.home) == ("a1", known.home)
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.DONE])
+def test_offline_state_of_a_job_that_has_ended_is_kept(tmp_path: Path, state: JobState) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        known = store.acquire("shop", "shop.yaml")
+        store.save_job(replace(known, state=state, reason="the first one"))  # after the caller has read the record
+        store.release()
+        assert set_offline_state(store, known, JobState.PAUSED, "the second one", "").state is state
+        found = store.job("shop")
+        assert found is not None and (found.state, found.reason) == (state, "the first one")
 
 
 @contextmanager
