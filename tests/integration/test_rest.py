@@ -200,6 +200,17 @@ def test_offline_change_that_fails_assigns_the_job_back(
     assert found is not None and (found.host, found.record.state) == ("b", JobState.CANCELLED)
 
 
+def test_offline_job_of_another_host_is_paused_and_stopped(two_hosts: tuple[SqlStore, ...]) -> None:
+    """No driver of it reads the events: the job would stay RUNNING in the store."""
+    here, _ = two_hosts
+    with served(here, Tokens(ADMIN, VIEWER)) as url:
+        for verb, state in (("pause", JobState.PAUSED), ("stop", JobState.CANCELLED)):
+            number = ask(url, "POST", f"/v1/jobs/shop/{verb}").json()["event"]
+            wait_for(lambda number=number: here.events.get(number).result == {"ok": True}, verb)  # type: ignore[misc,union-attr]
+            found = here.job("shop")
+            assert found is not None and (found.state, found.host) == (state, "b")
+
+
 class RemoteControls:
     def __init__(self) -> None:
         self.requests: list[object] = []

@@ -16,7 +16,7 @@ from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
 from cdc.config.loader import parse_job
 from cdc.config.models import Config, load_config
 from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
-from cdc.job.registry import has_driver, has_supervisor, is_here, set_offline_state, stopped_by_user
+from cdc.job.registry import has_driver, has_supervisor, set_offline_state, stopped_by_user
 from cdc.job.resume_policy import check_resume
 from cdc.logging_setup import HIDDEN, masked
 from cdc.manager.spec import read_spec
@@ -76,11 +76,9 @@ class JobActions:
         """
         record, is_managed = deployment.record, deployment.spec is not None
         with suppress(CheckpointError):
-            is_offline, is_local = not has_driver(self._store, record), is_here(self._store, record)
-            is_final = is_offline and is_managed and isinstance(body, StopJob)  # the hosts run it no more
-            is_left = not is_offline or (is_managed and not isinstance(body, PauseJob | StopJob))
-            if self._store.is_shared and not is_final and (is_left or not is_local):
-                return  # the driver reads the events of a shared store, also one that starts within a minute
+            waits = is_managed and not isinstance(body, PauseJob | StopJob)  # a host starts it within a minute
+            if self._store.is_shared and (waits or has_driver(self._store, record)):
+                return  # the driver reads the events of a shared store
             if self._store.events.take(number, f"{self._store.host.name}:api"):
                 self._store.events.answer(number, self._carry_out(record, body))
 
