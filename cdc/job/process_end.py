@@ -46,6 +46,16 @@ class ProcessEnd:
         """The reason of the end, for the record of the job."""
         return f"ended by {signal.Signals(self.signal).name}" if self.signal else "ended on request"
 
+    def after_save(self, code: int) -> int:
+        """Return ``code``, or 1 in place of 0 if the state in which the job ends cannot be saved. Raises: LeaseLost.
+
+        PENDING may stay unsaved: the next start continues without it.
+        """
+        if self._saved.now.state is JobState.PENDING or self._saved.save_again(END_GRACE_S):
+            return code
+        _log.error("the process ends, and the state %s is not saved; repeat the command", self._saved.now.state)
+        return code or 1
+
     def take_signals(self, end: Callable[[int], None]) -> None:
         """Call ``end`` on a new thread at the first SIGTERM or SIGINT. The second one ends the process at once."""
 
@@ -85,7 +95,8 @@ class ProcessEnd:
         resume = ResumeKind.MANUAL if shown is JobRequest.PAUSE else None
         with suppress(CdcError):
             self._saved.save(state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, status_url=None)
-        os._exit({JobRequest.PAUSE: 1, JobRequest.STOP: 0}.get(request, self.exit_code))
+        stopped = int(self._saved.is_unsaved)
+        os._exit({JobRequest.PAUSE: 1, JobRequest.STOP: stopped}.get(request, self.exit_code))
 
 
 @contextmanager

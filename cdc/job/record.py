@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,18 +19,22 @@ from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, Res
 
 SHOWN_VERIFICATIONS = 20  # among which the status finds the waiting one and the last one
 
+RETRY_S = 1.0  # interval at which a save that failed is repeated
+
 _log = logging.getLogger(__name__)
 
 
 class SavedRecord:
     """Keeps the record in memory and in the store.
 
-    If the store cannot be written, the job continues with the newer record in memory. Calls: any thread.
+    If the store cannot be written, the job continues with the newer record in memory, and the next save contains it.
+    Calls: any thread.
     """
 
     def __init__(self, store: CheckpointStore, name: str, job_file: str) -> None:
         self._store = store
         self.now = store.job(name) or JobRecord(name, "", 0, JobState.PENDING, job_file)
+        self.is_unsaved = False  # the last save failed: the record in the store is older
 
     @property
     def is_paused_by_hand(self) -> bool:
@@ -42,7 +47,22 @@ class SavedRecord:
         try:
             self._store.save_job(self.now)
         except CheckpointError as error:
-            _log.warning("the state %s cannot be saved: %s", self.now.state, error)
+            level = logging.ERROR if changes else logging.DEBUG  # one error for each state, not for each repetition
+            _log.log(level, "the state %s cannot be saved: %s", self.now.state, error)
+            self.is_unsaved = True
+        else:
+            self.is_unsaved = False
+
+    def save_again(self, limit_s: float) -> bool:
+        """Repeat a failed save every ``RETRY_S`` for at most ``limit_s``. Return whether the record is saved.
+
+        Raises: LeaseLost.
+        """
+        deadline = time.monotonic() + limit_s
+        while self.is_unsaved and time.monotonic() + RETRY_S < deadline:
+            time.sleep(RETRY_S)
+            self.save()
+        return not self.is_unsaved
 
     def set_state(
         self, state: JobState, reason: str | None = None, hint: str | None = None, resume: ResumeKind | None = None

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import cdc.job.job
 import cdc.job.process_end
+import cdc.job.record
 import cdc.job.requests
 import cdc.job.runner
 import cdc.pipeline.cycles
@@ -21,6 +23,7 @@ import cdc.retry
 from cdc.api.models import PauseJob, Resume, StopJob
 from cdc.config.models import load_config
 from cdc.errors import (
+    CheckpointError,
     ConfigError,
     DdlStop,
     LeaseLost,
@@ -788,8 +791,6 @@ def test_old_copy_of_the_state_is_rejected_until_adopted(setup):
 
 
 def test_unwritable_store_pauses_the_job_which_then_continues(setup, monkeypatch):
-    from cdc.errors import CheckpointError
-
     left, once = [5], threading.Lock()
     real = SqliteStore.save
 
@@ -807,6 +808,68 @@ def test_unwritable_store_pauses_the_job_which_then_continues(setup, monkeypatch
     job.stop()
     assert left == [0]
     assert setup.rows() == setup.expected()
+
+
+class LockedStore:
+    """Lets ``save_job`` fail for records in this state, ``left`` times."""
+
+    def __init__(self, monkeypatch, state, left):
+        self.left, real = left, SqliteStore.save_job
+
+        def save_job(store, record):
+            if record.state is state and self.left:
+                self.left -= 1
+                raise CheckpointError("The state file is locked.", hint="End the other process.")
+            real(store, record)
+
+        monkeypatch.setattr(SqliteStore, "save_job", save_job)
+        for module in (cdc.job.job, cdc.job.record):
+            monkeypatch.setattr(module, "RETRY_S", 0.02)
+
+
+def saved_state(setup):
+    with closing(SqliteStore(setup.folder / "home")) as store:
+        return store.job("shop").state
+
+
+def test_pause_that_cannot_be_saved_is_saved_later(setup, monkeypatch, caplog):
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    locked = LockedStore(monkeypatch, JobState.PAUSED, 5)
+    job.job.request(PauseJob())
+    deadline = time.monotonic() + 60
+    while saved_state(setup) is not JobState.PAUSED:
+        assert time.monotonic() < deadline, locked.left
+        time.sleep(0.02)
+    assert locked.left == 0
+    errors = [one for one in caplog.records if "cannot be saved" in one.getMessage() and one.levelname == "ERROR"]
+    assert len(errors) == 1
+    end_by_signal(job)
+
+
+@pytest.mark.parametrize("is_stop", [True, False])
+def test_end_that_cannot_be_saved_is_saved_again(setup, monkeypatch, is_stop):
+    setup.endless = is_stop
+    state = JobState.CANCELLED if is_stop else JobState.DONE
+    locked = LockedStore(monkeypatch, state, 5)
+    job = setup.job()
+    if is_stop:
+        job.until_caught_up(setup.source)
+        job.job.request(StopJob())
+    assert job.ended() == 0
+    assert (saved_state(setup), locked.left) == (state, 0)
+
+
+@pytest.mark.parametrize("is_stop", [True, False])
+def test_end_that_is_never_saved_has_an_exit_code(setup, monkeypatch, is_stop):
+    setup.endless = is_stop
+    LockedStore(monkeypatch, JobState.CANCELLED if is_stop else JobState.DONE, 1 << 30)
+    monkeypatch.setattr(cdc.job.record, "RETRY_S", 60.0)  # longer than the time limit
+    job = setup.job()
+    if is_stop:
+        job.until_caught_up(setup.source)
+        job.job.request(StopJob())
+    assert job.ended() == 1
 
 
 CHILD = """
@@ -874,6 +937,18 @@ sys.exit(job.run())
 """
 
 
+FAILING = """
+import threading
+from cdc.errors import CheckpointError
+real = SqliteStore.save_job
+def save_job(store, record):
+    if record.state == "CANCELLED":
+        raise CheckpointError("The state file is locked.", hint="End the other process.")
+    real(store, record)
+SqliteStore.save_job = save_job
+"""
+
+
 def test_hanging_start_ends_after_a_signal(setup):
     program = HANGING.replace(
         "setup.wrap_sink = Hangs", "setup.wrap_sink = lambda sink: Hangs(sink).commit(None, None)"
@@ -887,6 +962,22 @@ def test_hanging_start_ends_after_a_signal(setup):
     job = setup.job()
     job.until_caught_up(setup.source)
     job.stop()
+
+
+def test_hanging_stop_that_cannot_be_saved_has_an_exit_code(setup):
+    program = HANGING.replace("import threading\n", FAILING)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(setup.folder), "stop"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "hangs\n"
+        child.stdin.write("now\n")
+        child.stdin.flush()
+        assert child.wait(240) == 1
+    assert saved_state(setup) is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
