@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 CONNECT_S, READ_S, LOCK_S = 2, 5, 3
+KEEPALIVE_S, KEEPALIVES = 2, 2  # PostgreSQL: a connection without a peer ends 6 s after its last answer
 BRIDGE_S = 10.0  # a failover of the database takes seconds, and a run that ends reads its open cycle again
 CONFLICT_S = 5.0  # how long a transaction is repeated that another one has prevented
 POOL_SIZE = 4  # run loop, commit thread, renewal thread, status
@@ -222,6 +223,13 @@ def _engine(url: StoreUrl, lease_s: float) -> Engine:
         ) from error
     statements = _mysql_session(lease_s) if url.kind == "mysql" else _postgres_session(lease_s)
 
+    if url.kind == "postgresql":
+        from cdc.state.postgres_connection import connect
+
+        @event.listens_for(engine, "do_connect")
+        def open_limited(_: object, __: object, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            return connect(*words, answer_s=READ_S + 1.0, **options)  # the server itself ends a statement after READ_S
+
     @event.listens_for(engine, "connect")
     def set_session(connection: Any, _: object) -> None:
         try:
@@ -277,7 +285,9 @@ def _postgres_arguments(url: StoreUrl) -> dict[str, Any]:
         "connect_timeout": CONNECT_S,
         "sslmode": modes[url.tls_mode],
         "tcp_user_timeout": READ_S * 1000,  # a peer that is gone is noticed, although PostgreSQL has no read timeout
-        "keepalives_idle": CONNECT_S,
+        "keepalives_idle": CONNECT_S,  # with the default values of Linux, the probes after it last 675 s
+        "keepalives_interval": KEEPALIVE_S,
+        "keepalives_count": KEEPALIVES,
         "application_name": "cdc",
     }
     return {**arguments, "sslrootcert": url.ca or "system"} if url.tls_mode.startswith("verify") else arguments

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -162,6 +163,38 @@ def test_save_without_a_server_raises_and_continues_later(environment, proxy, tm
     store.save(make_checkpoint(2))
     assert [one.id for one in store.unfinished()] == [1]
     store.close()
+
+
+@servers
+def test_save_on_a_silent_connection_is_repeated_on_a_new_one(store, proxy):
+    """The peer acknowledges the data, as a proxy does, and never answers."""
+    store.acquire("shop", "shop.yaml")
+    ended = []
+
+    def save():
+        store.save(make_checkpoint(1))
+        ended.append(time.monotonic())
+
+    proxy.fall_silent()
+    began = time.monotonic()
+    thread = threading.Thread(target=save, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended, "the save waits without limit"
+    assert ended[0] - began < 20, "about 7 s on an idle machine"
+    assert [one.id for one in store.committed("shop")] == [1]
+
+
+def test_postgres_connection_has_keepalives(postgres, tmp_path):
+    environment = create_database(postgres, "server_store")
+    with (
+        closing(open_store(environment=environment, folder=tmp_path)) as store,
+        store.database._engine.connect() as one,
+    ):
+        found = dict(pair.split("=", 1) for pair in one.connection.dbapi_connection.info.dsn.split())
+    assert {name: found[f"keepalives_{name}"] for name in ("idle", "interval", "count")} == {
+        "idle": "2", "interval": "2", "count": "2",
+    }  # fmt: skip
 
 
 @servers
