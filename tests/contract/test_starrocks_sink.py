@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -449,6 +450,34 @@ def test_begin_without_answer_is_retried(starrocks: StarrocksEmulator, multi: St
     load = again(lambda number: write(multi, *ROWS, name=name_of(1 + number)))
     multi.commit([load], mark_of(load.name.checkpoint))
     assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
+
+
+def test_load_waits_for_other_part_of_its_table(starrocks: StarrocksEmulator, multi: StarrocksSink) -> None:
+    """Readers of a snapshot step load into one table at a time; a busy answer must not roll back the transaction."""
+    starrocks.faults.order("load", Fault.SLOW, seconds=0.6)
+    with ThreadPoolExecutor(3) as threads:
+        parts = [
+            threads.submit(write, multi, (number, "a", False, number), name=name_of(task=number)) for number in range(3)
+        ]
+        loads = [part.result() for part in parts]
+    assert len({load.detail["transaction"] for load in loads}) == 1
+    multi.commit(loads, mark_of())
+    assert starrocks.rows("SELECT * FROM ods.orders ORDER BY id") == [(0, "a"), (1, "a"), (2, "a")]
+
+
+def test_load_with_endless_other_part_is_unavailable(
+    starrocks: StarrocksEmulator, multi: StarrocksSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starrocks_loader, "_BUSY_TIMEOUT_S", 0.3)
+    starrocks.faults.order("load", Fault.SLOW, seconds=1.5)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(write, multi, *ROWS)
+        while not starrocks.faults.struck:
+            time.sleep(0.01)
+        with pytest.raises(SinkUnavailable, match=r"Another part of ods\.orders is still being loaded"):
+            write(multi, (3, "c", False, 3), name=name_of(task=1))
+    with pytest.raises(PreparedLoadLost):  # the whole transaction was rolled back
+        multi.commit([first.result()], mark_of())
 
 
 @pytest.mark.parametrize("loss", ["expire", "forget"])

@@ -12,6 +12,8 @@ from cdc.model.batch import Changes
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping
+from channels.partition_read import PartitionLoad, PartitionTarget, ReadBudget, read_partitions
+from channels.sinks.base import TargetColumn, TargetTable
 from channels.spark_runner import SparkTaskRunner
 from channels.task import RunIdentity, Task
 from spark.frames import typed_frame
@@ -20,6 +22,7 @@ from tests.emulators.cases import TABLE, committed_once, mark_of, name_of, resiz
 from tests.emulators.faults import Fault
 from tests.emulators.starrocks.cases import MODES, emulator, sink_on
 from tests.support.loading import prepare
+from tests.support.partition_readers import NumberReader
 
 RUN = RunIdentity("shop", "0a1b2c3d", 1)
 SCHEMA = TableSchema(
@@ -138,4 +141,26 @@ def test_commit_through_follower_reaches_leader(sessions: SessionHolder) -> None
         frame = typed_frame(sessions.get(), [rows_of((1, "a", False, 1))])
         sink.commit(prepare(sink, frame, name_of(), TABLE), mark_of())
         assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "a")]
+        sink.close()
+
+
+def test_read_partitions_of_one_table_shares_one_transaction(sessions: SessionHolder) -> None:
+    """Chunks of a snapshot step and ranges of Kafka are loaded into one table by several executors at once."""
+    table = TargetTable("ods.numbers", (TargetColumn("id", pa.int32(), False, "int"),), ("id",))
+    with emulator() as starrocks:
+        sink = sink_on(starrocks)
+        sink.ensure_table(table)
+        writer = sink.part_writer(table)
+        starrocks.faults.order("load", Fault.SLOW, seconds=1.0)
+        partitions = [
+            PartitionLoad(
+                NumberReader(10 * task, 10 * task + 10),
+                (PartitionTarget(name_of(task=task, channel=table.name), writer, ("id",)),),
+            )
+            for task in range(4)
+        ]
+        loads = read_partitions(sessions.get(), partitions, 2, ReadBudget(60.0, 1 << 30, 1 << 40)).loads
+        assert len(loads) == 4
+        sink.commit(loads, mark_of())
+        assert len(starrocks.rows("SELECT * FROM ods.numbers")) == 40
         sink.close()

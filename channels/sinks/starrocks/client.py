@@ -76,6 +76,11 @@ class StarrocksReply:
         return self.status == "LABEL_ALREADY_EXISTS"
 
     @property
+    def is_busy(self) -> bool:
+        """Return True if another operation on the label runs: this one had no effect, and the transaction exists."""
+        return self.status == "TXN_IN_PROCESSING"
+
+    @property
     def is_missing(self) -> bool:
         """Return True if the transaction does not exist: never begun, forgotten, or lost with its server."""
         return self.status == "TXN_NOT_EXISTS" or any(word in self.message.lower() for word in _MISSING)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from cdc.errors import CdcError, LoadRejected, SinkLimitExceeded
+from cdc.errors import CdcError, LoadRejected, SinkLimitExceeded, SinkUnavailable
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.schema import DELETED
 from cdc.retry import Backoff
@@ -44,6 +44,8 @@ PREPARED_TIMEOUT_S = 86_400  # StarRocks' default, sent because a cluster can ha
 _CSV_FIELD_BYTES = 1 << 20  # a longer field is rejected in CSV, but not in JSON
 _DOCUMENT_BYTES = 16 << 20  # parse_json returns NULL for a longer one, without an error
 _KEYS_SHOWN = 5
+_BUSY_TIMEOUT_S = 900.0  # parts of one table wait for each other, and the transaction has one hour
+_BUSY_PAUSE_S, _LONGEST_BUSY_PAUSE_S = 0.1, 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +228,7 @@ class SingleTableLoad:
                 reply = self._client.ask("prepare", transaction, prepared_timeout=str(PREPARED_TIMEOUT_S))
             except Unreachable:
                 reply = StarrocksReply("TIMEOUT", "no answer to prepare")
-            if reply.status not in ("TIMEOUT", "TXN_IN_PROCESSING") or time.monotonic() > deadline:
+            if (not reply.is_busy and reply.status != "TIMEOUT") or time.monotonic() > deadline:
                 break
             time.sleep(pause)
         return reply
@@ -292,11 +294,12 @@ class MultiTableLoad:
                 "an executor was lost during a load, and how many rows have arrived is unknown", self._whole
             )
         last: Unreachable | None = None
+        deadline = time.monotonic() + _BUSY_TIMEOUT_S
         for _ in attempts(settings.tries, 2 * settings.pause_s, 5.0):
             try:
                 reply = self._client.ask("begin", self._whole, timeout=str(settings.timeout_s))
                 if reply.is_ok or reply.exists:
-                    reply = self._load.send(self._share)
+                    reply = self._load_when_free(deadline)
             except NotSent as error:
                 last = error
                 continue
@@ -306,6 +309,26 @@ class MultiTableLoad:
                 raise self._load.refused(reply, self._whole)
             return self._load.prepared(label=self._whole.label, transaction=reply.number)
         raise self._load.unavailable(last, self._whole)
+
+    def _load_when_free(self, deadline: float) -> StarrocksReply:
+        """Send the rows when no other part of the table is being loaded. Raises: NotSent, Unreachable, SinkUnavailable.
+
+        Several executors can load parts of one table. StarRocks accepts one load per label and table at a time. It
+        rejects others before they send a byte of their body, and keeps the transaction, so they are sent again.
+        """
+        for pause in Backoff(_BUSY_PAUSE_S, _LONGEST_BUSY_PAUSE_S):
+            reply = self._load.send(self._share)
+            if not reply.is_busy:
+                return reply
+            if time.monotonic() + pause > deadline:
+                raise SinkUnavailable(
+                    f"Another part of {self._load.table.name} is still being loaded after {_BUSY_TIMEOUT_S:g} s.",
+                    hint="The rows are replayed automatically. If this is repeated, set sink.multi_table: off.",
+                    table=self._load.table.name,
+                    label=self._whole.label,
+                )
+            time.sleep(pause)
+        raise AssertionError("unreachable")
 
 
 def final_state(client: StarrocksHttp, transaction: LoadTransaction) -> str:
