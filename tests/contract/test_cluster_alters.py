@@ -242,14 +242,40 @@ def test_lost_connection_in_statement_does_the_step_once(
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.DROP_ANSWER])
 def test_lost_connection_in_truncate_is_repeated(kind: str, cluster: Any, sink: Any, fault: Fault) -> None:
-    cluster.faults.order("sql", fault, match="TRUNCATE TABLE `ods`")
+    """One call sends TRUNCATE once: an FE whose answer was lost may execute it later, so the run decides again."""
+    cluster.faults.order("sql", fault, times=2, match="TRUNCATE TABLE `ods`")
+    for number in (1, 2):
+        with pytest.raises(SinkUnavailable):
+            sink.alter(TABLE, [TRUNCATE], mark_of(2))
+        assert [struck[1] for struck in cluster.faults.struck] == [fault] * number
     sink.alter(TABLE, [TRUNCATE], mark_of(2))
-    assert [struck[1] for struck in cluster.faults.struck] == [fault]
     assert cluster.rows("SELECT * FROM ods.orders") == []
     again = new_sink(kind, cluster)
     again.alter(TABLE, [TRUNCATE], mark_of(2))
     assert cluster.rows("SELECT * FROM ods.orders") == []
     again.close()
+
+
+def test_truncate_after_a_wait_checks_the_owner_again(kind: str, cluster: Any, with_n: Any) -> None:
+    cluster.alters.is_held = True
+    cluster.execute("ALTER TABLE ods.orders MODIFY COLUMN n BIGINT NULL DEFAULT '5'")
+    ended = run_alter(with_n, TRUNCATE)
+    wait_until(lambda: alters(cluster)[-1] == "RUNNING", cluster)
+    other = sink_on(kind, cluster)
+    other.acquire_ownership(replace(mark_of(1, 2 * FENCE_STEP), incarnation="ffffffff", fence=2), [TABLE.name])
+    cluster.alters.is_held = False
+    assert isinstance(ended(), SinkOwnershipError)
+    assert cluster.rows("SELECT id FROM ods.orders") == [(1,), (2,)]
+    other.close()
+
+
+def test_stop_before_truncate_keeps_the_rows(cluster: Any, sink: Any) -> None:
+    sink.stop_altering()
+    with pytest.raises(SinkUnavailable, match="The run was stopped before TRUNCATE"):
+        sink.alter(TABLE, [TRUNCATE], mark_of(2))
+    assert len(cluster.rows("SELECT * FROM ods.orders")) == 2
+    sink.alter(TABLE, [TRUNCATE], mark_of(2))
+    assert cluster.rows("SELECT * FROM ods.orders") == []
 
 
 def test_prepared_load_of_killed_run_does_not_survive_truncate(kind: str, cluster: Any, sink: Any) -> None:

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -123,21 +123,26 @@ class ColumnAlterer:
 
     # ---- changes
 
-    def alter(self, table: TargetTable, steps: Sequence[AlterStep]) -> None:
-        """See ``TableAlterer.alter``."""
+    def alter(
+        self, table: TargetTable, steps: Sequence[AlterStep], check_owner: Callable[[], object] = lambda: None
+    ) -> None:
+        """See ``TableAlterer.alter``. ``check_owner``: raises if another run owns the table; called by each statement.
+
+        A wait for a job of the cluster can take ``timeout_s``, in which another run can take ownership and load rows.
+        """
         try:
             deadline = time.monotonic() + self._timeout_s
             for step in steps:
-                self._do(table, step, deadline)
+                self._do(table, step, deadline, check_owner)
         finally:
             self.progress = None
             self._tables.forget(table.name)
 
     def stop(self) -> None:
-        """See ``TableAlterer.stop_altering``. Without a running ``alter`` it ends the wait of the next one."""
+        """See ``TableAlterer.stop_altering``. Without a running ``alter`` it ends the next wait or TRUNCATE."""
         self._stopped.set()
 
-    def _do(self, table: TargetTable, step: AlterStep, deadline: float) -> None:
+    def _do(self, table: TargetTable, step: AlterStep, deadline: float, check_owner: Callable[[], object]) -> None:
         pauses = Backoff(self.first_pause_s, 4.0)
         begun, reason, statement = NO_JOB, "", ""
         for number in range(_TRIES + 1):
@@ -156,7 +161,14 @@ class ColumnAlterer:
             if problem := default_problem_of(table, step, columns, self._rules):
                 raise TargetMismatch(f"{table.name}: {problem[0]}.", hint=problem[1], table=table.name)
             statement = statement_of(table, step, columns, self._comment(table, step), self._rules)
-            reason = self._run(table, statement)
+            check_owner()
+            if step.action is AlterAction.TRUNCATE and self._is_stopped():
+                raise SinkUnavailable(
+                    f"The run was stopped before TRUNCATE TABLE of {table.name} was sent.",
+                    hint="The next start sends the statement.",
+                    table=table.name,
+                )
+            reason = self._run(table, step, statement)
             if step.action is AlterAction.TRUNCATE and not reason:
                 return  # it has ended when it is answered, and a lost answer raises
         raise TargetMismatch(
@@ -165,10 +177,15 @@ class ColumnAlterer:
             table=table.name,
         )
 
-    def _run(self, table: TargetTable, statement: str) -> str:
-        """Run a statement. Return why it was refused; "" if it was not, or if nothing is known."""
+    def _run(self, table: TargetTable, step: AlterStep, statement: str) -> str:
+        """Run a statement. Return why it was refused; "" if it was not, or if nothing is known.
+
+        Raises: SinkUnavailable - also if the answer to TRUNCATE was lost; TargetMismatch.
+        """
+        # a second TRUNCATE, or one that a first FE executes late, would remove the rows of later loads
+        send = self._sql.run_once if step.action is AlterAction.TRUNCATE else self._sql.rows
         try:
-            self._sql.rows(statement)
+            send(statement)
         except SqlError as error:
             return f"it refuses the statement: {shown(str(error))}"
         except TargetMismatch as error:
@@ -244,10 +261,16 @@ class ColumnAlterer:
                 "WAITING_TXN waits for running loads; CANCEL ALTER TABLE COLUMN ends it.",
                 table=table.name,
             )
-        if self._stopped.wait(pause_s):
-            self._stopped.clear()
+        self._stopped.wait(pause_s)
+        if self._is_stopped():
             hint = f"{product} continues its job; the next start waits for it again."
             raise SinkUnavailable(f"The wait was stopped. {waited}.", hint=hint, table=table.name)
+
+    def _is_stopped(self) -> bool:
+        """Return True if ``stop`` was called since the last time."""
+        is_stopped = self._stopped.is_set()
+        self._stopped.clear()
+        return is_stopped
 
 
 class AlteringSink:

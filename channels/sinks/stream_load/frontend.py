@@ -97,12 +97,21 @@ class FrontendSql:
         found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, before="SYNC")
         return found
 
+    def run_once(self, statement: str) -> None:
+        """Run a statement, and do not send it again after an FE may have received it.
+
+        Raises: see ``rows``; SinkUnavailable also if the answer was lost: the FE may execute the statement later.
+        """
+        self._run(statement, None, pymysql.cursors.DictCursor, is_repeatable=False)
+
     def _run(
         self,
         statement: str,
         values: tuple[Any, ...] | None,
         kind: type[pymysql.cursors.Cursor],
         before: str | None = None,
+        *,
+        is_repeatable: bool = True,
     ) -> Any:
         with self._lock:
             if time.monotonic() - self._asked_at >= IDLE_S:
@@ -112,7 +121,7 @@ class FrontendSql:
             for host in (*self._address.fe, *self._address.fe):  # a FE may have closed an idle connection
                 if host in slow:
                     continue  # a server that did not answer in time is not asked twice
-                started = time.monotonic()
+                started, is_sent = time.monotonic(), False
                 try:
                     if self._address.limit:
                         self._address.limit.seconds(self.limits.answer_s)
@@ -120,6 +129,7 @@ class FrontendSql:
                     with connection.cursor(kind) as cursor:
                         if before is not None:
                             cursor.execute(before)
+                        is_sent = True
                         cursor.execute(statement, values)
                         self._asked_at = time.monotonic()
                         return list(cursor.fetchall())
@@ -127,6 +137,8 @@ class FrontendSql:
                     self._raise_final(error, statement)
                     self._drop()
                     last = shown(str(error.args[-1] if error.args else error), self._address.password)
+                    if is_sent and not is_repeatable:
+                        break
                     if time.monotonic() - started >= _SLOW_S:
                         slow.add(host)
             raise self.messages.unavailable(last, fe=", ".join(self._address.fe), sql_port=self._address.sql_port)

@@ -156,7 +156,7 @@ class ClusterSink(AlteringSink, ABC):
         """See ``TableAlterer``. Loads of a killed run are discarded first: the cluster's job would wait for them."""
         self._checkpoints.check_commit(mark)
         self._discard_unfinished(mark)
-        self._alterer.alter(table, steps)
+        self._alterer.alter(table, steps, lambda: self._checkpoints.check_commit(mark))
 
     # ---- rows
 
