@@ -14,11 +14,14 @@ from cdc.errors import (
     CdcError,
     ErrorAction,
     LoadRejected,
+    PreparedLoadLost,
     SinkBusy,
+    SinkOwnershipError,
     SinkUnavailable,
     TargetMismatch,
     action_for,
 )
+from cdc.model.batch import FENCE_STEP
 from channels.sinks.base import LoadState, TargetTable
 from tests.emulators.cases import (
     TABLE,
@@ -43,6 +46,7 @@ KINDS: dict[str, tuple[ModuleType, dict[str, Any], str, str, str]] = {
     "starrocks-single": (starrocks, {"mode": "single"}, "PRIMARY", "", "GRANT SELECT, INSERT"),
     "starrocks-multi": (starrocks, {"mode": "multi"}, "PRIMARY", "", "GRANT SELECT, INSERT"),
 }
+ADOPTING = replace(mark_of(1, 2 * FENCE_STEP), incarnation="ffffffff", fence=2)
 SINGLE = pytest.mark.parametrize("kind", ["doris", "starrocks-single"], indirect=True)
 
 
@@ -255,3 +259,57 @@ def test_commit_of_new_attempt_first_aborts_earlier_ones(cluster: Any, sink: Any
     sink.commit([new], mark_of())
     assert states == [LoadState.ABORTED]
     assert cluster.rows("SELECT * FROM ods.orders") == [(1, "new")]
+
+
+# ---- ownership
+
+
+def test_commit_on_lagging_frontend_sees_new_owner(kind: str, cluster: Any, sink: Any) -> None:
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    load = write(sink, *ROWS)
+    other = sink_on(kind, cluster)
+    cluster.is_behind = True  # every query without SYNC
+    other.acquire_ownership(ADOPTING, [TABLE.name])
+    with pytest.raises(SinkOwnershipError):
+        sink.commit([load], mark_of())
+    cluster.is_behind = False
+    assert cluster.rows("SELECT * FROM ods.orders") == []
+    other.close()
+
+
+def test_adopting_run_aborts_prepared_loads_of_frozen_run(
+    kind: str, cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old run was frozen between the check of its ownership and the commit."""
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    load = write(sink, *ROWS)
+    other = sink_on(kind, cluster)
+    other.acquire_ownership(ADOPTING, [TABLE.name])
+    monkeypatch.setattr(sink._checkpoints, "check_commit", lambda mark: None)
+    with pytest.raises(PreparedLoadLost):
+        sink.commit([load], mark_of())
+    assert cluster.rows("SELECT * FROM ods.orders") == []
+    other.close()
+
+
+@SINGLE
+def test_abort_of_replaced_run_is_repeated_after_an_error(
+    kind: str, cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    load = write(sink, *ROWS)
+    other = sink_on(kind, cluster)
+    discard, failures = other._discard_unfinished, [SinkUnavailable("busy", hint="")]
+
+    def fail_once(mark: Any) -> None:
+        if failures:
+            raise failures.pop()
+        discard(mark)
+
+    monkeypatch.setattr(other, "_discard_unfinished", fail_once)
+    with pytest.raises(SinkUnavailable):
+        other.acquire_ownership(ADOPTING, [TABLE.name])
+    assert sink.state(load) is LoadState.PREPARED
+    other.acquire_ownership(ADOPTING, [TABLE.name])
+    assert sink.state(load) is not LoadState.PREPARED
+    other.close()

@@ -650,14 +650,14 @@ def test_commit_after_many_runs_reads_one_row(single: StarrocksSink, monkeypatch
         mark = replace(mark_of(fence), fence=fence)
         single.acquire_ownership(mark, [TABLE.name])
         single.commit([write(single, *ROWS, name=name_of(fence, fence=fence))], mark)
-    asked, told = single._sql.ask, []
+    asked, told = single._sql.ask_synced, []
 
     def ask(statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
         rows = asked(statement, values)
         told.extend(rows if "cdc_checkpoints` WHERE" in statement else ())
         return rows
 
-    monkeypatch.setattr(single._sql, "ask", ask)
+    monkeypatch.setattr(single._sql, "ask_synced", ask)
     single._checkpoints.check_commit(mark)
     assert [row["fence"] for row in told] == [5] and single.last_checkpoint("shop") == mark
 

@@ -38,17 +38,21 @@ class CheckpointTable:
         self._created: set[str] = set()  # databases
         self._written: dict[tuple[str, str], int] = {}  # (database, job): the newest sequence that this sink wrote
         self.owned: set[str] = set()  # databases for which this run has taken ownership
+        self.replaced: list[SinkCheckpoint] = []  # of other incarnations, from which this run has taken ownership
 
     # ---- read
 
     def marks(self, databases: Iterable[str], job: str) -> list[SinkCheckpoint]:
-        """Return the newest checkpoint of ``job`` in each of ``databases``, which have the table."""
+        """Return the newest checkpoint of ``job`` in each of ``databases``, which have the table.
+
+        A frontend that lags could hide the row of a newer run, so each read waits for all commits.
+        """
         # StarRocks keeps a row per run, and every commit asks: after years of restarts still only one row is sent
         newest = "ORDER BY `sequence` DESC, `fence` DESC, `checkpoint` DESC LIMIT 1"
         found = []
         for database in sorted(databases):
             table = escape_percent(f"{quoted(database)}.{quoted(CHECKPOINTS)}")
-            rows = self._sql.ask(f"SELECT * FROM {table} WHERE job = %s {newest}", (job,))
+            rows = self._sql.ask_synced(f"SELECT * FROM {table} WHERE job = %s {newest}", (job,))
             found += [_checkpoint_of(job, row) for row in rows]
         return found
 
@@ -85,7 +89,10 @@ class CheckpointTable:
     # ---- ownership
 
     def acquire_ownership(self, databases: Collection[str], mark: SinkCheckpoint) -> None:
-        """Write the row of this run into each of ``databases`` and read it back. See ``Sink.acquire_ownership``."""
+        """Write the row of this run into each of ``databases`` and read it back. See ``Sink.acquire_ownership``.
+
+        Then ``replaced`` has the newest checkpoints of other incarnations that owned a database.
+        """
         self.owned = set(databases)
         recorded = set(self._sql.databases_with(CHECKPOINTS))
         for database in sorted(self.owned):
@@ -95,6 +102,8 @@ class CheckpointTable:
                 if known.fence < mark.fence:  # a run that adopts continues above this sequence, even without a commit
                     self.record(database, replace(known, fence=mark.fence))
                 continue
+            if known is not None and known not in self.replaced:
+                self.replaced.append(known)
             self.record(database, mark)
         self._await_own_rows(mark)
         self._check_owner(mark)

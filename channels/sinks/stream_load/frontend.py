@@ -21,6 +21,8 @@ from channels.sinks.stream_load.messages import ProductMessages, SqlError
 
 _SLOW_S = 10.0  # a frontend that failed after this time is not asked again for the same statement
 _AUTH_CODES = (1044, 1045, 1227)
+# a follower replays what the leader commits; the statement waits for that, so it needs the connection of the query
+_SYNC = "SYNC"
 
 
 _Cursor: Any = pymysql.cursors.Cursor  # the stubs lack the methods that are used here
@@ -58,6 +60,17 @@ class FrontendSql:
         except SqlError as error:
             raise self.messages.refused(error) from error
 
+    def ask_synced(self, statement: str, values: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
+        """Return the rows as ``ask``. They include all commits and statements that have ended, of any FE.
+
+        Raises: see ``ask``.
+        """
+        try:
+            found: list[dict[str, Any]] = self._run(statement, values, pymysql.cursors.DictCursor, before=_SYNC)
+        except SqlError as error:
+            raise self.messages.refused(error) from error
+        return found
+
     def one(self, statement: str) -> dict[str, Any]:
         """Return the first row. Raises: see ``ask``; SinkUnavailable - there is no row."""
         for row in self.ask(statement):
@@ -93,8 +106,7 @@ class FrontendSql:
 
         Raises: see ``rows``.
         """
-        # a follower replays what the leader commits; SYNC waits for that, so it needs the connection of the query
-        found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, before="SYNC")
+        found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, before=_SYNC)
         return found
 
     def run_once(self, statement: str) -> None:
@@ -226,7 +238,7 @@ class FrontendSql:
 
     def databases_with(self, table: str) -> list[str]:
         """Return the databases that have a table of this name."""
-        found = self.ask("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))
+        found = self.ask_synced("SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s", (table,))
         return sorted({str(next(iter(row.values()))) for row in found})
 
 

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -179,13 +180,28 @@ class ClusterSink(AlteringSink, ABC):
     # ---- ownership and checkpoints
 
     def acquire_ownership(self, mark: SinkCheckpoint, targets: Sequence[str]) -> None:
-        """See ``Sink``: write the row of ``cdc_checkpoints``, read it back, and check it again at each commit."""
+        """See ``Sink``: write the row of ``cdc_checkpoints``, read it back, and check it again at each commit.
+
+        Loads of another incarnation that owned the sink are aborted.
+        """
         existing = self._sql.databases()
         databases = {target.partition(".")[0] for target in targets}
         owned = databases if self._tables.can_create else databases & existing
         for database in sorted(owned - existing):
             self._tables.create_database(database, database)
         self._checkpoints.acquire_ownership(owned, mark)
+        self._discard_replaced()
+
+    def _discard_replaced(self) -> None:
+        """Abort the loads of other incarnations that owned the sink before. Raises: see ``_abort_others``.
+
+        A frozen run of one, which checked its ownership before it was frozen, could commit its prepared loads later.
+        """
+        replaced = self._checkpoints.replaced
+        while replaced:
+            known = replaced[-1]
+            self._discard_unfinished(replace(known, checkpoint=known.checkpoint + 1))  # the one that it prepares
+            replaced.pop()  # a repeat after an error continues here
 
     def last_checkpoint(self, job: str) -> SinkCheckpoint | None:
         """See ``Sink``."""
