@@ -35,6 +35,7 @@ from tests.emulators.cases import (
     write,
 )
 from tests.emulators.doris import cases as doris
+from tests.emulators.faults import Fault
 from tests.emulators.starrocks import cases as starrocks
 
 ROWS = ((1, "a", False, 1), (2, "b", False, 2))
@@ -259,6 +260,20 @@ def test_commit_of_new_attempt_first_aborts_earlier_ones(cluster: Any, sink: Any
     sink.commit([new], mark_of())
     assert states == [LoadState.ABORTED]
     assert cluster.rows("SELECT * FROM ods.orders") == [(1, "new")]
+
+
+@pytest.mark.parametrize("text", ["no queryable replica found", "DESC command denied to user 'cdc' for table 'orders'"])
+def test_commit_waits_while_columns_cannot_be_read(cluster: Any, sink: Any, text: str) -> None:
+    """The column can have been dropped: the cluster would commit the load without its values."""
+    load = write(sink, *ROWS)
+    cluster.execute("ALTER TABLE ods.orders DROP COLUMN name")
+    cluster.faults.order("sql", Fault.ERROR, match="DESC `ods`", text=text)
+    with pytest.raises(SinkUnavailable, match=text[:20]) as caught:
+        sink.commit([load], mark_of())
+    assert action_for(caught.value) is ErrorAction.RETRY
+    assert cluster.rows("SELECT id FROM ods.orders") == []
+    with pytest.raises(PreparedLoadLost):
+        sink.commit([load], mark_of())
 
 
 # ---- ownership

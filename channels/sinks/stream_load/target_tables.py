@@ -184,15 +184,20 @@ class TargetTables:
         """Return True if ``table`` has all columns ``names``, which its loads were written with.
 
         The cluster accepts a load with other columns and drops their values without an error. A column can be dropped
-        at any time, so this is called before each commit.
+        at any time, so this is called before each commit. Also True if the table does not exist: the cluster accepts
+        the commit, and the job compares the identities of its tables.
+        Raises: SinkUnavailable - the cluster does not show the columns; TargetMismatch.
         """
         required = {name.lower() for name in names}
         if not required:
             return True
         try:
             columns = self._sql.rows(f"DESC {quoted_table(table)}")
-        except SqlError:
-            return True  # the commit itself reports more
+        except SqlError as error:
+            # a table whose privilege was revoked is not listed either
+            if "denied" not in str(error).lower() and not self._sql.has_table(table):
+                return True
+            raise self._sql.messages.refused(error, table=table) from error
         missing = sorted(required - {str(row["Field"]).lower() for row in columns})
         if missing:
             logger.warning("%s no longer has the columns %s; its loads are aborted", table, ", ".join(missing))
