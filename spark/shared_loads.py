@@ -2,7 +2,8 @@
 
 A new DataFrame for each load costs 50 to 90 ms of CPU for analysis, optimization and planning, and another run of a
 DataFrame 25 ms. So the plan does not contain the loads. A job carries the position of its loads in shared memory as a
-local property, which its tasks read. A task that is late therefore never sees the loads of a later job.
+local property, which its tasks read. A task that is late therefore never sees the loads of a later job, also if the
+path of its memory was used again: the property has the inode.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from spark.writers import OUTCOMES, Outcome, PackedLoad, distributed, outcomes_o
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOADS = "cdc.loads"  # local property of a job: the path of the memory, and the position of each partition's loads
+_LOADS = (
+    "cdc.loads"  # local property of a job: path and inode of the memory, and the position of each partition's loads
+)
 
 
 class SharedLoads:
@@ -45,7 +48,7 @@ class SharedLoads:
                     for number in numbers
                 ]
                 orders.append(memory.put_bytes(cloudpickle.dumps(order)))  # type: ignore[no-untyped-call]
-            context.setLocalProperty(_LOADS, json.dumps([memory.path, orders]))
+            context.setLocalProperty(_LOADS, json.dumps([memory.path, memory.inode, orders]))
             return outcomes_of(self._frame(spark_session, len(partitions)), len(loads))
 
     def _frame(self, spark_session: SparkSession, partition_count: int) -> DataFrame:
@@ -64,8 +67,8 @@ def _write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         pass
     context = TaskContext.get()
     assert context is not None, "this runs on an executor"
-    path, orders = json.loads(context.getLocalProperty(_LOADS) or "")
-    memory = SharedReader(path)
+    path, inode, orders = json.loads(context.getLocalProperty(_LOADS) or "")
+    memory = SharedReader(path, inode)
     order = cloudpickle.loads(memory.bytes_at(orders[context.partitionId()]))
     for number, name, key, writer, position in order:
         yield written(number, name, key, writer, memory.rows_at(position))

@@ -26,6 +26,7 @@ class SharedRows:
         # written by Arrow itself: a Python file object would be called for each buffer of each batch
         self._file = pa.OSFile(f"/proc/self/fd/{self._handle}", "wb")
         self.path = f"/proc/{os.getpid()}/fd/{self._handle}"  # valid in every process of this machine
+        self.inode = os.fstat(self._handle).st_ino  # the path can be that of later memory, because numbers are reused
 
     def put(self, rows: Sequence[pa.RecordBatch]) -> Range:
         """Append ``rows`` of one schema as an Arrow IPC stream, and return its position."""
@@ -56,12 +57,25 @@ class SharedRows:
         self.close()
 
 
+class StaleMemory(OSError):
+    """The memory was released, and its path belongs to another one."""
+
+
 class SharedReader:
     """The memory of a ``SharedRows``, in another process. What it returns is valid after ``SharedRows.close``."""
 
-    def __init__(self, path: str) -> None:
-        """Open the memory at ``path``. Raises: OSError - this process cannot read it."""
-        self._file = pa.memory_map(path)
+    def __init__(self, path: str, inode: int | None = None) -> None:
+        """Open the memory at ``path``.
+
+        ``inode``: of the memory; None accepts any. Raises: OSError - this process cannot read it; StaleMemory.
+        """
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if inode is not None and os.fstat(handle).st_ino != inode:
+                raise StaleMemory(f"{path} is the memory of a later job; that of this job was released")
+            self._file = pa.memory_map(f"/proc/self/fd/{handle}")  # of the file that was compared
+        finally:
+            os.close(handle)
 
     def bytes_at(self, at: Range) -> pa.Buffer:
         """Return the bytes at a position, without a copy."""

@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pytest
 
 from spark.frames import packed_frame, unpacked
 from spark.session import SessionHolder
-from spark.shared_memory import SharedReader, SharedRows, is_shared
+from spark.shared_memory import SharedReader, SharedRows, StaleMemory, is_shared
 
 FIRST = pa.RecordBatch.from_pydict({"id": [1, 2], "name": ["a", None]})
 OTHER = pa.RecordBatch.from_pydict({"price": [1.5]})
@@ -32,6 +33,20 @@ def test_shared_rows_stay_readable_after_close() -> None:
         assert is_shared(memory.path)
     assert rows.to_batches()[0].equals(FIRST)
     assert not os.path.exists(memory.path)
+
+
+def test_reader_of_reused_path_is_refused() -> None:
+    """The number of a closed file is reused, so a late task finds the memory of a later job at its path."""
+    with SharedRows() as memory:
+        path, inode = memory.path, memory.inode
+        at = memory.put([FIRST])
+        assert SharedReader(path, inode).rows_at(at).num_rows == 2
+    with SharedRows() as later:
+        later.put([FIRST])
+        assert later.path == path
+        with pytest.raises(StaleMemory, match="memory of a later job"):
+            SharedReader(path, inode)
+        SharedReader(later.path, later.inode)
 
 
 def test_shared_bytes_leave_later_rows_aligned() -> None:

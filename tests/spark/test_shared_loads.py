@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +10,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from cdc.errors import LoadRejected
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.schema import DELETED, SEQUENCE
+from spark import shared_loads
 from spark.session import SessionHolder
 from spark.shared_loads import SharedLoads
+from spark.shared_memory import Range, SharedRows
 from spark.writers import Outcome, PackedLoad
 
 
@@ -81,6 +85,32 @@ def test_write_with_a_new_session_makes_new_frames() -> None:
             assert ids_of(shared.write(holder.get(), [load_of(0, [number])], 1)) == [[number]]
         finally:
             holder.close()
+
+
+def test_late_task_does_not_write_loads_of_later_memory(
+    sessions: SessionHolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of the job is closed before its task opens it, and other memory has its path."""
+
+    class Replaced(SharedRows):
+        later: SharedRows | None = None
+
+        def put_bytes(self, data: bytes) -> Range:
+            at = super().put_bytes(data)
+            content = os.pread(self._handle, 1 << 20, 0)
+            self.close()
+            self.later = SharedRows()
+            self.later.put_bytes(content)
+            return at
+
+        def close(self) -> None:
+            super().close()
+            if self.later:
+                self.later.close()
+
+    monkeypatch.setattr(shared_loads, "SharedRows", Replaced)
+    with pytest.raises(PySparkException, match="StaleMemory"):
+        SharedLoads().write(sessions.get(), [load_of(0, [1])], 1)
 
 
 @pytest.mark.parametrize("rows", [[], [7]])
