@@ -273,7 +273,8 @@ class Job:
         if self._requests.stays_paused:
             self._saved.pause_by_hand()
         else:
-            self._saved.set_state(JobState.PENDING, self._end.reason)
+            # a job that is PAUSED at a DDL statement keeps it: `cdc resume` without a driver accepts this statement
+            self._saved.save(state=JobState.PENDING, reason=self._end.reason, hint=None, resume=None)
 
     def _apply_resume(self) -> None:
         """Read the job file again, and apply the options of ``cdc resume`` to the next run."""

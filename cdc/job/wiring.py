@@ -354,14 +354,7 @@ def _canal_position(server: Server) -> CanalPosition:
 
 
 def _resume_options(resume: Resume | None, acknowledged: AcknowledgedStatements) -> ResumeOptions:
-    if resume is None:
-        return ResumeOptions(acknowledged=acknowledged)
-    return ResumeOptions(
-        after_ddl=not resume.apply_ddl,
-        past_ddl=resume.past_ddl,
-        past_gap=resume.accept_gap,
-        acknowledged=acknowledged,
-    )
+    return ResumeOptions(past_gap=resume is not None and resume.accept_gap, acknowledged=acknowledged)
 
 
 def endpoint_of(source: MysqlServer) -> Endpoint:

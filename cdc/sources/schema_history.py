@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdc.errors import STATEMENT_START, CdcError, DdlStop, SchemaMismatch
-from cdc.model.position import BinlogPosition, Position
+from cdc.model.position import BinlogPosition, CanalPosition, Position
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.model.table_names import table_of, table_text
@@ -212,43 +212,54 @@ def _is_away(schema: TableSchema) -> bool:
 class ResumeOptions:
     """What the user accepted with the options of ``cdc resume``."""
 
-    after_ddl: bool = False  # continue after a DDL statement that is exactly at the start
-    past_ddl: bool = False  # even if the statement changed rows without row events
     past_gap: bool = False  # omit changes that cannot be read and that the source already had when the job resumed
     acknowledged: Mapping[Position, bool] = field(
         default_factory=dict
-    )  # statements accepted by earlier resumes -> past_ddl
+    )  # the statements at which the job was PAUSED when it resumed -> whether with --past-ddl
 
-    def of(self, position: BinlogPosition, *, at_start: bool) -> ResumeOptions | None:
-        """Return the options of the resume that accepted the statement at ``position``; None if none did."""
-        for other, past_ddl in self.acknowledged.items():
-            if isinstance(other, BinlogPosition) and is_same_position(other, position):
-                return replace(self, after_ddl=True, past_ddl=past_ddl or (at_start and self.past_ddl))
-        return None
-
-    def check(self, effect: Effect, sql: str, before: Position, *, at_start: bool) -> None:
+    def check(self, effect: Effect, sql: str, before: Position) -> None:
         """Check that the user accepted the statement at ``before``, which changes a mapped table.
 
+        A resume accepts only the statement at which the job was PAUSED. Another one can be the first event after the
+        position of the job: it was written after the pause.
         Raises: DdlStop - the user did not accept it.
         """
-        if self.after_ddl and at_start and (self.past_ddl or not effect.row_changing):
-            return
-        hint = "Check that the target table fits the changed table, then run `cdc resume NAME`."
-        if effect.row_changing:
-            hint = "The statement may have changed rows without row events. If it did, run `cdc snapshot NAME "
-            hint += f"{' '.join(effect.tables)}`, which starts after the resume. Then run `cdc resume NAME "
-            hint += "--past-ddl`."
-        raise DdlStop(
-            f"{effect.reason} changes {', '.join(effect.tables)}.",
-            hint=hint,
-            tables=", ".join(effect.tables),
-            statement=sql[:STATEMENT_START],
-            position=before,
-        )
+        found = [past_ddl for position, past_ddl in self.acknowledged.items() if is_same_position(position, before)]
+        check_accepted(effect, sql, before, past_ddl=any(found) if found else None)
 
 
-def is_same_position(one: BinlogPosition, other: BinlogPosition) -> bool:
+def check_accepted(effect: Effect, sql: str, before: Position, *, past_ddl: bool | None) -> None:
+    """Check that the user accepted the statement at ``before``, which changes a mapped table.
+
+    ``past_ddl``: whether the resume that accepted it had --past-ddl, which a statement needs that changed rows without
+    row events; None: no resume accepted it.
+    Raises: DdlStop - the user did not accept it.
+    """
+    if past_ddl or (past_ddl is not None and not effect.row_changing):
+        return
+    hint = "Check that the target table fits the changed table, then run `cdc resume NAME`."
+    if effect.row_changing:
+        hint = "The statement may have changed rows without row events. If it did, run `cdc snapshot NAME "
+        hint += f"{' '.join(effect.tables)}`, which starts after the resume. Then run `cdc resume NAME "
+        hint += "--past-ddl`."
+    raise DdlStop(
+        f"{effect.reason} changes {', '.join(effect.tables)}.",
+        hint=hint,
+        tables=", ".join(effect.tables),
+        statement=sql[:STATEMENT_START],
+        position=before,
+    )
+
+
+def is_same_position(one: Position, other: Position) -> bool:
     """Return whether both are the same position: by file and offset on one server, else by GTID sets."""
+    if isinstance(one, CanalPosition) and isinstance(other, CanalPosition):
+        try:
+            return one.reached(other) and other.reached(one)
+        except ValueError:  # of different servers
+            return False
+    if not (isinstance(one, BinlogPosition) and isinstance(other, BinlogPosition)):
+        return False
     if one.file and other.file and one.server == other.server:
         return (one.file, one.offset) == (other.file, other.offset)
     return bool(one.gtid_set) and one.gtid_set == other.gtid_set

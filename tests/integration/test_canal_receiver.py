@@ -280,7 +280,7 @@ def test_canal_ddl_stops_before_it_and_resumes_after_it(shop_of, opened):
     collector.collect_rows(1)
     shop.write("INSERT INTO {db}.orders VALUES (2, '')", "ALTER TABLE {db}.orders DROP COLUMN note")
     shop.write("INSERT INTO {db}.orders VALUES (3)")
-    with pytest.raises(DdlStop, match="DROP COLUMN note"):
+    with pytest.raises(DdlStop, match="DROP COLUMN note") as stop:
         collector.collect_rows(3)
     assert collector.values() == [1, 2]
     stopped, schemas = collector.batches[-1].last, collector.receiver.schemas()
@@ -289,7 +289,7 @@ def test_canal_ddl_stops_before_it_and_resumes_after_it(shop_of, opened):
     with pytest.raises(DdlStop):
         refused.collect_rows(1)
     refused.receiver.close()
-    resumed = shop.receiver(resume_options=ResumeOptions(after_ddl=True))
+    resumed = shop.receiver(resume_options=ResumeOptions(acknowledged={stop.value.context["position"]: False}))
     assert Collector(opened(resumed, stopped, schemas, 2)).collect_rows(1).rows[0]["id"] == 3
 
 
@@ -317,7 +317,7 @@ def test_canal_minimal_row_image_raises_and_names_the_table(shop_of, opened):
     collector.receiver.close()
 
     shop.write("INSERT INTO {db}.orders VALUES (2, 'behind')")
-    resume_options = ResumeOptions(after_ddl=True, past_gap=True)
+    resume_options = ResumeOptions(past_gap=True)
     resumed_after_gap = Collector(opened(shop.receiver(resume_options=resume_options), stopped, schemas, 1))
     resumed_after_gap.collect(lambda collector: any(batch.gaps for batch in collector.batches))
     assert {name for batch in resumed_after_gap.batches for name in batch.gaps} == {f"{shop.database}.orders"}
@@ -344,7 +344,7 @@ def test_canal_statement_rows_raise_and_can_be_skipped(own_canal, opened):
     assert "--accept-gap" in refused.value.hint
     stopped, schemas = collector.batches[-1].last, collector.receiver.schemas()
     collector.receiver.close()
-    resume_options = ResumeOptions(after_ddl=True, past_gap=True)
+    resume_options = ResumeOptions(past_gap=True)
     resumed_after_gap = Collector(opened(shop.receiver(resume_options=resume_options), stopped, schemas, 1))
     resumed_after_gap.collect(lambda collector: 2 in collector.values())
     assert {name for batch in resumed_after_gap.batches for name in batch.gaps} == {f"{shop.database}.orders"}

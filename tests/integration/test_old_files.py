@@ -164,7 +164,7 @@ def test_old_files_create_table_applies_until_ddl(files, tmp_path):
     descriptions = files.dump(tmp_path)
     rows, error, last, schemas = run(files, descriptions)
     assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, DdlStop)
-    resume_options = ResumeOptions(after_ddl=True, past_ddl=True)
+    resume_options = ResumeOptions(acknowledged={error.context["position"]: True})
     rows, error, _, _ = run(files, descriptions, resume_options, last, schemas)
     assert (rows, error) == ({2: {"id": 2, "c": 30, "a": 40}}, None)
     rows, error, _, _ = run(files, None, resume_options, last, schemas)
@@ -182,7 +182,8 @@ def test_old_files_recreated_table_has_its_new_columns(files):
     rows, error, last, schemas = run(files, None)
     assert rows == {1: {"id": 1, "a": 10, "b": 20}} and isinstance(error, DdlStop)
     assert last.reached(dropped)
-    rows, error, _, _ = run(files, None, ResumeOptions(after_ddl=True, past_ddl=True), last, schemas)
+    accepted = ResumeOptions(acknowledged={error.context["position"]: True})
+    rows, error, _, _ = run(files, None, accepted, last, schemas)
     assert (rows, error) == ({2: {"id": 2, "b": 30, "a": 40}}, None)
 
 

@@ -16,9 +16,12 @@ from cdc.sources.binlog.receiver import BinlogReceiver
 from cdc.sources.schema_history import ResumeOptions
 from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of
 
-AFTER_DDL = ResumeOptions(after_ddl=True)
-PAST_DDL = ResumeOptions(after_ddl=True, past_ddl=True)
-PAST_GAP = ResumeOptions(after_ddl=True, past_gap=True)
+PAST_GAP = ResumeOptions(past_gap=True)
+
+
+def accepted(error, *, past_ddl=False, past_gap=False):
+    """Return the options of a resume of a job that is PAUSED at the statement of ``error``."""
+    return ResumeOptions(past_gap, {error.context["position"]: past_ddl})
 
 
 @pytest.fixture(params=["mysql", "mariadb", "mysql-minimal", "mariadb-nolog"], scope="module")
@@ -107,11 +110,11 @@ def test_ddl_on_mapped_table_pauses_before_it_and_resume_continues(server, datab
     again.close()
 
     if row_changing:
-        refused = receiver_of(server, Mapped(database), resume_options=AFTER_DDL)
+        refused = receiver_of(server, Mapped(database), resume_options=accepted(error))
         refused.open(error.context["position"], schemas, 1)
         assert "--past-ddl" in pause(refused)[0].hint
         refused.close()
-    resumed = receiver_of(server, Mapped(database), resume_options=PAST_DDL if row_changing else AFTER_DDL)
+    resumed = receiver_of(server, Mapped(database), resume_options=accepted(error, past_ddl=row_changing))
     resumed.open(error.context["position"], schemas, 1)
     row = Collector(resumed).collect_rows(1).rows[0]
     names = {column.name for column in resumed.schema(database, "orders").columns}
@@ -132,7 +135,7 @@ def test_resume_after_rename_reports_the_missing_mapped_column(server, database)
     error, _ = pause(receiver)
     schemas = receiver.schemas()
     receiver.close()
-    resumed = receiver_of(server, Mapped(database, columns=["id", "price"]), resume_options=AFTER_DDL)
+    resumed = receiver_of(server, Mapped(database, columns=["id", "price"]), resume_options=accepted(error))
     resumed.open(error.context["position"], schemas, 0)
     with pytest.raises(KeyError, match="price"):
         Collector(resumed).collect(lambda _: False)
@@ -311,7 +314,7 @@ def test_rows_between_two_truncates_keep_their_columns(server, database):
     receiver.open(start, schemas, 1)
     error, _ = pause(receiver)
     receiver.close()
-    resumed = receiver_of(server, table_filter, resume_options=PAST_DDL)
+    resumed = receiver_of(server, table_filter, resume_options=accepted(error, past_ddl=True))
     resumed.open(error.context["position"], schemas, 1)
     error, collected = pause(resumed)
     resumed.close()
@@ -403,9 +406,7 @@ def test_ddl_beside_a_prepared_xa_transaction_can_be_resumed(server, database):
     run(server, database, "XA COMMIT 'x'")
     passed = {}
     for past_ddl in (False, True):
-        receiver = receiver_of(
-            server, Mapped(database), resume_options=ResumeOptions(after_ddl=True, acknowledged=passed)
-        )
+        receiver = receiver_of(server, Mapped(database), resume_options=ResumeOptions(acknowledged=passed))
         receiver.open(start, (), 0)
         error, collected = pause(receiver)
         receiver.close()
@@ -420,11 +421,6 @@ def test_ddl_beside_a_prepared_xa_transaction_can_be_resumed(server, database):
     refused.open(start, (), 0)
     assert "--past-ddl" in pause(refused)[0].hint
     refused.close()
-    # The current flags apply to the statement at the start and override saved ones. They do not apply to later
-    # statements.
-    ddl_position = error.context["position"]
-    options = ResumeOptions(after_ddl=True, past_ddl=True, acknowledged={ddl_position: False})
-    assert options.of(ddl_position, at_start=True).past_ddl and not options.of(ddl_position, at_start=False).past_ddl
     resumed = receiver_of(server, Mapped(database), resume_options=ResumeOptions(acknowledged=passed))
     resumed.open(start, (), 0)
     rows = Collector(resumed).collect_rows(3).rows
@@ -586,7 +582,7 @@ def test_start_before_ddl_reads_old_columns_or_raises(server, database):
         assert "DROP COLUMN" in error.message and collected.rows == []
         assert {name for batch in collected.batches for name in batch.gaps} == {f"{database}.orders"}
         receiver.close()
-        receiver = receiver_of(server, Mapped(database), resume_options=PAST_GAP)
+        receiver = receiver_of(server, Mapped(database), resume_options=accepted(error, past_gap=True))
         receiver.open(error.context["position"], (), 0)
         run(server, database, "INSERT INTO orders VALUES (2, 'behind', 7)")
         assert Collector(receiver).collect_rows(1).rows[0]["secret"] == 7
@@ -655,11 +651,31 @@ def test_two_ddl_statements_without_rows_between_can_be_resumed(server, database
         assert "ADD COLUMN " + "bc"[number] in error.message
         schemas = receiver.schemas()
         receiver.close()
-        receiver = receiver_of(server, Mapped(database), resume_options=AFTER_DDL)
+        receiver = receiver_of(server, Mapped(database), resume_options=accepted(error))
         receiver.open(error.context["position"], schemas, 1)
     row = Collector(receiver).collect_rows(1).rows[0]
     receiver.close()
     assert (row["id"], row["b"], row["c"]) == (2, 3, 4)
+
+
+def test_statement_directly_after_the_position_pauses_an_earlier_resume(server, database):
+    start = position(server)
+    run(server, database, "ALTER TABLE orders DROP COLUMN note")
+    error, _ = pause(opened_at(server, database, start))
+    run(server, database, "TRUNCATE TABLE orders")
+    resumed = opened_at(server, database, error.context["position"], accepted(error, past_ddl=True))
+    later, _ = pause(resumed)  # the accepted statement is the one of the pause, even with --past-ddl
+    assert "TRUNCATE" in later.message
+    idle = opened_at(server, database, later.context["position"], accepted(error, past_ddl=True))
+    assert "TRUNCATE" in pause(idle)[0].message
+    for receiver in (resumed, idle):
+        receiver.close()
+
+
+def opened_at(server, database, start, options=ResumeOptions()):  # noqa: B008 - a frozen value
+    receiver = receiver_of(server, Mapped(database), resume_options=options)
+    receiver.open(start, (), 0)
+    return receiver
 
 
 @pytest.mark.parametrize("statement", ["DROP TABLE IF EXISTS {0}.orders", "DROP DATABASE {0}"])

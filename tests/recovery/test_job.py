@@ -480,6 +480,29 @@ def test_acknowledged_ddl_is_skipped_by_later_runs(setup):
     another.stop()
 
 
+def test_resume_without_a_driver_accepts_the_statement_of_the_pause(setup):
+    setup.source.stops[12] = DdlStop("DDL.", hint="cdc resume shop", position=position_at(14))
+    first = setup.job()
+    first.until("PAUSED", resume="manual")
+    end_by_signal(first)
+    setup.source.stops.clear()
+    again = setup.job(resume=Resume())
+    again.until_caught_up(setup.source)
+    assert setup.acknowledged_ddl == {position_at(14): False}
+    again.stop()
+
+
+def test_resume_after_a_pause_by_hand_accepts_no_statement(setup):
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    job.job.request(PauseJob())
+    job.until("PAUSED", resume="manual")
+    job.job.request(Resume(past_ddl=True))
+    job.until("RUNNING")
+    assert setup.acknowledged_ddl == {}
+    job.stop()
+
+
 def test_acknowledged_ddl_is_dropped_after_its_position(setup):
     stops = [(12, position_at(14)), (15, position_at(17)), (18, position_at(19))]
     setup.source.stops = {at: DdlStop("DDL.", hint="cdc resume shop", position=where) for at, where in stops}

@@ -20,7 +20,7 @@ from cdc.mysql.server import Server
 from cdc.sources.binlog.change_reader import ChangeReader, copy_statement
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.table_registry import TableRegistry
-from cdc.sources.schema_history import Name, ResumeOptions, is_same_position
+from cdc.sources.schema_history import Name, ResumeOptions
 from cdc.sources.shadow_tables import ShadowTables
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ class DdlHandler:
         self._history = tables.history
         self._files = tables.files
         self._resume_options = resume_options
-        self._start: BinlogPosition | None = None
         self._shadows = ShadowTables(tables.history)
         self._changes = ChangeReader(tables.history, tables.search, self._shadows)
         self._plain_writes: set[Name] = set()  # tables without triggers or foreign keys to other mapped tables
@@ -45,10 +44,6 @@ class DdlHandler:
             EffectKind.HARMLESS: self._handle_harmless,
             EffectKind.TOUCHES: self._handle_change,
         }
-
-    def begin(self, start: BinlogPosition) -> None:
-        """Start at ``start``: resume options apply to a statement exactly at this position."""
-        self._start = start
 
     def handle(self, statement: Statement) -> None:
         """Evaluate a statement of the binlog.
@@ -92,12 +87,8 @@ class DdlHandler:
             self._renew(statement, effect)
 
     def _handle_change(self, statement: Statement, effect: Effect) -> None:
-        at_start = self._start is not None and is_same_position(self._start, statement.before)
-        accepted = self._resume_options.of(statement.before, at_start=at_start)
         try:
-            (accepted or self._resume_options).check(
-                effect, statement.sql, statement.before, at_start=at_start or bool(accepted)
-            )
+            self._resume_options.check(effect, statement.sql, statement.before)
         except DdlStop as stop:
             self._describe(stop, statement, effect)
             raise

@@ -151,7 +151,6 @@ class BinlogReceiver:
 
     def _begin(self, start: BinlogPosition, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         self._tables.begin(schemas)
-        self._ddl.begin(start)
         self._dates += self._reader.invalid_dates()
         self._disconnects += self._reader.disconnects
         self._handed = start

@@ -39,14 +39,13 @@ class CanalTables:
         self._resume_options = resume_options
         self._accepted_until_ms = time.time() * 1000  # older changes may be omitted, if the user accepted that
         self._stale: set[Name] = set()  # changed by a statement: look up the schema at the next rows
-        self._start = self.position
         # Without a server it is not known which one wrote the statements: /*M! */ then counts as code, so that the job
         # pauses rather than miss a change.
         self._mariadb = True
 
     def begin(self, start: CanalPosition, saved: Iterable[TableSchema]) -> None:
         """Start again at ``start`` with the schemas that were saved for it."""
-        self._start = self.position = start
+        self.position = start
         self.history.begin(saved)
         self._stale.clear()
         self._changes.begin()
@@ -128,10 +127,8 @@ class CanalTables:
             # the target has the rows of the table that was dropped
             effect = replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
         if effect.kind is EffectKind.TOUCHES:
-            before = statement.before
-            at_start = (self._start.file, self._start.offset) == (before.file, before.offset)
             try:
-                self._resume_options.check(effect, statement.sql, before, at_start=at_start)
+                self._resume_options.check(effect, statement.sql, statement.before)
             except DdlStop as stop:
                 self._describe(stop, statement, effect)
                 raise

@@ -19,7 +19,7 @@ from cdc.mysql.ddl_effect import EffectKind
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.stops import Stop
-from cdc.sources.schema_history import ResumeOptions, SchemaHistory
+from cdc.sources.schema_history import SchemaHistory, check_accepted
 
 _log = logging.getLogger(__name__)
 Before = Callable[[MessageBlock, int], KafkaPosition]
@@ -78,9 +78,8 @@ class Layouts:
     def _at_statement(self, block: MessageBlock, statement: DdlMessage, effect: Effect, before: Before) -> Stop | None:
         accepted = self._accepted.get(_id(block, statement.message))
         position = before(block, statement.message)
-        options = ResumeOptions(after_ddl=accepted is not None, past_ddl=bool(accepted))
         try:
-            options.check(effect, statement.text, position, at_start=True)
+            check_accepted(effect, statement.text, position, past_ddl=accepted)
         except CdcError as error:
             return Stop(statement.message, error)
         _log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))

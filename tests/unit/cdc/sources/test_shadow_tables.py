@@ -10,7 +10,7 @@ import pytest
 
 from cdc.errors import DdlStop
 from cdc.model.batch import RequiredColumns
-from cdc.model.position import BinlogPosition
+from cdc.model.position import BinlogPosition, Position
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ChangeKind, FillKind, SchemaChange, TableChange
 from cdc.model.table_names import is_shadow, originals_of
@@ -39,7 +39,7 @@ ADD = "ADD COLUMN b INT DEFAULT 5"
 class Stream:
     """Statements of a binlog without a server, each at its own position; shop.t is mapped, also as dropped table."""
 
-    def __init__(self, *schemas: TableSchema, at: int = 0) -> None:
+    def __init__(self, *schemas: TableSchema, at: int = 0, accepted: dict[Position, bool] | None = None) -> None:
         table_filter: Any = SimpleNamespace(
             maps=lambda database, table: database == "shop" and not is_shadow(table),
             reads=lambda schema: RequiredColumns(frozenset(one.name for one in schema.columns), frozenset(["id"])),
@@ -48,7 +48,7 @@ class Stream:
         self.history.begin(schemas or (T,))
         search = ColumnChangeSearch(self.history, None)
         tables = TableRegistry(table_filter, self.history, search, OmissionRules(is_accepted=False, has_server=False))
-        self.handler = DdlHandler(table_filter, tables, ResumeOptions())
+        self.handler = DdlHandler(table_filter, tables, ResumeOptions(acknowledged=accepted or {}))
         self.at = at
 
     def position(self, offset: int) -> BinlogPosition:
@@ -226,3 +226,20 @@ def test_drop_of_a_table_that_only_a_snapshot_has_loaded_is_a_change() -> None:
     (created,) = stream.change("CREATE TABLE t (id INT NOT NULL PRIMARY KEY) CHARSET=utf8mb4").tables
     assert created.rows is ChangeKind.CREATE_TABLE and [one.name for one in created.after.columns] == ["id"]
     assert stream.change("CREATE TABLE t LIKE crm.t").tables[0].rows is ChangeKind.CREATE_TABLE
+
+
+# --- what a resume accepts ---
+
+
+def test_resume_accepts_only_the_statement_of_the_pause() -> None:
+    stream = Stream()
+    paused_at = stream.stop("ALTER TABLE t ADD b INT").context["position"]
+    stream = Stream(at=0, accepted={paused_at: False})
+    stream.run("ALTER TABLE t ADD b INT")
+    assert stream.stop("ALTER TABLE t DROP a").context["position"] == stream.position(stream.at)
+    assert "DROP a" in Stream(at=10, accepted={paused_at: True}).stop("ALTER TABLE t DROP a").message
+
+
+def test_resume_without_past_ddl_pauses_again_at_a_truncate() -> None:
+    assert "--past-ddl" in Stream(accepted={BinlogPosition("b.000001", 10, "u"): False}).stop("TRUNCATE t").hint
+    Stream(accepted={BinlogPosition("b.000001", 10, "u"): True}).run("TRUNCATE t")

@@ -69,7 +69,7 @@ def known_tables(today):
         leave_out=lambda database, name, error: False,
         reads=lambda schema: RequiredColumns(frozenset(column.name for column in schema.columns), frozenset(["id"])),
     )
-    accepted = ResumeOptions(after_ddl=True, past_ddl=True)
+    accepted = ResumeOptions(acknowledged={at(100): True})
     history = SchemaHistory(table_filter, lambda: StubServer(today))
     search = ColumnChangeSearch(history, lambda server, since, end, look: since)
     rules = OmissionRules(is_accepted=False, has_server=True)
@@ -81,7 +81,6 @@ def known_tables(today):
 def test_registry_after_drop_and_create_returns_the_new_columns(today, create):
     known, ddl = known_tables(today)
     known.begin((table("id", "net", "gross"),))
-    ddl.begin(at(100))
     known.rules.progress = SimpleNamespace(position=at(300), inside_xa=False, is_ahead=False)
     ddl.handle(Statement("shop", "DROP TABLE t", at(100), at(200), 0, False, False))
     assert known.history.current(("shop", "t")) is None

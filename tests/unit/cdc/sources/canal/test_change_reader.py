@@ -160,9 +160,9 @@ def test_statement_after_one_that_the_user_passed_is_refused_until_rows(opened):
     log = Log()
     first = log.row(**columns(a=1)) + log.ddl("ALTER TABLE orders ADD c INT")
     taker = opened(first)
-    stop_of(taker)
+    accepted = table_registry.ResumeOptions(acknowledged={stop_of(taker).context["position"]: False})
     start, schemas = taker.batches[-1].last, taker.receiver.schemas()
-    options = {"start": start, "schemas": schemas, "resume_options": table_registry.ResumeOptions(after_ddl=True)}
+    options = {"start": start, "schemas": schemas, "resume_options": accepted}
     second = log.ddl("ALTER TABLE orders ADD d INT")
     assert "before the statement are not known" in stop_of(opened(first + second, **options)).message
 
@@ -267,7 +267,7 @@ def test_table_that_the_user_accepted_as_created_again_has_its_rows(opened):
     log = Log()
     create = log.ddl("CREATE TABLE orders (id INT PRIMARY KEY, z INT) CHARSET=utf8mb4")
     start = CanalPosition(FILE, log.offset - 100)
-    options = {"resume_options": table_registry.ResumeOptions(after_ddl=True, past_ddl=True)}
+    options = {"resume_options": table_registry.ResumeOptions(acknowledged={start: True})}
     taker = opened(create, log.row(**columns(z=3)), start=start, schemas=(replace(BEFORE, is_dropped=True),), **options)
     (row,) = taker.collect_rows(1).rows
     assert row["z"] == 3
@@ -308,8 +308,23 @@ def test_statement_on_tables_after_a_passed_one_is_refused_until_rows(opened):
     log = Log()
     first = log.row(**columns(a=1)) + log.ddl("ALTER TABLE orders ADD c INT")
     taker = opened(first)
-    stop_of(taker)
+    accepted = table_registry.ResumeOptions(acknowledged={stop_of(taker).context["position"]: False})
     start, schemas = taker.batches[-1].last, taker.receiver.schemas()
-    options = {"start": start, "schemas": schemas, "resume_options": table_registry.ResumeOptions(after_ddl=True)}
+    options = {"start": start, "schemas": schemas, "resume_options": accepted}
     stop = stop_of(opened(first + log.ddl("RENAME TABLE orders TO elsewhere.orders"), **options))
     assert stop.change is None and "before it are not known" in stop.message
+
+
+def test_resume_accepts_only_the_statement_of_the_pause(opened):
+    log = Log()
+    begin, first = log.row(**columns(a=1)), log.ddl("ALTER TABLE orders ADD c INT")
+    taker = opened(begin + first)
+    accepted = table_registry.ResumeOptions(acknowledged={stop_of(taker).context["position"]: True})
+    start, schemas = taker.batches[-1].last, taker.receiver.schemas()
+    second = log.ddl("TRUNCATE TABLE orders")
+    again = opened(begin + first + second, start=start, schemas=schemas, resume_options=accepted)
+    stop = stop_of(again)
+    assert stop.context["statement"] == "TRUNCATE TABLE orders"
+    after = again.batches[-1].last
+    idle = opened(begin + first + second, start=after, schemas=again.receiver.schemas(), resume_options=accepted)
+    assert stop_of(idle).context["statement"] == "TRUNCATE TABLE orders"
