@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlglot.errors import SqlglotError
@@ -26,7 +27,7 @@ from sqlglot.errors import SqlglotError
 from cdc.model.position import Position
 from cdc.model.schema import Column, CopyStatement, ShadowCopy, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, TableChange
-from cdc.model.table_names import originals_of
+from cdc.model.table_names import originals_of, table_text
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, tokens_of
 from cdc.mysql.ddl_words import TableNames, deletes_violating_rows
@@ -36,6 +37,7 @@ from cdc.sources.schema_history import Name, SchemaHistory
 _log = logging.getLogger(__name__)
 
 _SUFFIXES = ("_gho", "_new")
+_LOSES_ROWS = (ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION)
 _REAL_AS_FLOAT, _NO_BACKSLASH_ESCAPES = 1, 1 << 20  # bits of sql_mode
 _TRIGGER = re.compile(r"\s*CREATE\s.*?\bTRIGGER\s.*?\bpt_osc_", re.IGNORECASE | re.DOTALL)
 
@@ -144,6 +146,25 @@ class ShadowTables:
         """Return the shadow tables whose name is in the text of ``statement``."""
         text = statement.sql.casefold()
         return [name for name in self._history.shadows() if name[1].casefold() in text]
+
+    def outdated(self, changes: Iterable[TableChange]) -> tuple[str, ...]:
+        """Return the shadow tables whose original loses rows in ``changes`` without row events.
+
+        The copy keeps those of these rows that the tool has copied, so its record is no ALTER TABLE of the original.
+        """
+        losing = [one.before for one in changes if one.rows in _LOSES_ROWS]
+        return tuple(sorted(table_text(*name) for name in self._copies((one.database, one.table) for one in losing)))
+
+    def end_copies(self, originals: Iterable[Name], position: Position) -> None:
+        """End the record of the shadow tables of ``originals``, which may have lost rows without row events."""
+        for name in self._copies(originals):
+            self._history.end(name, position)
+
+    def _copies(self, originals: Iterable[Name]) -> list[Name]:
+        known = set(originals)
+        return [
+            name for name in self._history.shadows() if known & {(name[0], table) for table in originals_of(name[1])}
+        ]
 
     def as_alter(self, original: TableSchema, shadow: Name) -> TableChange | None:
         """Return the record of ``shadow`` as one ALTER TABLE of ``original``; None if rows can differ otherwise."""

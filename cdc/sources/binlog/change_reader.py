@@ -42,6 +42,7 @@ class ChangeReader:
     def __init__(self, history: SchemaHistory, search: ColumnChangeSearch, shadows: ShadowTables) -> None:
         self._history = history
         self._search = search
+        self._shadows = shadows
         self._tables = TableStatements(history, shadows)
 
     def read(self, statement: Statement, effect: Effect) -> SchemaChange | str:
@@ -65,7 +66,8 @@ class ChangeReader:
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"
-        return SchemaChange(statement.sql, statement.before, statement.after, tuple(tables))
+        forgets = self._shadows.outdated(tables)
+        return SchemaChange(statement.sql, statement.before, statement.after, tuple(tables), forgets)
 
     def _change_of_tables(self, statement: Statement, found: Sequence[TableChange]) -> SchemaChange | str:
         if statement.is_part:

@@ -92,6 +92,8 @@ class DdlHandler:
         except DdlStop as stop:
             self._describe(stop, statement, effect)
             raise
+        if effect.row_changing:
+            self._shadows.end_copies(map(table_of, effect.tables), statement.after)
         self._renew(statement, effect)
         log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
 

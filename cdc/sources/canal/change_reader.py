@@ -72,6 +72,10 @@ class CanalChangeReader:
             if not columns_stay:
                 self._unknown.add(name)
 
+    def end_copies(self, originals: Iterable[Name], position: CanalPosition) -> None:
+        """See ``ShadowTables``."""
+        self._shadows.end_copies(originals, position)
+
     def note_passed(self, statement: CanalStatement) -> None:
         """Record what a statement does to tables that no channel reads: shadow tables, and tables that were renamed."""
         self._shadows.note(self._text(statement), statement.after)
@@ -96,7 +100,7 @@ class CanalChangeReader:
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"
-        return SchemaChange(statement.sql, statement.before, statement.after, tables)
+        return SchemaChange(statement.sql, statement.before, statement.after, tables, self._shadows.outdated(tables))
 
     def _text(self, statement: CanalStatement) -> CopyStatement:
         return CopyStatement(statement.sql, statement.database, ansi_quotes=False, mariadb=self.mariadb)

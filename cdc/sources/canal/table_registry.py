@@ -132,6 +132,8 @@ class CanalTables:
             except DdlStop as stop:
                 self._describe(stop, statement, effect)
                 raise
+            if effect.row_changing:
+                self._changes.end_copies(map(table_of, effect.tables), statement.after)
             log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
         elif effect.kind is EffectKind.CREATES:
             log.info(

@@ -182,6 +182,27 @@ def test_original_that_changes_during_the_run_is_another_table() -> None:
     assert described(change) == [("drop.column", "z", ""), ("add.column", "b", "by row")]
 
 
+@pytest.mark.parametrize(
+    "sql", ["TRUNCATE shop.t", "ALTER TABLE t DROP PARTITION p", "ALTER TABLE t TRUNCATE PARTITION p"]
+)
+def test_original_that_loses_rows_during_the_run_is_another_table(sql: str) -> None:
+    stream = Stream()
+    stream.run(*(each.format(ADD) for each in GHOST))
+    change = stream.change(sql)
+    assert change.forgets == ("shop._t_gho",)  # the job saves its schemas without this record
+
+    stream = Stream(accepted={stream.position(stream.at): True})
+    stream.run(*(each.format(ADD) for each in GHOST), sql)
+    assert stream.history.shadow(("shop", "_t_gho")) is None
+    assert "after it are not known" in stream.stop(GHOST_SWAP).message
+
+
+def test_other_tables_that_lose_rows_leave_the_run() -> None:
+    stream = Stream(T, replace(T, table="u"))
+    stream.run(*(each.format(ADD) for each in GHOST))
+    assert stream.change("TRUNCATE u").forgets == ()
+
+
 def test_table_new_without_triggers_of_the_tool_is_another_table() -> None:
     stream = Stream()
     stream.run(*(each.format(ADD) for each in PT[:2]))

@@ -235,6 +235,18 @@ def test_whole_run_of_gh_ost_is_one_alter(opened, is_restarted):
     assert change.forgets == ("shop._orders_gho",)
 
 
+def test_truncate_during_gh_ost_ends_the_record_of_the_copy(opened):
+    log = Log()
+    begin = log.row(**columns(a=1)) + statements(log, *GHOST)
+    change = stop_of(opened(begin, log.ddl("TRUNCATE TABLE orders"))).change
+    assert change.forgets == ("shop._orders_gho",)
+    accepted = table_registry.ResumeOptions(acknowledged={change.first: True})
+    log = Log()
+    begin = log.row(**columns(a=1)) + statements(log, *GHOST, "TRUNCATE TABLE orders")
+    stop = stop_of(opened(begin, log.ddl(GHOST_SWAP), resume_options=accepted))
+    assert stop.change is None
+
+
 def test_gh_ost_that_the_stream_has_in_part_is_another_table(opened):
     log = Log()
     stop = stop_of(opened(log.row(**columns(a=1)) + statements(log, GHOST[1], GHOST_SWAP)))
