@@ -135,7 +135,11 @@ class TablePlanner:
         self._move_away(column.name)
         if change.fill.kind in _LOADED:
             self.is_reloaded = True
-        self._step(AlterAction.ADD, new=(column.name, column), fill=change.fill.text)
+        target = column.name
+        if self._is_taken(target):
+            target = self._free(target)
+            self._map(column.name, target)
+        self._step(AlterAction.ADD, new=(target, column), fill=change.fill.text)
 
     def _plan_drop(self, change: ColumnChange) -> None:
         column = _known(change.old)
@@ -167,11 +171,11 @@ class TablePlanner:
         self._renamed.add(new.name)
         if target is None:
             self._map(new.name, None)
-        elif action is ChangeAction.IGNORE or target != old.name:
+        elif action is ChangeAction.IGNORE or target != old.name or self._is_taken(new.name):
             self._map(new.name, target)
         elif any(_frees(one, new.name) for one in self._pending - {change}):
             # names are exchanged: this one is free only after a later rename
-            parked = f"{new.name}__{self._checkpoint_id}"
+            parked = self._free(new.name)
             self._step(AlterAction.RENAME, old=(target, old), new=(parked, new))
             self._parked.append(PlannedStep(AlterAction.RENAME.value, parked, new, new.name, new))
         else:
@@ -236,13 +240,26 @@ class TablePlanner:
         names = {**self.column_map.names, source: target}
         self.column_map = replace(self.column_map, names=names)
 
+    def _free(self, name: str) -> str:
+        return f"{name}__{self._checkpoint_id}"
+
+    def _is_taken(self, name: str) -> bool:
+        """Return whether a target column of this name has the values of a source column of another name.
+
+        An ignored rename has left it. Readers of the target continue to use it, so it keeps its name.
+        """
+        return any(
+            target is not None and target.casefold() == name.casefold() != source.casefold()
+            for source, target in self.column_map.names.items()
+        )
+
     def _move_away(self, name: str) -> None:
         """Rename a target column that an ignored change has left, so that a new column can have its name."""
         target = {one.casefold(): one for one in self.column_map.kept}.get(name.casefold())
         if target is None:
             return
         column = self.column_map.kept[target]
-        free = f"{target}__{self._checkpoint_id}"
+        free = self._free(target)
         self._step(AlterAction.RENAME, old=(target, column), new=(free, column))
         kept = {name: one for name, one in self.column_map.kept.items() if name != target}
         self.column_map = replace(self.column_map, kept={**kept, free: column})

@@ -189,6 +189,28 @@ def test_plan_ignored_rename_continues_to_fill_the_old_name() -> None:
     assert plan.tables[0].columns_after.names == {"c": "a"}
 
 
+@pytest.mark.parametrize("name", ["a", "A"])
+def test_plan_added_column_with_the_old_name_of_an_ignored_rename_gets_a_free_name(name: str) -> None:
+    added, renamed = replace(A, name=name), ColumnMap({"b": "a"})
+    before, after = replace(BEFORE, columns=(ID, B)), (ID, B, added)
+    change = ColumnChange(ChangeKind.ADD_COLUMN, None, added)
+    plan = planned((change,), column_map=renamed, before=before, after=after)
+    assert texts(plan) == [f"add >{name}__7"]
+    assert plan.tables[0].columns_after.names == {"b": "a", name: f"{name}__7"}
+    dropped = ColumnChange(ChangeKind.DROP_COLUMN, B)
+    plan = planned((dropped, change), mode=ChangeMode.EVOLVE, column_map=renamed, before=before, after=(ID, added))
+    assert texts(plan)[-1] == f"add >{name}" and plan.tables[0].columns_after.names == {}
+
+
+def test_plan_rename_to_the_old_name_of_an_ignored_rename_keeps_both_targets() -> None:
+    c = replace(A, name="c")
+    change = ColumnChange(ChangeKind.RENAME_COLUMN, c, A)
+    before = replace(BEFORE, columns=(ID, B, c))
+    plan = planned((change,), column_map=ColumnMap({"b": "a"}), before=before, after=(ID, B, A))
+    assert texts(plan) == []
+    assert plan.tables[0].columns_after.names == {"b": "a", "a": "c"}
+
+
 def test_plan_exchanged_names_use_a_free_name() -> None:
     back = ColumnChange(ChangeKind.RENAME_COLUMN, B, A)
     plan = planned((RENAMED, back), after=(ID, B, A))
