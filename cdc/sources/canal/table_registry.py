@@ -39,6 +39,7 @@ class CanalTables:
         self._resume_options = resume_options
         self._accepted_until_ms = time.time() * 1000  # older changes may be omitted, if the user accepted that
         self._stale: set[Name] = set()  # changed by a statement: look up the schema at the next rows
+        self._rekeyed: set[Name] = set()  # created or changed by a statement that was passed: with its new key
         # Without a server it is not known which one wrote the statements: /*M! */ then counts as code, so that the job
         # pauses rather than miss a change.
         self._mariadb = True
@@ -48,6 +49,7 @@ class CanalTables:
         self.position = start
         self.history.begin(saved)
         self._stale.clear()
+        self._rekeyed.clear()
         self._changes.begin()
         self.omitted.take()
         if self.history.connect is not None:
@@ -82,6 +84,7 @@ class CanalTables:
             problem = self._mismatch(known, layout)
             if problem is None:
                 self._stale.discard(name)
+                self._rekeyed.discard(name)
                 self._changes.note_rows(name, layout)
                 return self.history.add(name, known, self.position)
         if {column.name.casefold() for column in layout} < {column.name.casefold() for column in known.columns}:
@@ -96,10 +99,19 @@ class CanalTables:
     def _found(self, name: Name, layout: Layout) -> TableSchema:
         found = self.history.look_up(name)
         if found is not None:
-            return found
+            return found if name in self._rekeyed else self._with_known_key(name, found)
         if [column.index for column in layout] != list(range(len(layout))):
             raise _not_full()
         return schema_of(*name, layout)
+
+    def _with_known_key(self, name: Name, found: TableSchema) -> TableSchema:
+        """Return ``found`` with the known key, if the table still has its columns.
+
+        Canal can be late: the statement that changes the key then follows, and the job stops at it.
+        """
+        known, columns = self.history.newest(name), {column.name.casefold() for column in found.columns}
+        has_columns = known is not None and {one.casefold() for one in known.key} <= columns
+        return replace(found, key=known.key) if known is not None and has_columns else found
 
     def _mismatch(self, schema: TableSchema, layout: Layout) -> str | None:
         reads = self._table_filter.reads(schema)
@@ -126,6 +138,8 @@ class CanalTables:
         if effect.kind is EffectKind.CREATES and self.history.dropped(table_of(effect.tables[0])) is not None:
             # the target has the rows of the table that was dropped
             effect = replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
+        elif effect.may_rekey and self._is_rekeyed(table_of(effect.tables[0])):
+            effect = replace(effect, kind=EffectKind.TOUCHES)
         if effect.kind is EffectKind.TOUCHES:
             try:
                 self._resume_options.check(effect, statement.sql, statement.before)
@@ -143,6 +157,8 @@ class CanalTables:
             return False
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
+        if effect.kind is not EffectKind.HARMLESS:
+            self._rekeyed |= names
         for name in names:
             self.history.catalog.pop(name, None)
             if self.history.dropped(name) is not None:  # the user has accepted that it was created again
@@ -150,6 +166,12 @@ class CanalTables:
         is_index = effect.kind is EffectKind.HARMLESS and not effect.reshapes
         self._changes.note_statement(names, columns_stay=effect.columns_stay or is_index)
         return True
+
+    def _is_rekeyed(self, name: Name) -> bool:
+        """Return whether the server's table has another key than the known one."""
+        known = self.history.current(name)
+        found = self.history.look_up(name) if known is not None else None
+        return known is not None and found is not None and found.key != known.key
 
     def _describe(self, stop: DdlStop, statement: CanalStatement, effect: Effect) -> None:
         """Add to ``stop`` what the statement changes, or why that is not certain."""

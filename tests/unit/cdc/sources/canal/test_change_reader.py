@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.errors import DdlStop, SchemaMismatch
+from cdc.model.batch import RequiredColumns
 from cdc.model.position import CanalPosition
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ChangeKind, FillKind
@@ -202,6 +203,48 @@ def log_of_late_names():
     """
     log = Log()
     return log.row(**columns(b=1, a=2)) + log.ddl("ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN b TO a")
+
+
+# --- keys that an index is ---
+
+UNIQUE = replace(BEFORE, columns=tuple(replace(one, nullable=False) for one in BEFORE.columns), key=("a",))
+REKEY = "ALTER TABLE orders DROP INDEX uk1, ADD UNIQUE uk1 (a, b)"
+
+
+def test_key_that_an_index_changes_stops_the_job(opened, monkeypatch):
+    log = Log()
+    first, ddl = log.row(**columns(a=1, b=2)), log.ddl(REKEY)
+    catalog = Catalog(monkeypatch, UNIQUE)
+    taker = opened(first, ddl, **MYSQL).collect_rows(1)
+    catalog.schema = replace(UNIQUE, key=("a", "b"))
+    stop = stop_of(taker)
+    assert stop.context["tables"] == "shop.orders"
+
+    accepted = table_registry.ResumeOptions(acknowledged={stop.context["position"]: False})
+    options = {"start": taker.batches[-1].last, "schemas": taker.receiver.schemas(), "resume_options": accepted}
+    again = opened(first + ddl, log.row(**columns(a=3, b=4)), **options, **MYSQL).collect_rows(1)
+    assert again.receiver.schemas()[0].key == ("a", "b")
+
+
+def test_index_that_is_not_the_key_does_not_stop_the_job(opened, monkeypatch):
+    log = Log()
+    entries = (
+        log.row(**columns(a=1, b=2)) + log.ddl("ALTER TABLE orders DROP INDEX other") + log.row(**columns(a=3, b=4))
+    )
+    Catalog(monkeypatch, UNIQUE)
+    assert len(opened(entries, **MYSQL).collect_rows(2).rows) == 2
+
+
+def test_key_of_a_later_statement_is_not_used_before_it(opened, monkeypatch):
+    log = Log()
+    monkeypatch.setattr(Shop, "reads", lambda _, schema: RequiredColumns(frozenset("ab"), frozenset(schema.key)))
+    entries = log.row(**columns(a=1, b=2)) + log.ddl("ALTER TABLE orders ADD c INT")
+    entries += log.row(**columns(a=3, b=4, c=5)) + log.ddl(REKEY)
+    c = Column("c", Kind.INT, "int")
+    Catalog(monkeypatch, replace(UNIQUE, columns=(*UNIQUE.columns, c), key=("a", "b")))
+    taker = opened(entries, schemas=(UNIQUE,), **MYSQL)
+    assert stop_of(taker).context["statement"] == REKEY
+    assert [batch.changes[0].schema.key for batch in taker.batches if batch.changes] == [("a",), ("a",)]
 
 
 # --- statements on whole tables ---
