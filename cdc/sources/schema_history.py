@@ -58,6 +58,17 @@ class SchemaHistory:
         self._versions[name] = (*self._versions.get(name, ()), version)
         return version
 
+    def note_charset(self, name: Name, charset: str, position: Position) -> bool:
+        """Record the table's default charset from ``position`` on. Return whether it is another one."""
+        known = self.current(name)
+        if known is None or known.charset == charset:
+            return False
+        if self.newest(name) is not None:
+            self.add(name, replace(known, charset=charset), position)
+        else:
+            self.catalog[name] = replace(known, charset=charset)
+        return True
+
     def end(self, name: Name, position: Position) -> None:
         """End the table's newest version at ``position``: a later table of that name is another table."""
         self._ended_at[name] = position

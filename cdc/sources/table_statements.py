@@ -6,8 +6,11 @@ one its target has. ``shadow_tables`` adds the copies of gh-ost and pt-online-sc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from sqlglot.errors import SqlglotError
 
 from cdc.model.schema import CopyStatement, TableSchema
 from cdc.model.schema_change import ChangeKind, TableChange
@@ -21,6 +24,7 @@ from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, cont
 from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables, dialect_of
 
+_SETS_CHARSET = re.compile(r"\b(?:CHARSET|CHARACTER|COLLATE)\b", re.IGNORECASE)
 Confirm = Callable[[list[TableChange]], list[TableChange]]
 
 
@@ -37,6 +41,26 @@ def changes_tables(found: Sequence[TableChange], effect: Effect) -> bool:
     """Return whether a statement renames, drops or creates mapped tables."""
     drops_nothing = not found and effect.reason == "DROP TABLE"  # no row of the table was ever read
     return drops_nothing or any(one.rows in TABLE_KINDS for one in found)
+
+
+def charset_after(statement: CopyStatement, known: TableSchema, *, fold_case: bool) -> str:
+    """Return the default charset of ``known`` after an ALTER TABLE; "" if it is not known.
+
+    A column that a later statement adds without a charset has it.
+    """
+    if not _SETS_CHARSET.search(statement.sql):
+        return known.charset
+    try:
+        changes = read_changes(
+            statement.sql,
+            database=statement.database,
+            schema_of=lambda database, table: known if (database, table) == (known.database, known.table) else None,
+            dialect=dialect_of(statement),
+            fold_case=fold_case,
+        )
+    except (Unreadable, SqlglotError):
+        return ""
+    return changes[0].after.charset if changes else known.charset
 
 
 class TableStatements:

@@ -22,6 +22,7 @@ from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.schema_history import Name, ResumeOptions
 from cdc.sources.shadow_tables import ShadowTables
+from cdc.sources.table_statements import charset_after
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,13 @@ class DdlHandler:
             self._check_key(statement, effect)
         if effect.reshapes:
             self._renew(statement, effect)
+            return
+        for name in map(table_of, effect.tables):
+            known, fold_case = self._history.current(name), self._history.fold_case
+            if known is not None:
+                charset = charset_after(copy_statement(statement), known, fold_case=fold_case)
+                if self._history.note_charset(name, charset, statement.after):
+                    self._tables.forget([name])
 
     def _handle_change(self, statement: Statement, effect: Effect) -> None:
         try:

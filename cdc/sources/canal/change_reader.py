@@ -27,7 +27,7 @@ from cdc.mysql.table_changes import certain, confirmed
 from cdc.sources.canal.layout import NO_SERVER_CHARSET, Layout, has_order
 from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables
-from cdc.sources.table_statements import TableStatements, changes_tables
+from cdc.sources.table_statements import TableStatements, changes_tables, charset_after
 
 _HAS_ROWS = re.compile(r"START\s+TRANSACTION\s*$", re.IGNORECASE)  # how MySQL logs CREATE TABLE .. SELECT
 
@@ -71,6 +71,11 @@ class CanalChangeReader:
             self._layouts.pop(name, None)
             if not columns_stay:
                 self._unknown.add(name)
+
+    def note_charset(self, statement: CanalStatement, known: TableSchema) -> bool:
+        """Record the default charset of ``known`` after a statement. Return whether it is another one."""
+        charset = charset_after(self._text(statement), known, fold_case=self._history.fold_case)
+        return self._history.note_charset((known.database, known.table), charset, statement.after)
 
     def end_copies(self, originals: Iterable[Name], position: CanalPosition) -> None:
         """See ``ShadowTables``."""

@@ -154,7 +154,8 @@ class CanalTables:
                 "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}
             )
         elif not (effect.reshapes or effect.may_rekey):
-            return False
+            known = self.history.current(table_of(effect.tables[0])) if effect.tables else None
+            return known is not None and self._changes.note_charset(statement, known)
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
         if effect.kind is not EffectKind.HARMLESS:

@@ -249,6 +249,28 @@ def test_drop_of_a_table_that_only_a_snapshot_has_loaded_is_a_change() -> None:
     assert stream.change("CREATE TABLE t LIKE crm.t").tables[0].rows is ChangeKind.CREATE_TABLE
 
 
+@pytest.mark.parametrize(
+    ("options", "charset"),
+    [
+        ("DEFAULT CHARSET=latin1", "latin1"),
+        ("ENGINE=InnoDB, DEFAULT CHARACTER SET = latin1", "latin1"),
+        ("COLLATE latin1_bin", "latin1"),
+        ("ADD INDEX (a), CHARACTER SET DEFAULT", ""),
+        ("COMMENT 'no charset'", "utf8mb4"),
+    ],
+)
+def test_default_charset_of_a_harmless_alter_is_that_of_later_columns(options: str, charset: str) -> None:
+    stream = Stream()
+    stream.run(f"ALTER TABLE t {options}")
+    (before, after) = (stream.history.at(stream.position(at))[0] for at in (stream.at, stream.at + 5))
+    assert (before.charset, after.charset) == ("utf8mb4", charset)
+    stop = stream.stop("ALTER TABLE t ADD note VARCHAR(50)")
+    if charset:
+        assert stop.change is not None and stop.change.tables[0].after.column("note").charset == charset
+    else:
+        assert stop.change is None and "character set of column note is not known" in stop.message
+
+
 # --- what a resume accepts ---
 
 

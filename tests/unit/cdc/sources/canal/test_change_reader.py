@@ -168,6 +168,15 @@ def test_statement_after_one_that_the_user_passed_is_refused_until_rows(opened):
     assert "before the statement are not known" in stop_of(opened(first + second, **options)).message
 
 
+def test_default_charset_of_a_harmless_alter_is_that_of_later_columns(opened, monkeypatch):
+    log = Log()
+    entries = log.row(**columns(a=1, b=2)) + log.ddl("ALTER TABLE orders DEFAULT CHARSET=latin1")
+    catalog = Catalog(monkeypatch, BEFORE)
+    taker = opened(entries, log.ddl("ALTER TABLE orders ADD c VARCHAR(9), ADD d INT"), **MYSQL).collect_rows(1)
+    catalog.schema = None  # a later statement has changed the table: the catalog has other columns
+    assert stop_of(taker).change.tables[0].after.column("c").charset == "latin1"
+
+
 # --- names of another time ---
 
 
