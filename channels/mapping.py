@@ -181,7 +181,9 @@ class Mapping:
             else:
                 arrow, nullable = found[name]
                 columns.append(TargetColumn(name, arrow, nullable and name not in key))
-        return TargetTable(self.target, tuple(columns), key, schema.comment, self.options)
+        names = {name.casefold() for name in expressions}
+        kept = () if self.columns is not None else (one for one in self.column_map.kept if one.casefold() not in names)
+        return TargetTable(self.target, tuple(columns), key, schema.comment, self.options, tuple(kept))
 
     def _copied_key(self, schema: TableSchema, copies: abc.Mapping[str, Column]) -> tuple[str, ...]:
         if not schema.key:

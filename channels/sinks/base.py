@@ -43,6 +43,7 @@ class TargetTable:
     key: tuple[str, ...]
     comment: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # sink-specific: buckets, partition, properties
+    kept: tuple[str, ...] = ()  # further columns that the source has dropped: loaded rows have NULL in them
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,9 @@ class MemoryPartWriter:
             return None
         check_nulls(self.table, table)
         names = [column.name for column in self.table.columns]
-        self.sink.stage(name, table.select([*names, DELETED]))
+        for kept in self.table.kept:
+            table = table.append_column(kept, pa.nulls(table.num_rows))
+        self.sink.stage(name, table.select([*names, *self.table.kept, DELETED]))
         return PreparedLoad(name, self.table.name, table.num_rows, table.nbytes)
 
 
@@ -224,7 +226,7 @@ def _merged(table: _MemoryTable, load: pa.Table) -> pa.Table:
     """Return the newest row of each key of the table and then of ``load``, without deleted ones."""
     names = table.rows.schema.names
     old = table.rows.append_column(DELETED, pa.repeat(pa.scalar(False), table.rows.num_rows))
-    both = pa.concat_tables([old, load.cast(old.schema)])
+    both = pa.concat_tables([old, load.select(old.schema.names).cast(old.schema)])
     both = both.append_column(SEQUENCE, pa.array(range(both.num_rows), pa.int64()))
     newest = newest_rows(both, table.target.key)
     return newest.filter(pa.compute.invert(newest.column(DELETED))).select(names)

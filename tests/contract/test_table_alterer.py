@@ -212,6 +212,13 @@ def test_add_with_fill_changes_existing_rows(subject: Subject, case: str) -> Non
     assert_usable(subject, table, count=1)
 
 
+def test_kept_column_is_null_in_loaded_rows_despite_its_default(subject: Subject) -> None:
+    subject.alter([add("more", pa.int32(), 5, "int")])
+    kept = replace(TABLE, kept=("more",))
+    subject.load(kept, [{"id": 2, "text": "new", "count": 2}, {"id": 3, "text": "\x01", "count": 3}], checkpoint=3)
+    assert [row["more"] for row in subject.rows()] == [5, None, None]
+
+
 def test_rename_keeps_values(subject: Subject) -> None:
     subject.require("RENAME")
     table = subject.alter([rename(TEXT, "label")])

@@ -358,7 +358,10 @@ class Group:
         old = {row["id"]: row for row in before}
         for name in extra:
             plain = name.partition("__")[0]
-            if not kept[plain]:
+            if not kept[plain]:  # the case has added it: rows that were written after it was dropped have none
+                changed = {2, max(row["id"] for row in raw)}
+                if any(row[name] is not None for row in raw if row["id"] in changed):
+                    return f"the kept column {name} has values in rows that were changed after it was dropped: {raw}"
                 continue
             is_free = name in names.values()
             for row in raw:  # a row that was not changed since keeps its value, and the others have none

@@ -48,7 +48,7 @@ class DorisPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See ``PartWriter``."""
         # delete sign first: Doris removes a byte order mark at the start of a line, and a text may begin with one
-        columns = [DELETED, SEQUENCE, *(column.name for column in self.table.columns)]
+        columns = [DELETED, SEQUENCE, *(column.name for column in self.table.columns), *self.table.kept]
         return load_rows(encoding.checked(self.table, rows, columns), lambda kept: DorisLoad(self, name, kept).run())
 
 
@@ -62,7 +62,8 @@ class DorisLoad:
         self._label = label_for(name)
         self._context: dict[str, object] = {"table": writer.table.name, "label": self._label}
         self._path = f"/api/{url_segment(self._database)}/{url_segment(table)}/_stream_load"
-        self._columns = [DELETE_SIGN, SEQUENCE, *(column.name for column in writer.table.columns)]
+        names = [column.name for column in writer.table.columns]
+        self._columns = [DELETE_SIGN, SEQUENCE, *names, *writer.table.kept]
 
     def run(self) -> PreparedLoad:
         """Send the load until it is prepared. Raises: see ``PartWriter``."""

@@ -62,7 +62,7 @@ class StarrocksPartWriter:
 
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See ``PartWriter``."""
-        columns = [*(column.name for column in self.table.columns), DELETED]
+        columns = [*(column.name for column in self.table.columns), *self.table.kept, DELETED]
         checked = _with_short_documents(self.table, encoding.checked(self.table, rows, columns))
         kind = MultiTableLoad if self.multi else SingleTableLoad
         return load_rows(checked, lambda kept: kind(self, name, kept).run(), longest_field=_CSV_FIELD_BYTES)
@@ -107,12 +107,13 @@ class LoadBody:
         kinds = {column.name: starrocks_type(column, key=column.name in table.key) for column in table.columns}
         # a field that is converted needs another name than its column
         prefix = "_cdc_"
-        while any(name.casefold().startswith(prefix) for name in kinds):
+        while any(name.casefold().startswith(prefix) for name in (*kinds, *table.kept)):
             prefix = f"_{prefix}"  # a column of the table may have the name of such a field
         converted = {
             name: made for name, kind in kinds.items() if (made := conversion(kind, quoted(f"{prefix}{name}")))
         }
-        self._fields = [f"{prefix}{name}" if name in converted else name for name in kinds] + [OPERATION]
+        fields = [f"{prefix}{name}" if name in converted else name for name in kinds]
+        self._fields = [*fields, *table.kept, OPERATION]
         conversions = [f"{quoted(name)}={expression}" for name, expression in converted.items()]
         self._columns = ",".join([*map(quoted, self._fields), *conversions])
         self._instead = placeholders(table, lambda column: kinds[column.name].base)

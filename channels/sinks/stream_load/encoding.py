@@ -37,10 +37,15 @@ _PLAIN_FROM = 6  # with more digits after the point, Arrow prints small decimals
 
 
 def checked(table: TargetTable, rows: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield ``columns`` of ``rows``. Raises: LoadRejected - a NULL in a NOT NULL column of ``table``; with its keys."""
+    """Yield ``columns`` of ``rows``. Kept columns of ``table`` are NULL: without a value they get their default.
+
+    Raises: LoadRejected - a NULL in a NOT NULL column of ``table``; with its keys.
+    """
     for batch in rows:
         if batch.num_rows:
             check_nulls(table, pa.Table.from_batches([batch]))
+            for name in table.kept:
+                batch = batch.append_column(name, pa.nulls(batch.num_rows))
             yield batch.select(columns)
 
 

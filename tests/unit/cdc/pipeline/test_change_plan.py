@@ -135,6 +135,12 @@ def test_plan_ignored_drop_keeps_the_target_column_and_makes_it_nullable() -> No
     assert plan.tables[0].columns_after.kept == {"a": A}
 
 
+def test_mapping_sends_kept_columns_to_the_target_as_such() -> None:
+    mapping = Mapping("shop.orders", "ods.orders", column_map=ColumnMap({}, {"b": B, "A": A}))
+    assert mapping.target_table(BEFORE).kept == ("b",)  # a column of the source has the name of the other one
+    assert replace(mapping, columns={"id": "id"}).target_table(BEFORE).kept == ()
+
+
 def test_plan_dates_new_differences_and_keeps_the_dates_of_old_ones() -> None:
     early = DifferenceStart(HERE, "2026-01-01T00:00:00Z")
     before = ColumnMap({"left": None}, {"b": B}, names_since={"left": early}, kept_since={"b": early})
