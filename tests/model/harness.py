@@ -45,7 +45,7 @@ class Harness:
         self.more_parts = {}
         self.receiver = None
         self.consumer = None
-        self._patches = pytest.MonkeyPatch()  # undone by ``close``
+        self._constants = pytest.MonkeyPatch()  # changed ones of modules; undone by ``close``
         self.waits = []  # reports of commits that wait
 
     def start(self):
@@ -129,7 +129,7 @@ class Harness:
         }
 
     def close(self):
-        self._patches.undo()
+        self._constants.undo()
         self.runner.close()
         self.store.close()
         self.sink.close()

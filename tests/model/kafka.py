@@ -95,8 +95,8 @@ class KafkaHarness(Harness):
         self.sent = sent
         # SHARE_MESSAGES: so that a range has two readers
         for name, value in (("_FIRST_MESSAGES", _FIRST_MESSAGES), ("SHARE_MESSAGES", 2)):
-            self._patches.setattr(f"cdc.sources.kafka.range_planner.{name}", value)
-        self._patches.setattr("cdc.sources.kafka.reader.MESSAGES", READ_MESSAGES)
+            self._constants.setattr(f"cdc.sources.kafka.range_planner.{name}", value)
+        self._constants.setattr("cdc.sources.kafka.reader.MESSAGES", READ_MESSAGES)
 
     def new_receiver(self):
         options = {"stop_at": lambda: self.sent.position("latest"), **self.receiver_options}
