@@ -24,8 +24,8 @@ from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import compaction as delta_compaction
 from channels.sinks.delta import files as delta_files
 from channels.sinks.delta import keys as delta_keys
+from channels.sinks.delta import mapped_tables
 from channels.sinks.delta import merge as delta_merge
-from channels.sinks.delta import sink as delta_sink
 from channels.sinks.delta.files import unavailable, unpacked_bytes
 from channels.sinks.delta.sink import DeltaSink
 
@@ -77,7 +77,7 @@ def test_delta_protocol_lists_every_feature_in_use(
     timed = TargetTable("ods.timed", (*COLUMNS, TargetColumn("at", pa.timestamp("us"), True)), ("id",))
     if is_old:  # as early versions created tables
         with monkeypatch.context() as patched:
-            patched.setattr(delta_sink, "add_features", lambda *_: None)
+            patched.setattr(mapped_tables, "add_features", lambda *_: None)
             DeltaSink(tmp_path).ensure_table(timed)
     for _ in range(2):
         DeltaSink(tmp_path).ensure_table(timed)
