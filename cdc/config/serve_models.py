@@ -58,7 +58,7 @@ class TokenKeys(Model):
     def _not_empty(self) -> TokenKeys:
         for name, token in (("admin", self.admin), ("viewer", None if self.admin else self.viewer)):
             if token is not None and not token.get_secret_value():  # of a variable that is set, but empty
-                raise CrossFieldError(name, "is empty, and everybody could send requests: set it, or remove the key")
+                raise CrossFieldError(name, "is empty, so no token would be required: set it, or remove the key")
         return self
 
 
