@@ -553,6 +553,18 @@ def test_commit_with_wrong_ok_loses_loads() -> None:
         sink.close()
 
 
+def test_shared_transaction_with_half_a_mark_is_replayed(starrocks: StarrocksEmulator, multi: StarrocksSink) -> None:
+    """The next row of a mark would be taken for the end of the one that was cut off, and be rejected."""
+    load = write(multi, *ROWS)
+    starrocks.faults.order("load", Fault.RESET)
+    starrocks.faults.order("rollback", Fault.HTTP_500)
+    with pytest.raises(SinkUnavailable):
+        multi.commit([load], mark_of())
+    with pytest.raises(PreparedLoadLost):
+        multi.commit([load], mark_of())
+    assert multi.state(load) is LoadState.ABORTED
+
+
 def test_too_many_versions_delay_load(starrocks: StarrocksEmulator, sink: StarrocksSink) -> None:
     starrocks.faults.order("load", Fault.ERROR)
     with pytest.raises(SinkBusy):

@@ -31,6 +31,7 @@ class SharedTransaction:
 
     def __init__(self, client: StarrocksHttp, tries: int, pause_s: float) -> None:
         self._client, self._tries, self._pause_s = client, tries, pause_s
+        self._cut_off: dict[str, str] = {}  # by label: why a part of the row of a mark may be in the transaction
 
     def commit(self, whole: LoadTransaction, number: object, mark: SinkCheckpoint) -> StarrocksReply:
         """Commit all loads together with ``mark``, and return OK, or why they are not committed.
@@ -38,6 +39,8 @@ class SharedTransaction:
         ``number``: of the transaction that has the loads.
         Raises: SinkUnavailable - the state is unknown, or a commit is still running.
         """
+        if whole.label in self._cut_off:  # its rollback had no answer
+            return StarrocksReply("", self._cut_off[whole.label])
         if not self._is_committing(whole):
             reply = self._record(whole, mark)
             if not reply.is_ok:
@@ -73,6 +76,7 @@ class SharedTransaction:
         except NotSent as error:
             raise STARROCKS.unavailable(error, label=whole.label) from error
         except Unreachable as error:
+            self._cut_off[whole.label] = str(error)
             return StarrocksReply("", str(error))
 
     def _ask_to_commit(self, whole: LoadTransaction) -> StarrocksReply:
@@ -106,6 +110,7 @@ class SharedTransaction:
         except Unreachable as error:
             raise STARROCKS.unavailable(error, label=whole.label) from error
         if reply.is_missing or (reply.is_ok and not _ROLLBACK_LATER.search(reply.message)):
+            self._cut_off.pop(whole.label, None)
             return True
         if _TOO_LATE.search(reply.message):
             return False
