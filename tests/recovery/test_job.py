@@ -149,6 +149,14 @@ class Running:
             assert self.thread.is_alive() or state in ("DONE", "CANCELLED"), (self.error, status)
             time.sleep(0.005)
 
+    def saved(self, state, timeout_s=240):
+        """Return the saved record when it has ``state``: the status shows a state before it is saved."""
+        deadline = time.monotonic() + timeout_s
+        while (record := self.store.job("shop")).state is not state:
+            assert time.monotonic() < deadline, record
+            time.sleep(0.005)
+        return record
+
     def until_caught_up(self, source):
         deadline = time.monotonic() + 240
         while True:
@@ -342,14 +350,14 @@ def test_waiting_commit_saves_the_shown_pause(setup):
     away = setup.wrap_sink = Away()
     job = setup.job()
     status = job.until("PAUSED", resume="automatic")
-    record = job.store.job(status.job)
+    record = job.saved(JobState.PAUSED)
     assert (record.state.value, record.reason, record.hint, record.resume) == (
         (status.state, status.reason, status.hint, status.resume)
     )
     assert status.lag_seconds is not None
     away.returned.set()
     job.until("RUNNING", reason=None)
-    assert job.store.job(status.job).state is JobState.RUNNING
+    assert job.saved(JobState.RUNNING).reason is None
     job.until_caught_up(setup.source)
     assert job.stop() == 0
 
