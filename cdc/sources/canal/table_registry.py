@@ -39,7 +39,6 @@ class CanalTables:
         self._resume_options = resume_options
         self._accepted_until_ms = time.time() * 1000  # older changes may be omitted, if the user accepted that
         self._stale: set[Name] = set()  # changed by a statement: look up the schema at the next rows
-        self._rekeyed: set[Name] = set()  # created or changed by a statement that was passed: with its new key
         # Without a server it is not known which one wrote the statements: /*M! */ then counts as code, so that the job
         # pauses rather than miss a change.
         self._mariadb = True
@@ -49,7 +48,6 @@ class CanalTables:
         self.position = start
         self.history.begin(saved)
         self._stale.clear()
-        self._rekeyed.clear()
         self._changes.begin()
         self.omitted.take()
         if self.history.connect is not None:
@@ -84,7 +82,6 @@ class CanalTables:
             problem = self._mismatch(known, layout)
             if problem is None:
                 self._stale.discard(name)
-                self._rekeyed.discard(name)
                 self._changes.note_rows(name, layout)
                 return self.history.add(name, known, self.position)
         if {column.name.casefold() for column in layout} < {column.name.casefold() for column in known.columns}:
@@ -99,7 +96,7 @@ class CanalTables:
     def _found(self, name: Name, layout: Layout) -> TableSchema:
         found = self.history.look_up(name)
         if found is not None:
-            return found if name in self._rekeyed else self._with_known_key(name, found)
+            return self._with_known_key(name, found)
         if [column.index for column in layout] != list(range(len(layout))):
             raise _not_full()
         return schema_of(*name, layout)
@@ -158,15 +155,26 @@ class CanalTables:
             return known is not None and self._changes.note_charset(statement, known)
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
-        if effect.kind is not EffectKind.HARMLESS:
-            self._rekeyed |= names
         for name in names:
+            if effect.kind is not EffectKind.HARMLESS and not effect.columns_stay:
+                self._note_key(name, statement.after)
             self.history.catalog.pop(name, None)
             if self.history.dropped(name) is not None:  # the user has accepted that it was created again
                 self.history.end(name, statement.after)
         is_index = effect.kind is EffectKind.HARMLESS and not effect.reshapes
         self._changes.note_statement(names, columns_stay=effect.columns_stay or is_index)
         return True
+
+    def _note_key(self, name: Name, position: CanalPosition) -> None:
+        """Record the key of a table after a statement that was passed, for the checkpoints before its next rows."""
+        known = self.history.newest(name)
+        if known is None:
+            return
+        found = self.history.look_up(name)
+        if found is None or not {*found.key} <= {column.name for column in known.columns}:
+            self.history.end(name, position)  # the next rows show the key, or the server then
+        elif found.key != known.key:
+            self.history.add(name, replace(known, key=found.key), position)
 
     def _is_rekeyed(self, name: Name) -> bool:
         """Return whether the server's table has another key than the known one."""
