@@ -216,6 +216,30 @@ def test_new_partition_is_no_part_of_a_range_until_it_joins(kafka, topic, opened
     assert [one["key"] for one in read(receiver, next_range(receiver))[0]] == [7]
 
 
+def test_new_partition_joins_although_the_driver_reads_each_range(kafka, topic, opened):
+    """Each such range ends a stream, and messages have arrived before the next stream finds the new partition."""
+    kafka.create(topic, 1)
+    kafka.send(topic, *rows(0))
+    receiver = opened(topic)
+    kafka.add_partitions(topic, 2)
+    kafka.send(topic, *rows(1000), partition=1)
+    for number in range(10):
+        planned = None
+        while planned is None:
+            receiver.plan(9, 9)
+            planned = receiver.get(0.1)
+        if not planned.is_planned:
+            assert offsets(planned.last)[1] == 0
+            return
+        kafka.send(topic, *rows(2 * number + 1), partition=0)
+        receiver.deliver(planned)
+        Collector(receiver).collect(lambda one: one.batches and one.batches[-1].last.reached(planned.last))  # noqa: B023
+        kafka.send(topic, *rows(2 * number + 2), partition=0)
+        receiver.get(0)  # the next stream begins
+        receiver.ack(planned.last)
+    raise AssertionError("the new partition has not joined")
+
+
 def test_plan_of_a_stop_ends_exactly_there(kafka, topic, opened):
     kafka.create(topic, 2)
     kafka.send(topic, *rows(*range(5)))

@@ -12,7 +12,10 @@ _log = logging.getLogger(__name__)
 
 
 class NewPartitions:
-    """The new partitions that wait, each with the ends that the old ones of its topic had when it was found."""
+    """The new partitions that wait, each with the ends that the old ones of its topic had when it was found.
+
+    They outlast a stream: a busy source can end the stream after each range.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Partition, dict[Partition, int]] = {}
@@ -23,6 +26,8 @@ class NewPartitions:
 
     def find(self, cluster: Cluster, topics: Topics, known: Mapping[Partition, PartitionOffset]) -> None:
         """Add the partitions that are in ``topics``, but not in ``known``. Raises: SourceUnavailable."""
+        for one in self._waiting.keys() & known.keys():
+            del self._waiting[one]
         new = topics.partitions - known.keys() - self._waiting.keys()
         if not new:
             return
@@ -37,6 +42,10 @@ class NewPartitions:
         return {
             one for one, ends in self._waiting.items() if all(done.get(old, -1) >= end for old, end in ends.items())
         }
+
+    def clear(self) -> None:
+        """Forget them: reading begins at another position."""
+        self._waiting.clear()
 
     def remove(self, partition: Partition) -> None:
         """Remove one that is read from now on."""

@@ -30,6 +30,7 @@ from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.layouts import Layouts
+from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.range_planner import ExecutorReads, RangePlans
 from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
 from cdc.sources.partition_reader import PartitionReader
@@ -80,6 +81,7 @@ class KafkaReceiver:
         self._plans: RangePlans | None = None
         if executors is not None:
             self._plans = RangePlans(settings, executors, rules, self._maker, decoder.invalid_dates)
+        self._new = NewPartitions()
         self._range_end: KafkaPosition | None = None  # of a planned range that the driver reads
         self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
         self._handed = self._acked = KafkaPosition("", ())
@@ -91,6 +93,7 @@ class KafkaReceiver:
         self.close()
         self._acked = start
         self._maker.sequence = sequence
+        self._new.clear()
         if self._stop_at is not None and self._stop is None:
             self._stop = self._stop_at()
         self._replays = self._wanted = start.kept.replays + (self._replays_bad and start.kept.count > 0)
@@ -100,6 +103,7 @@ class KafkaReceiver:
         """See ``Receiver``."""
         assert isinstance(position, KafkaPosition)
         self.close()
+        self._new.clear()
         self._connect(position, self._history.at(position))
 
     def limit(self, last: Position | None) -> None:
@@ -122,7 +126,12 @@ class KafkaReceiver:
         self._stream = KafkaStream(
             self._settings,
             StreamStart(
-                start, until, until is not None and until is self._stop, self._replays > start.kept.replays, plans
+                start,
+                until,
+                finishes=until is not None and until is self._stop,
+                replays_bad=self._replays > start.kept.replays,
+                plans=plans,
+                new=self._new if until is None else NewPartitions(),
             ),
             self._maker,
             Window(self._window_bytes),

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdc.errors import CdcError, ErrorAction, PositionLost, ServerMismatch, SourceUnavailable, action_for
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
@@ -41,6 +41,7 @@ class StreamStart:
     finishes: bool = False  # the source ends at ``until``
     replays_bad: bool = False  # first load the messages again that were kept before ``saved``
     plans: PlanRequest | None = None  # executors read the messages: deliver planned ranges when they are requested
+    new: NewPartitions = field(default_factory=NewPartitions)  # those that wait already
 
 
 class KafkaStream:
@@ -71,7 +72,7 @@ class KafkaStream:
         self._until = None if begin.until is None else {one: end.next for one, end in begin.until.offsets.items()}
         self._assigned: set[Partition] = set()
         self._at_end: set[Partition] = set()
-        self._new = NewPartitions()
+        self._new = begin.new
         self._reported = begin.saved
         self._refreshed_at = self._next_refresh = 0.0
         self._stopping = threading.Event()
