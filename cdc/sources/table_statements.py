@@ -17,7 +17,8 @@ from cdc.model.schema_change import ChangeKind, TableChange
 from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.ddl import Effect
-from cdc.mysql.ddl_tokens import Unreadable, refuse
+from cdc.mysql.ddl_tokens import Unreadable, refuse, tokens_of
+from cdc.mysql.ddl_words import is_versioned
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
@@ -96,7 +97,9 @@ class TableStatements:
             )
         except Unreadable:
             names = [table_of(name) for name in effect.tables]
-            if not names or any(self._history.dropped(name) is None for name in names):
+            tokens = tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
+            is_dropped = bool(names) and all(self._history.dropped(name) is not None for name in names)
+            if not is_dropped or is_versioned(tokens):
                 raise
             # it creates a dropped table again, and the server has its columns: CREATE TABLE .. LIKE, for example
             created = TableSchema(*names[0], (), ())

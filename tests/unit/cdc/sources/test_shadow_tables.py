@@ -230,6 +230,8 @@ def test_create_after_an_ignored_drop_stops_with_the_difference() -> None:
     stop = stream.stop(create, is_part=True)
     assert stop.change is None and "also has rows" in stop.message
     Stream(replace(T, is_dropped=True)).run("DROP TABLE IF EXISTS t")  # it does not exist
+    stop = Stream(replace(T, is_dropped=True)).stop(f"{create} WITH SYSTEM VERSIONING")
+    assert stop.change is None and "system versioning" in stop.message
 
 
 def test_shadow_names_have_their_originals() -> None:
