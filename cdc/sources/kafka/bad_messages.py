@@ -12,6 +12,7 @@ its file, and a replay that was not committed leaves files that are not read.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import logging
 import os
@@ -64,16 +65,19 @@ class BadMessages:
     def open(self, position: KafkaPosition) -> None:
         """Delete the files of messages that were replayed, and of those after ``position``, which are read again.
 
+        Before the first kept message of the job, a file of a topic or a partition that the position does not have is
+        moved away: it is of a new partition, which is read again, or of an earlier job.
         Raises: ConfigError - the folder cannot be used, or has messages of another job.
         """
         kept = position.kept
         try:
             for path, replays, number in self._files():
                 if (replays, number) >= (kept.replays, kept.count) or replays < kept.replays:
-                    if not (kept.replays or kept.count):
-                        self._check_own(path, position)
-                    path.unlink()
-        except (OSError, ValueError) as error:
+                    if kept.replays or kept.count or self._is_own(path, position):
+                        path.unlink()
+                    else:
+                        _log.warning("%s may have messages of an earlier job: it was moved to %s", path, _move(path))
+        except (OSError, ValueError, KeyError) as error:
             raise self._unusable(error) from error
 
     def count(self, kept: KeptMessages, faults: Iterable[Fault], count: int) -> Counted:
@@ -168,17 +172,23 @@ class BadMessages:
             if (found := _NAME.fullmatch(path.name)) is not None:
                 yield path, int(found[1]), int(found[2])
 
-    def _check_own(self, path: Path, position: KafkaPosition) -> None:
-        """Raise if a file has a message that is not read again: it is of an earlier job with this name."""
+    def _is_own(self, path: Path, position: KafkaPosition) -> bool:
+        """Return whether all messages of a file are read again; False if that is not known.
+
+        Raises: ConfigError - one is not: the file is of an earlier job with this name.
+        """
         file, offsets = _read(path), position.offsets
-        for message in file.messages:
-            known = offsets.get((file.topic, int(message["partition"])))
-            if known is None or int(message["offset"]) < known.next:
+        if position.ids.get(file.topic) != file.topic_id:
+            return False
+        known = [offsets.get((file.topic, int(message["partition"]))) for message in file.messages]
+        for message, offset in zip(file.messages, known, strict=True):
+            if offset is not None and int(message["offset"]) < offset.next:
                 raise ConfigError(
                     "The folder of bad messages has messages of an earlier job with this name.",
                     hint="Move the file away, or set `source.bad_rows.path` to another folder.",
                     path=path,
                 )
+        return None not in known
 
     def _unusable(self, error: Exception) -> ConfigError:
         reason = error.strerror if isinstance(error, OSError) else f"a file cannot be read: {error}"
@@ -222,6 +232,12 @@ def _read(path: Path) -> BadFile:
 
 def _base64(block: MessageBlock, at: int, size: int) -> str | None:
     return None if size < 0 else base64.b64encode(block.data[at : at + size].tobytes()).decode()
+
+
+def _move(path: Path) -> Path:
+    """Rename a file so that no job reads it, and return its new path."""
+    targets = (path.with_name(f"{path.name}.{number}.old") for number in itertools.count(1))
+    return path.rename(next(target for target in targets if not target.exists()))
 
 
 def _sync(folder: Path) -> None:

@@ -81,6 +81,24 @@ def test_files_of_an_earlier_job_are_refused_unless_they_are_read_again(tmp_path
     assert names(tmp_path / "job") == []
 
 
+def test_files_of_unknown_topics_and_partitions_are_moved_away(tmp_path):
+    """Its first message can be bad, and the job can end before the first commit that has the new partition."""
+    bad = BadMessages(tmp_path / "job", LIMITS)
+    for number in range(2):
+        keep(bad, NOTHING_KEPT, 0)
+        bad.open(position(p1=6))
+        assert names(tmp_path / "job") == [f"0-0.jsonl.{one}.old" for one in range(1, number + 2)]
+    assert bad.load(NOTHING_KEPT) == []
+
+
+def test_file_without_a_head_is_refused(tmp_path):
+    bad = BadMessages(tmp_path / "job", LIMITS)
+    keep(bad, NOTHING_KEPT, 0)
+    (tmp_path / "job/0-0.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        bad.open(position(p0=5))
+
+
 def test_missing_file_is_an_error(tmp_path):
     bad = BadMessages(tmp_path / "job", LIMITS)
     keep(bad, NOTHING_KEPT, 0, 1)
