@@ -202,7 +202,7 @@ class Recovery:
             return committed
         if self._is_open and not was_replayed:
             self._new_replay().skip(committed)
-        if was_replayed or checkpoint.replays:
+        if was_replayed or checkpoint.replays or any(load.name.attempt for load in checkpoint.loads):
             self._new_replay().clean_up(committed)
         if self._is_open:
             self._context.receiver.ack(last_of(committed))

@@ -6,6 +6,7 @@ offsets. Nothing in a message orders rows: times and binlog positions in message
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -77,6 +78,7 @@ class BatchMaker:
         self.kept = NOTHING_KEPT
         self._keys = KeyPartitions()
         self._tables: dict[str, int] = {}  # the numbers of tables, and of topics
+        self._table_numbers = itertools.count(1)
         self._topics: dict[str, int] = {}
         self._topics_of: dict[str, set[str]] = {}  # in which rows of a table have arrived
         self.begin(KafkaPosition("", ()), KafkaPosition("", ()))
@@ -99,7 +101,7 @@ class BatchMaker:
 
     def table_number(self, name: str) -> int:
         """Return the number that distinguishes a table in hashes of keys."""
-        return self._tables.setdefault(name, len(self._tables) + 1)
+        return self._tables.setdefault(name, next(self._table_numbers))  # Calls: any thread
 
     def _topic_number(self, name: str) -> int:
         return self._topics.setdefault(name, len(self._topics))
