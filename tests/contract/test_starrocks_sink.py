@@ -587,6 +587,23 @@ def test_abort_ends_only_loads_of_its_checkpoint(
     assert {sink.state(load) for load in kept} == {LoadState.PREPARED}
 
 
+def test_abort_finds_the_shared_transactions_that_another_process_has_begun(
+    starrocks: StarrocksEmulator, multi: StarrocksSink
+) -> None:
+    lost = write(multi, *ROWS)
+    for number in range(2):
+        starrocks.restart_backend(number)
+    with pytest.raises(PreparedLoadLost):
+        multi.commit([lost], mark_of())
+    load = write(multi, *ROWS)
+    assert labels(lost) != labels(load)
+    other = sink_on(starrocks)
+    other.ensure_table(TABLE)
+    other.abort("shop", "0a1b2c3d", 1, 1)
+    other.close()
+    assert multi.state(load) is LoadState.ABORTED
+
+
 def test_first_commit_aborts_loads_of_earlier_runs(starrocks: StarrocksEmulator, single: StarrocksSink) -> None:
     left = write(single, *ROWS, name=name_of(7, fence=0))
     load = write(single, *ROWS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from enum import Enum, auto
 
 from cdc.errors import SinkUnavailable
 from channels.sinks.base import SinkCheckpoint
@@ -24,6 +25,14 @@ COMMIT_WAIT_S = 60  # the FE answers after this time if locks or publishing take
 _TOO_LATE = re.compile(r"can not abort (committed|visible)", re.IGNORECASE)
 _ROLLBACK_LATER = re.compile(r"rollback pending|already in progress", re.IGNORECASE)
 _COMMITTING = re.compile(r"already committing|during committing", re.IGNORECASE)
+
+
+class RolledBack(Enum):
+    """What became of a transaction that was to be rolled back."""
+
+    DONE = auto()
+    MISSING = auto()  # never begun, or forgotten
+    TOO_LATE = auto()  # it is committed
 
 
 class SharedTransaction:
@@ -105,18 +114,22 @@ class SharedTransaction:
 
         Raises: SinkUnavailable - the state is unknown.
         """
+        return self.roll_back(whole) is not RolledBack.TOO_LATE
+
+    def roll_back(self, whole: LoadTransaction) -> RolledBack:
+        """Roll back, and return what became of it. Raises: SinkUnavailable - the state is unknown."""
         try:
             reply = self._client.ask("rollback", whole)
         except Unreachable as error:
             raise STARROCKS.unavailable(error, label=whole.label) from error
         if reply.is_missing or (reply.is_ok and not _ROLLBACK_LATER.search(reply.message)):
             self._cut_off.pop(whole.label, None)
-            return True
+            return RolledBack.MISSING if reply.is_missing else RolledBack.DONE
         if _TOO_LATE.search(reply.message):
-            return False
+            return RolledBack.TOO_LATE
         state = final_state(self._client, whole)
         if state in (*DONE, "ABORTED"):
-            return state == "ABORTED"
+            return RolledBack.DONE if state == "ABORTED" else RolledBack.TOO_LATE
         if _COMMITTING.search(reply.message):
             raise _still_committing(whole)
         raise STARROCKS.unavailable(reply.message, label=whole.label, state=state)

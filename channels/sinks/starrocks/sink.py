@@ -10,6 +10,7 @@ Source: StarRocks manual, "Load data using Stream Load transaction interface"; s
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.loader import StarrocksPartWriter, roll_back, shared_label
 from channels.sinks.starrocks.names import STARROCKS_NAMES
 from channels.sinks.starrocks.orphans import OrphanTransactions, is_shared
-from channels.sinks.starrocks.shared_transaction import COMMIT_WAIT_S, SharedTransaction
+from channels.sinks.starrocks.shared_transaction import COMMIT_WAIT_S, RolledBack, SharedTransaction
 from channels.sinks.starrocks.table import STARROCKS_TABLES
 from channels.sinks.starrocks.transaction_mode import TransactionMode
 from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
@@ -235,9 +236,12 @@ class StarrocksSink(ClusterSink):
         """See ``Sink``."""
         prefix = label_prefix(job, incarnation, fence, checkpoint)
         if self._mode.may_have_been():
-            for losses in range(1 + self._losses.get((fence, checkpoint), 0)):
+            known = self._losses.get((fence, checkpoint), 0)
+            for losses in itertools.count():  # another process may have begun more of them
                 label = shared_label(job, incarnation, fence, checkpoint, {(fence, checkpoint): losses})
-                self._shared.is_rolled_back(LoadTransaction(self._databases[0], label, multi=True))
+                result = self._shared.roll_back(LoadTransaction(self._databases[0], label, multi=True))
+                if losses >= known and result is RolledBack.MISSING:
+                    break
         self._orphans.roll_back(lambda label: label.startswith(prefix))
 
     def _discard_unfinished(self, mark: SinkCheckpoint) -> None:
