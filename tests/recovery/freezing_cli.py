@@ -31,7 +31,7 @@ def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    maintenance.find_unused = _freezing("vacuum", maintenance.find_unused)
+    maintenance.find_inactive = _freezing("vacuum", maintenance.find_inactive)
     Merge.actions = _freezing("merge", Merge.actions)  # type: ignore[method-assign]
     DurableLogs.append = _freezing("log", DurableLogs.append)  # type: ignore[method-assign]
     main()

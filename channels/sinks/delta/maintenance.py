@@ -22,7 +22,7 @@ from channels.sinks.delta.open_tables import OpenTables
 from channels.sinks.delta.ownership import Ownership
 from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_files import table_files
-from channels.sinks.delta.vacuum import delete_unused, find_unused
+from channels.sinks.delta.vacuum import delete_unused, find_inactive
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +66,14 @@ class DeltaMaintenance:
                 continue
             self._maintained[table.name] = now
             self._compact(table, is_stopped)
-            unused: Sequence[StorePath] = ()
+            inactive: Sequence[StorePath] = ()
+            oldest = self._wall_clock() - self._retention_s
             # commits wait for the rest, so that no file of a running merge is unused
             with self._tables.lock(table.name):
                 if (found := self._open(table)) is not None:
                     self._write_log_checkpoint(found, table)
-                    unused = self._unused(table)
-            self._delete(table, unused, is_stopped)
+                    inactive = self._inactive(table, oldest)
+            self._delete(table, inactive, oldest, is_stopped)
 
     def _compact(self, table: TargetTable, is_stopped: Callable[[], bool]) -> None:
         """Compact a part of the table. Merges with deletion vectors continue meanwhile, others replace whole files."""
@@ -144,13 +145,13 @@ class DeltaMaintenance:
         except OSError as error:
             raise unavailable(error, folder / LOG) from error
 
-    def _unused(self, table: TargetTable) -> Sequence[StorePath]:
-        """Return the files to delete; () if that was done a short time ago."""
+    def _inactive(self, table: TargetTable, oldest: float) -> Sequence[StorePath]:
+        """Return files that may be deleted; () if that was done a short time ago."""
         now = time.monotonic()
         if now - self._vacuumed.get(table.name, -_VACUUM_EVERY_S) < min(_VACUUM_EVERY_S, self._retention_s):
             return ()
         self._vacuumed[table.name] = now
-        folder, oldest = self._folder_of(table.name), self._wall_clock() - self._retention_s
+        folder = self._folder_of(table.name)
 
         def active() -> set[str]:
             found = self._tables.open(table.name, fresh=True)
@@ -159,15 +160,18 @@ class DeltaMaintenance:
             return {path for file in table_files(found, ()) for path in file.paths(folder)}
 
         try:
-            return find_unused(folder, active, oldest)
+            return find_inactive(folder, active, oldest)
         except OSError as error:
             raise unavailable(error, folder) from error
 
-    def _delete(self, table: TargetTable, unused: Sequence[StorePath], is_stopped: Callable[[], bool]) -> None:
+    def _delete(
+        self, table: TargetTable, inactive: Sequence[StorePath], oldest: float, is_stopped: Callable[[], bool]
+    ) -> None:
+        folder = self._folder_of(table.name)
         try:
-            delete_unused(unused, self._ownership.check_all, is_stopped)
+            delete_unused(folder, inactive, oldest, self._ownership.check_all, is_stopped)
         except OSError as error:
-            raise unavailable(error, self._folder_of(table.name)) from error
+            raise unavailable(error, folder) from error
 
     def _wall_clock(self) -> float:
         """Return seconds since 1970, without forward changes of the clock, which would shorten the retention."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -23,37 +23,47 @@ _OWN_NAME = re.compile(
 )
 
 
-def find_unused(folder: StorePath, find_active: Callable[[], set[str]], oldest: float) -> list[StorePath]:
-    """Return the files of this program that no version of the table since ``oldest`` contains.
+def find_inactive(folder: StorePath, find_active: Callable[[], set[str]], oldest: float) -> list[StorePath]:
+    """Return the files of this program from before ``oldest`` that the newest version of the table does not contain.
 
     ``oldest``: seconds since 1970. Read the clock before ``find_active`` opens the newest version. Then a process that
     was frozen in between for longer than the retention does not find files that were added meanwhile. Files of other
     writers are not returned. Calls: while no commit of this process is writing files to the folder.
     """
     active = find_active()
-    recent = set(_removed_since(folder / "_delta_log", oldest))
     data_files = (path for path in folder.glob("part-*.parquet*") if _OWN_NAME.fullmatch(path.name))
     own = itertools.chain(data_files, folder.glob(OWN_FILES))
-    used = active | recent
-    return [path for path in own if path.name not in used and path.lstat().st_ctime < oldest]
+    return [path for path in own if path.name not in active and path.lstat().st_ctime < oldest]
 
 
-def delete_unused(unused: Iterable[StorePath], check: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
-    """Delete what ``find_unused`` has returned, until ``is_stopped``. Commits may continue meanwhile.
+def delete_unused(
+    folder: StorePath,
+    inactive: Sequence[StorePath],
+    oldest: float,
+    check: Callable[[], None],
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Delete what ``find_inactive`` has returned, except files that a version since ``oldest`` removed.
 
-    Names are never used twice, so an unused file stays unused. ``check``: raises if another process owns the table
-    now; called before each deletion.
+    Ends when ``is_stopped``. Commits may continue meanwhile: names are never used twice, so an inactive file stays
+    inactive. ``check``: raises if another process owns the table now; called before each deletion.
     """
-    for path in unused:
+    if not inactive:
+        return  # each entry of the log can be a request to an object store
+    recent = set(_removed_since(folder / "_delta_log", oldest, is_stopped))
+    for path in inactive:
         if is_stopped():
             return
-        check()
-        path.unlink(missing_ok=True)
+        if path.name not in recent:
+            check()
+            path.unlink(missing_ok=True)
 
 
-def _removed_since(log: StorePath, oldest: float) -> Iterator[str]:
+def _removed_since(log: StorePath, oldest: float, is_stopped: Callable[[], bool]) -> Iterator[str]:
     """Yield the files that versions since ``oldest`` removed. The checkpoint has those of deleted log entries."""
     for entry in log.glob("[0-9]*.json"):
+        if is_stopped():
+            return
         with suppress(FileNotFoundError):  # log clean-up of another writer
             if entry.stat().st_mtime >= oldest:
                 yield from _removed(entry)
