@@ -66,10 +66,20 @@ def table_uri(folder: StorePath) -> str:
 
 
 def table_folders(root: StorePath) -> Iterator[StorePath]:
-    """Yield the folders of all tables below ``root``. Raises: OSError."""
+    """Yield the folders of all tables below ``root`` that have the name of a target. Raises: OSError."""
     for database in root.glob("*"):
         if database.name != STAGING:
-            yield from (folder for folder in database.glob("*") if (folder / "_delta_log").is_dir())
+            for folder in database.glob("*"):
+                if _is_target(root, folder) and (folder / "_delta_log").is_dir():
+                    yield folder
+
+
+def _is_target(root: StorePath, folder: StorePath) -> bool:
+    """Return whether ``folder`` is that of a target: others are of other programs, such as partitions of a table."""
+    try:
+        return table_folder(root, target_of(folder)) == folder
+    except (UnicodeDecodeError, TargetMismatch):
+        return False
 
 
 def _refuse_long(folder: StorePath, target: str) -> None:
