@@ -19,12 +19,12 @@ from deltalake import DeltaTable, Transaction
 
 from cdc.errors import SinkOwnershipError
 from channels.sinks.base import SinkCheckpoint
-from channels.sinks.delta.sink_checkpoint import transaction
+from channels.sinks.delta.sink_checkpoint import fence_application, transaction
 
 
 def fence_transactions(found: DeltaTable, runs: Iterable[SinkCheckpoint]) -> list[Transaction]:
     """Return the application transactions with the fences of ``runs`` that the table does not have."""
-    return [Transaction(_application(run.job), run.fence) for run in runs if not has_fence(found, run)]
+    return [Transaction(fence_application(run.job), run.fence) for run in runs if not has_fence(found, run)]
 
 
 def transactions(found: DeltaTable, mark: SinkCheckpoint) -> list[Transaction]:
@@ -34,12 +34,12 @@ def transactions(found: DeltaTable, mark: SinkCheckpoint) -> list[Transaction]:
 
 def has_fence(found: DeltaTable, mark: SinkCheckpoint) -> bool:
     """Return whether the run of ``mark`` has written to the table."""
-    return bool(found.transaction_version(_application(mark.job)) == mark.fence)
+    return bool(found.transaction_version(fence_application(mark.job)) == mark.fence)
 
 
 def refuse_fenced(found: DeltaTable, table: str, mark: SinkCheckpoint) -> None:
     """Raise SinkOwnershipError if a newer run than that of ``mark`` has written its fence into the table."""
-    fence = found.transaction_version(_application(mark.job))
+    fence = found.transaction_version(fence_application(mark.job))
     if fence is not None and fence > mark.fence:
         raise SinkOwnershipError(
             f"A newer run of job {mark.job} has taken the table: it has the fence {fence}, and this run has the fence "
@@ -48,7 +48,3 @@ def refuse_fenced(found: DeltaTable, table: str, mark: SinkCheckpoint) -> None:
             "`cdc start JOB.yaml --adopt` here.",
             table=table,
         )
-
-
-def _application(job: str) -> str:
-    return f"cdc-fence/{job}"

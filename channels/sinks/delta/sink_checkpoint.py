@@ -17,6 +17,7 @@ from cdc.model.position import position_from_json
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.entries import history
 from channels.sinks.delta.log import MARK
+from channels.sinks.delta.storage import ObjectTable
 
 
 def transaction(mark: SinkCheckpoint) -> Transaction:
@@ -41,7 +42,12 @@ def has_committed(table: DeltaTable, name: LoadName) -> bool:
 
 
 def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
-    """Return the newest mark of ``job``, of any incarnation. It usually is in the last five entries of the log."""
+    """Return the newest mark of ``job``, of any incarnation. It usually is in the last five entries of the log.
+
+    In an object store each entry is a request, so the log of a table that the job has never written is not read.
+    """
+    if isinstance(table, ObjectTable) and table.transaction_version(fence_application(job)) is None:
+        return None
     for limit in (5, 100, None):
         for entry in history(table, limit):
             if MARK in entry:
@@ -110,6 +116,11 @@ def mark_from_json(data: Mapping[str, Any]) -> SinkCheckpoint:
         position_from_json(data["position"]),
         data["sequence"],
     )
+
+
+def fence_application(job: str) -> str:
+    """Return the name of the application transaction that has the fence of ``job`` in each table that it wrote."""
+    return f"cdc-fence/{job}"
 
 
 def _application(job: str, incarnation: str) -> str:
