@@ -25,7 +25,7 @@ from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, LoadState, SinkCheckpoint, TargetColumn, TargetTable
-from channels.sinks.delta import object_path
+from channels.sinks.delta import object_path, sink_checkpoint
 from channels.sinks.delta.files import STAGING
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.sink import DeltaSink, MergeMode
@@ -292,6 +292,28 @@ def test_delta_object_stopped_process_writes_nothing_after_adoption(bucket: Buck
         process.kill()
         process.join()
     assert rows_of(bucket) == {1: 1, 2: 20}
+
+
+def test_delta_object_logs_of_tables_of_other_jobs_are_not_read(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry is a request, and a log can have a thousand."""
+    sink, read = open_sink(bucket), []
+    sink.ensure_table(ORDERS)
+    sink.commit([stage(sink, 1, {1: 1})], mark(1))
+    history = sink_checkpoint.history
+    monkeypatch.setattr(sink_checkpoint, "history", lambda *given: read.append(given) or history(*given))
+    assert open_sink(bucket).last_checkpoint("crm") is None and not read
+    assert open_sink(bucket).last_checkpoint("shop") == mark(1) and read
+
+
+def test_delta_object_folders_of_other_programs_are_not_read(bucket: Bucket) -> None:
+    """``=de`` looks like an escaped byte, which is no UTF-8."""
+    sink = open_sink(bucket)
+    sink.ensure_table(ORDERS)
+    sink.commit([stage(sink, 1, {1: 1})], mark(1))
+    (bucket.path("lake/country=de/orders/_delta_log") / "00000000000000000000.json").create(b"{}")
+    assert open_sink(bucket).last_checkpoint("shop") == mark(1)
 
 
 def test_delta_object_entry_of_another_writer_is_not_replaced(bucket: Bucket, proxy: FaultProxy) -> None:

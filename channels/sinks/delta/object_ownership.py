@@ -30,6 +30,7 @@ class ObjectOwnership:
         """``folder``: of the claims. ``newest``: returns the newest checkpoint of a job in the tables."""
         self._folder = folder
         self._newest = newest
+        self._id = uuid.uuid4().hex  # by which a claim is known whose answer was lost
         self._held: dict[str, dict[str, Any] | None] = {}  # None: another run has it
         self._marks: dict[str, SinkCheckpoint] = {}
         self._lock = threading.RLock()
@@ -45,7 +46,7 @@ class ObjectOwnership:
             self._acquire(mark, write_fence)
 
     def _acquire(self, mark: SinkCheckpoint, write_fence: Callable[[], None]) -> None:
-        path, name = self._folder / claim_file(mark.job), {**claim_of(mark), "id": uuid.uuid4().hex}
+        path, name = self._folder / claim_file(mark.job), {**claim_of(mark), "id": self._id}
         try:
             for _ in range(_RACES):
                 found, status = self._read(path)
@@ -71,10 +72,17 @@ class ObjectOwnership:
         )
 
     def _refuse_newer(self, found: Mapping[str, Any], mark: SinkCheckpoint) -> None:
-        if not found or found.get("released") or found == self._held.get(mark.job):
+        """Raise SinkOwnershipError for the claim of a newer run of this incarnation.
+
+        Fences of two incarnations cannot be compared. An older incarnation that has committed is found in the tables.
+        """
+        if not found or found.get("released") or self._is_own(found) or found["incarnation"] != mark.incarnation:
             return
         if found["fence"] >= mark.fence:
             raise foreign_error(mark.job, found)
+
+    def _is_own(self, found: Mapping[str, Any]) -> bool:
+        return found.get("id") == self._id
 
     def check(self, mark: SinkCheckpoint) -> None:
         """See ``Ownership``."""
@@ -101,7 +109,7 @@ class ObjectOwnership:
             path = self._folder / claim_file(job)
             with suppress(OSError):
                 found, status = self._read(path)
-                if found == held and status is not None:
+                if self._is_own(found) and status is not None:
                     path.replace_version(json.dumps({**held, "released": True}).encode(), status)
         self._held.clear()
         self._marks.clear()
@@ -113,7 +121,7 @@ class ObjectOwnership:
             found, _ = self._read(path)
         except OSError as error:
             raise unavailable(error, path) from error
-        if found and found != self._held[job]:
+        if found and not self._is_own(found):
             self._held[job] = None
             raise foreign_error(job, found)
         return found
