@@ -1,6 +1,7 @@
 """The commit cycle as a whole: durable order, empty cycles, the window, lag, fences, tables that are created later."""
 
 import logging
+import threading
 import time
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 import cdc.pipeline.consumer
 import cdc.pipeline.cycles
+import cdc.pipeline.dispatcher
 import cdc.pipeline.maintenance
 import cdc.retry
 from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, TargetMismatch
@@ -247,8 +249,10 @@ def test_lost_lease_aborts_nothing_of_the_new_run(make, tmp_path):
     assert not aborted
 
 
-def test_abort_waits_for_running_tasks(make):
-    source = Source()
+def test_abort_waits_for_running_tasks(make, monkeypatch):
+    for module in (cdc.pipeline.dispatcher, cdc.pipeline.consumer):
+        monkeypatch.setattr(module, "CANCEL_S", 240)  # the limit would end the wait for a slow Task
+    source, items_started = Source(), threading.Event()
     source.write(("shop.orders", 1), ("shop.items", 1))
     harness, events = make(source), []
 
@@ -257,9 +261,12 @@ def test_abort_waits_for_running_tasks(make):
             write = self.inner.part_writer(table)
 
             def load(name, rows):
-                time.sleep(0.1 if table.name == "ods.orders" else 0.5)  # the cycle is closed by then
                 if table.name == "ods.orders":
+                    assert items_started.wait(240)
+                    time.sleep(0.1)  # the cycle is closed by then
                     raise SinkUnavailable("The sink is unavailable.", hint="Wait.")
+                items_started.set()
+                time.sleep(0.5)
                 events.append("prepared")
                 return write(name, rows)
 

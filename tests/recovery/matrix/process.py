@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
+import cdc.pipeline.consumer
 import cdc.pipeline.cycles
 import cdc.pipeline.dispatcher
 import cdc.retry
@@ -44,6 +45,7 @@ LIMITS = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, m
 # Batches until each rewind of the source, which makes the Consumer call `rollback`: few, since Canal may deliver few
 REWINDS = (2, 2, 2)
 TIMEOUT_S = 120  # for a run that takes one second on an idle machine
+CANCEL_S = 20.0  # a later load stays prepared, and a busy machine is slow
 _HANG_S = 0.05  # a hanging job is asked to stop, and hangs for this time longer
 _POLL_S = 0.005
 _WATCH_S = 0.02  # each look costs CPU time of the job that is watched
@@ -259,7 +261,9 @@ def _job(folder: Path, own: Path, given: Given, make: Callable[[], Sink], one_co
     head = f"%(relativeCreated)d {own.name[-4:]} %(threadName)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=head, force=True)
     cdc.retry.FIRST_DELAY_S, cdc.pipeline.cycles.SHUTDOWN_S = 0.01, 0.3
-    cdc.pipeline.dispatcher._CANCEL_S = 20.0  # a later load stays prepared, and a busy machine is slow
+    for module in (cdc.pipeline.dispatcher, cdc.pipeline.consumer):
+        assert hasattr(module, "CANCEL_S")
+        module.CANCEL_S = CANCEL_S
     script = Script(*start.faults)
     ended = Ended(())
     try:
