@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -35,7 +36,7 @@ FAULT_POINTS = ("get", "prepare", "save PREPARED", "commit", "single commit", "s
 _COPIED = ("older", "rolled_back", "replaced")  # which need a copy of an earlier moment
 _WRITES_FOLLOW = ("prepare", "save PREPARED", "commit", "single commit", "save COMMITTED")  # into the state file
 TABLE = "orders"
-_TRIES = 400
+_LONGEST_TURN_S = 0.2  # a slow machine needs more than the first short turns
 
 _Result = TypeVar("_Result")
 
@@ -223,11 +224,14 @@ class _Run:
 
     def _unlocked(self, process: JobProcess, work: Callable[[], _Result]) -> _Result:
         """The result of ``work``, at a moment when no stopped thread holds the lock of a file."""
-        for _ in range(_TRIES):
-            if not any(map(_is_locked, (self._store, self._folder / "sink.db"))):
-                return work()
-            process.let_a_little_on()
-        raise AssertionError("a file stays locked")
+        from tests.recovery.matrix.process import POLL_S, TIMEOUT_S
+
+        deadline, turn_s = time.monotonic() + TIMEOUT_S, POLL_S
+        while any(map(_is_locked, (self._store, self._folder / "sink.db"))):
+            assert time.monotonic() < deadline, f"a file stays locked after {TIMEOUT_S} s"
+            process.let_a_little_on(turn_s)
+            turn_s = min(1.2 * turn_s, _LONGEST_TURN_S)
+        return work()
 
 
 def _dump(path: Path) -> list[str]:

@@ -44,10 +44,10 @@ from tests.recovery.matrix.targets import Target
 LIMITS = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=600, max_rows=9, task_bytes=100)
 # Batches until each rewind of the source, which makes the Consumer call `rollback`: few, since Canal may deliver few
 REWINDS = (2, 2, 2)
-TIMEOUT_S = 120  # for a run that takes one second on an idle machine
+TIMEOUT_S = 240  # for a run that takes one second on an idle machine
 CANCEL_S = 20.0  # a later load stays prepared, and a busy machine is slow
 _HANG_S = 0.05  # a hanging job is asked to stop, and hangs for this time longer
-_POLL_S = 0.005
+POLL_S = 0.005
 _WATCH_S = 0.02  # each look costs CPU time of the job that is watched
 
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -106,13 +106,16 @@ class JobProcess:
             time.sleep(_WATCH_S)
         return False
 
-    def let_a_little_on(self) -> None:
+    def let_a_little_on(self, seconds: float = POLL_S) -> None:
         """Continue every thread for a moment except the one with the fault, because another one may hold a lock."""
         psutil.Process(self._process.pid).resume()
-        time.sleep(_POLL_S)
+        time.sleep(seconds)
         psutil.Process(self._process.pid).suspend()
+        deadline = time.monotonic() + TIMEOUT_S
         while not self._is_stopped():
-            time.sleep(_POLL_S)
+            assert self._process.is_alive(), "the job ended while it was stopped"
+            assert time.monotonic() < deadline, f"the job was not stopped again after {TIMEOUT_S} s"
+            time.sleep(POLL_S)
 
     def go_on(self) -> None:
         """Send SIGCONT and release the thread with the fault."""
@@ -309,7 +312,7 @@ def _hang(harness: Harness, script: Script) -> None:
     harness.consumer.stop()
     time.sleep(_HANG_S)
     script.released.set()
-    run.join(TIMEOUT_S / 4)
+    run.join(TIMEOUT_S / 2)
     assert not run.is_alive(), "the run did not end"
     assert run.error is None or action_for(run.error) is ErrorAction.RETRY, run.error
     harness.sequence = harness.consumer.sequence
