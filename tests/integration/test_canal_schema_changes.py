@@ -13,6 +13,7 @@ from cdc.errors import DdlStop
 from tests.emulators.canal import DESTINATION, PASSWORD, USER
 from tests.integration.test_schema_changes import CREATE, NUMBERS, _compare, _is_done, _rows
 from tests.support.canal_sources import CURSOR, canal_receiver, drain
+from tests.support.limits import HANG_S
 from tests.support.receiving import Collector, Mapped, endpoint
 from tests.support.seeds import seed_of
 
@@ -68,12 +69,12 @@ def test_canal_job_follows_changes_across_kills(kind, request, tmp_path):
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
         _rows(server, database, 600)  # Canal's position is known from its first entry on
-        job.wait_for("loaded", _is_done(server), 120)
+        job.wait_for("loaded", _is_done(server), HANG_S)
         began = time.monotonic()
         for number, statements in enumerate(CHANGES):
             _rows(server, database, 1000 * (number + 1))
             # Without TSDB, Canal names the columns of a row as they are called when it reads the row.
-            job.wait_for(f"the rows before change {number}", _is_done(server), 120)
+            job.wait_for(f"the rows before change {number}", _is_done(server), HANG_S)
             if number == 5:  # the job is away
                 job.kill()
             with server.connect(database) as connection, connection.cursor() as cursor:
@@ -87,10 +88,10 @@ def test_canal_job_follows_changes_across_kills(kind, request, tmp_path):
             if number in (2, 3, 5):
                 job.start()
             if number in (1, 4):
-                job.wait_for(f"change {number}", _is_done(server), 120)
+                job.wait_for(f"change {number}", _is_done(server), HANG_S)
                 _compare(server, database, tmp_path)
         _rows(server, database, 900_000)
-        status = job.wait_for("all changes", _is_done(server), 120)
+        status = job.wait_for("all changes", _is_done(server), HANG_S)
         print(f"{sum(map(len, CHANGES))} statements in {time.monotonic() - began:.1f} s")
         _compare(server, database, tmp_path)
         assert status["schema_changes"]["applied"] == 8  # an index changes nothing, and no change is made twice
@@ -111,10 +112,10 @@ def test_canal_changes_without_a_server_follow_the_rows(mysql, database, canal):
         receiver = canal_receiver(canal.address, Mapped(database))
         receiver.open(start, schemas, sequence)
         mysql.execute(f"INSERT INTO {database}.orders VALUES ({values})")
-        collector = Collector(receiver).collect_rows(1, 60)
+        collector = Collector(receiver).collect_rows(1, HANG_S)
         mysql.execute(f"ALTER TABLE {database}.orders {statement}")
         with pytest.raises(DdlStop) as stopped:
-            collector.collect(lambda _: False, 60)
+            collector.collect(lambda _: False, HANG_S)
         assert len(collector.rows) == 1, "each row once, although Canal sends everything again"
         receiver.ack(collector.batches[-1].last)
         receiver.close()
@@ -125,6 +126,6 @@ def test_canal_changes_without_a_server_follow_the_rows(mysql, database, canal):
     mysql.execute(f"INSERT INTO {database}.orders VALUES (6, 60, 'six')")
     receiver = canal_receiver(canal.address, Mapped(database))
     receiver.open(start, schemas, sequence)
-    (row,) = Collector(receiver).collect_rows(1, 60).rows
+    (row,) = Collector(receiver).collect_rows(1, HANG_S).rows
     receiver.close()
     assert (row["id"], row["c"], row["b"]) == (6, 60, "six")

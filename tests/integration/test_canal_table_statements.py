@@ -17,6 +17,7 @@ from tests.integration.test_canal_schema_changes import JOB
 from tests.integration.test_schema_changes import _compare
 from tests.integration.test_table_statements import _create, _has_read, _is_done, _reloaded, writers
 from tests.support.canal_sources import canal_server, drain
+from tests.support.limits import HANG_S
 from tests.support.online_changes import gh_ost, pt_osc_begin, pt_osc_end
 from tests.support.receiving import endpoint
 
@@ -56,7 +57,7 @@ def started(canal: CanalServer, database: str, folder: Path) -> Iterator[JobProc
     with JobProcess(file, home=folder / "state", port=port) as job:
         job.start()
         server.execute(f"INSERT INTO `{database}`.orders (note, a) VALUES ('known', 1)")  # Canal has a position now
-        job.wait_for("loaded", _is_done(server), 120)
+        job.wait_for("loaded", _is_done(server), HANG_S)
         yield job
         job.stop()
 
@@ -82,18 +83,18 @@ def test_canal_job_follows_tools_under_writers_and_statements_on_tables(server, 
                 found,
             )
             gh_ost(server, database, "ADD COLUMN never INT", found, end=False)  # interrupted
-            job.wait_for("the first run", _has_read(server), 120)
+            job.wait_for("the first run", _has_read(server), HANG_S)
             assert _reloaded(tmp_path) == [False]
             gh_ost(server, database, "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text", found)
             pt_osc_begin(server, database, "ADD COLUMN six INT DEFAULT 6")
-            job.wait_for("the triggers", _has_read(server), 120)
+            job.wait_for("the triggers", _has_read(server), HANG_S)
             assert _reloaded(tmp_path) == [False]
             job.kill()  # the statements of the copy are part of the saved state
             pt_osc_end(server, database)
             pt_osc_begin(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six")
             pt_osc_end(server, database, drop_swap=True)
             job.start()
-        job.wait_for("the tools", _is_done(server), 120)
+        job.wait_for("the tools", _is_done(server), HANG_S)
         _compare(server, database, tmp_path)
         assert sorted(one.name for one in (tmp_path / "warehouse" / "ods").iterdir()) == ["fresh", "orders"]
 
@@ -103,7 +104,7 @@ def test_canal_job_follows_tools_under_writers_and_statements_on_tables(server, 
             f"UPDATE {d}.spare SET a = -1 WHERE id < 10",
             f"DELETE FROM {d}.orders WHERE id = 1",
         )
-        status = job.wait_for("the swap", _is_done(server), 120)
+        status = job.wait_for("the swap", _is_done(server), HANG_S)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
         assert _differences(status) == {"fresh": ["rename.table"], "orders": [], "spare": []}
@@ -122,10 +123,10 @@ def test_canal_job_follows_tools_under_writers_and_statements_on_tables(server, 
             f"INSERT INTO {d}.orders VALUES (7, 'seven', 7), (5000, 'new', 8)",
         )
         job.start()
-        job.wait_for("all statements", _is_done(server), 120)
+        job.wait_for("all statements", _is_done(server), HANG_S)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
         server.execute(f"DROP TABLE {d}.spare", f"INSERT INTO {d}.orders VALUES (8, 'eight', 8)")
-        status = job.wait_for("the drop", _is_done(server), 120)
+        status = job.wait_for("the drop", _is_done(server), HANG_S)
         assert _differences(status) == {"fresh": ["rename.table"], "orders": [], "spare": ["drop.table"]}
         assert proof.read_delta(tmp_path / "warehouse" / "ods" / "spare").num_rows == 1, "no row is lost"

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cdc.demo import proof
 from tests.support.kafka_jobs import PARTITIONS, Job, ends_of, is_caught_up
+from tests.support.limits import HANG_S
 from tests.support.receiving import until
 from tests.support.seeds import seed_of
 
@@ -66,7 +67,7 @@ class Shop:
             partition = zlib.crc32(str(key).encode()) % PARTITIONS
             old = [{"note": before["note"]}] if kind == "UPDATE" else None
             self._producer.produce(self.topic, message(kind, [after], old), partition=partition)
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(HANG_S) == 0
 
 
 @pytest.fixture
@@ -99,25 +100,25 @@ def test_kafka_job_equals_the_model_after_kills_and_pauses_at_ddl(kafka, topic, 
     shop.change(500)
     assert "can start" in job.cdc("check", job.file)
     job.process.start()
-    job.process.wait_for("a commit", lambda status: status["checkpoint"] and status["checkpoint"]["rows"], 240)
+    job.process.wait_for("a commit", lambda status: status["checkpoint"] and status["checkpoint"]["rows"], HANG_S)
     for _ in range(2):
         shop.change(1000)
         job.process.kill()
         shop.change(200)
         job.process.start()
-        job.process.wait_for("a run", lambda status: status["state"] == "RUNNING", 240)
-    status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+        job.process.wait_for("a run", lambda status: status["state"] == "RUNNING", HANG_S)
+    status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), HANG_S)
     assert table_of(job) == expected(shop.rows) and len(shop.rows) > 100
     assert {one["lag_messages"] for one in status["partitions"]} == {0}
     assert {one["behind_seconds"] for one in status["partitions"]} == {0.0}
-    metrics = requests.get(f"http://127.0.0.1:{job.port}/metrics", timeout=30).text
+    metrics = requests.get(f"http://127.0.0.1:{job.port}/metrics", timeout=HANG_S).text
     assert f'cdc_kafka_lag_messages{{job_name="by-kafka",partition="0",topic="{topic}"}} 0.0' in metrics
 
     wide = {**TYPES, "extra": "int"}
     row = {"id": "9999", "note": "wide", "amount": "1.00", "extra": "5"}
     sql = "ALTER TABLE orders ADD extra INT"
     kafka.send(topic, message("ALTER", None, isDdl=True, sql=sql), message("INSERT", [row], types=wide))
-    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 120)
+    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", HANG_S)
     assert "orders" in status["reason"] and "cdc resume by-kafka" in status["hint"]
     assert table_of(job) == expected(shop.rows)
 
@@ -138,7 +139,7 @@ def test_kafka_job_with_transactions_ends_at_stop_at(kafka, topic, start):
             producer.commit_transaction()
     kafka.send(topic, None, partition=1)  # a tombstone is no row
     job.process.start()
-    assert job.process.wait(240) == 0
+    assert job.process.wait(HANG_S) == 0
     assert table_of(job) == {key: ("n", 1.5) for number in (0, 2, 4) for key in range(10 * number, 10 * number + 10)}
     found = json.loads(job.cdc("status", "by-kafka", "--output", "json"))
     assert found["state"] == "DONE"
@@ -175,7 +176,7 @@ def send_computed(kafka, topic, first, last):
         row = {"id": str(key), "n": str(key if key % 3 else -1)}
         types = {"id": "bigint", "n": "int"}
         producer.produce(topic, message("INSERT", [row], types=types, table="computed"), partition=key % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(HANG_S) == 0
 
 
 def kill_workers(driver: int) -> int:
@@ -195,18 +196,18 @@ def test_executors_read_a_job_that_equals_the_model_after_kills_and_pauses(kafka
     shop.change(500)
     send_computed(kafka, topic, 0, 30)
     job.process.start()
-    job.process.wait_for("a commit", is_caught_up(ends_of(kafka, topic)), 240)
+    job.process.wait_for("a commit", is_caught_up(ends_of(kafka, topic)), HANG_S)
     shop.change(1000)
     send_computed(kafka, topic, 30, 90)
     assert kill_workers(job.process.pid)
     shop.change(200)
-    job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+    job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), HANG_S)
     assert table_of(job) == expected(shop.rows)
     shop.change(1000)
     job.process.kill()
     shop.change(200)
     job.process.start()
-    status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), 240)
+    status = job.process.wait_for("the end", is_caught_up(ends_of(kafka, topic)), HANG_S)
     assert table_of(job) == expected(shop.rows) and len(shop.rows) > 100
     assert {one["lag_messages"] for one in status["partitions"]} == {0}
     computed = proof.read_delta(job.folder / "warehouse/ods/computed").to_pylist()
@@ -216,6 +217,6 @@ def test_executors_read_a_job_that_equals_the_model_after_kills_and_pauses(kafka
 
     row = {"id": "9999", "note": "last", "amount": "1.00"}
     kafka.send(topic, message("INSERT", [row]), "not json")
-    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", 120)
+    status = job.process.wait_for("a pause", lambda status: status["state"] == "PAUSED", HANG_S)
     assert "message cannot be loaded" in status["reason"]
     assert table_of(job) == {**expected(shop.rows), 9999: ("last", 1.0)}

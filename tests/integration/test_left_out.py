@@ -17,6 +17,7 @@ from cdc.sources.binlog.receiver import BinlogReceiver
 from channels.mapping import Mapping
 from channels.routes import Routes
 from tests.support.canal_sources import CURSOR, canal_receiver, drain
+from tests.support.limits import HANG_S
 from tests.support.receiving import Collector, endpoint, position
 
 JOB = """\
@@ -34,7 +35,7 @@ def _cdc(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cdc.cli.main", *words],
         env={**os.environ, "CDC_HOME": str(home), "COLUMNS": "200"}, capture_output=True, text=True, check=False,
-        timeout=120,
+        timeout=HANG_S,
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_wildcard_job_omits_unmappable_tables(mysql, database, tmp_path):
         job.wait_for(
             "loaded",
             lambda _: (tmp_path / "warehouse/ods/t0/_delta_log").exists() and _rows(tmp_path, "t0") == [1],
-            300,
+            HANG_S,
         )
         mysql.execute(
             f"CREATE TABLE {database}.backup AS SELECT * FROM {database}.t0",
@@ -80,8 +81,8 @@ def test_wildcard_job_omits_unmappable_tables(mysql, database, tmp_path):
             f"INSERT INTO {database}._t0_gho VALUES (7)",
             f"INSERT INTO {database}.t0 VALUES (2)",
         )
-        status = job.wait_for("the rows of t0", lambda _: _rows(tmp_path, "t0") == [1, 2], 120)
-        status = job.wait_for("the omitted tables", lambda status: len(status["left_out"]) == 2, 60)
+        status = job.wait_for("the rows of t0", lambda _: _rows(tmp_path, "t0") == [1, 2], HANG_S)
+        status = job.wait_for("the omitted tables", lambda status: len(status["left_out"]) == 2, HANG_S)
         assert status["state"] == "RUNNING"
         left_out = {one["table"]: one for one in status["left_out"]}
         assert set(left_out) == {f"{database}.backup", f"{database}.T0"}
@@ -96,7 +97,7 @@ def test_wildcard_job_omits_unmappable_tables(mysql, database, tmp_path):
             f"INSERT INTO {database}.backup VALUES (3)",
             f"INSERT INTO {database}.t0 VALUES (3)",
         )
-        job.wait_for("the rows of t0", lambda _: _rows(tmp_path, "t0") == [1, 2, 3], 120)
+        job.wait_for("the rows of t0", lambda _: _rows(tmp_path, "t0") == [1, 2, 3], HANG_S)
         assert not (tmp_path / "warehouse" / "ods" / "backup").exists()
         job.stop()
 
@@ -107,12 +108,14 @@ def test_wildcard_job_omits_unmappable_tables(mysql, database, tmp_path):
         status = job.wait_for(
             "the table is mapped",
             lambda status: f"{database}.backup" not in {one["table"] for one in status["left_out"]},
-            120,
+            HANG_S,
         )
-        job.wait_for("the complete table", lambda _: _is_there(tmp_path) and _rows(tmp_path, "backup") == [1, 3], 120)
+        job.wait_for(
+            "the complete table", lambda _: _is_there(tmp_path) and _rows(tmp_path, "backup") == [1, 3], HANG_S
+        )
         assert [one["table"] for one in status["left_out"]] == [f"{database}.T0"]
         mysql.execute(f"INSERT INTO {database}.backup VALUES (4)")
-        job.wait_for("the streamed row", lambda _: _rows(tmp_path, "backup") == [1, 3, 4], 120)
+        job.wait_for("the streamed row", lambda _: _rows(tmp_path, "backup") == [1, 3, 4], HANG_S)
 
 
 def _odd_tables(database: str, *, gets_key: bool = True) -> tuple[str, ...]:

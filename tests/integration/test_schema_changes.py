@@ -20,6 +20,7 @@ from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess, is_caught_up
 from cdc.errors import CdcError
 from cdc.state.sqlite import SqliteStore
+from tests.support.limits import HANG_S
 
 JOB = """\
 name: shop
@@ -115,7 +116,7 @@ def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
     file.write_text(JOB.format(port=server.port, database=database, status=port, changes="evolve"))
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
-        job.wait_for("loaded", _is_done(server), 120)
+        job.wait_for("loaded", _is_done(server), HANG_S)
         began = time.monotonic()
         for number, statement in enumerate(CHANGES):
             server_statement = statement.replace(
@@ -126,10 +127,10 @@ def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
                 cursor.execute("SET SESSION sql_mode = ''")
                 cursor.execute(server_statement)
             if number % 4 == 3:  # the others follow each other without a wait
-                job.wait_for(f"change {number}", _is_done(server), 120)
+                job.wait_for(f"change {number}", _is_done(server), HANG_S)
                 _compare(server, database, tmp_path)
         _rows(server, database, 900_000)
-        status = job.wait_for("all changes", _is_done(server), 120)
+        status = job.wait_for("all changes", _is_done(server), HANG_S)
         print(f"{len(CHANGES)} changes in {time.monotonic() - began:.1f} s")
         _compare(server, database, tmp_path)
         assert status["state"] == "RUNNING"
@@ -167,7 +168,7 @@ def test_job_follows_changes_of_types_that_change_values(kind, request, tmp_path
         file.write_text(JOB.format(port=server.port, database=database, status=port, changes="lenient"))
         with JobProcess(file, home=tmp_path / "state", port=port) as job:
             job.start()
-            job.wait_for("loaded", _is_done(server), 120)
+            job.wait_for("loaded", _is_done(server), HANG_S)
             for number, clauses in enumerate(TYPE_CHANGES):
                 cursor.execute(f"UPDATE orders SET count = count + 1 WHERE id % 50 = {number}")
                 cursor.execute(f"ALTER TABLE orders {clauses}")
@@ -181,7 +182,7 @@ def test_job_follows_changes_of_types_that_change_values(kind, request, tmp_path
                 cursor.execute(f"DELETE FROM orders WHERE id % 50 = {number + 20}")
                 connection.commit()
                 if number != 2:
-                    status = job.wait_for(f"change {number}", _is_done(server), 120)
+                    status = job.wait_for(f"change {number}", _is_done(server), HANG_S)
                     but = ["large"] if number == 5 else []
                     _compare(server, database, tmp_path, but=but)
             assert status["schema_changes"]["applied"] == len(TYPE_CHANGES)
@@ -201,13 +202,13 @@ def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, datab
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="lenient"))
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 120)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         mysql.execute(
             f"ALTER TABLE {database}.orders DROP COLUMN note",
             f"INSERT INTO {database}.orders VALUES (3, 3, 3)",
             f"UPDATE {database}.orders SET a = 20 WHERE id = 2",
         )
-        status = job.wait_for("the drop", _is_done(mysql), 60)
+        status = job.wait_for("the drop", _is_done(mysql), HANG_S)
         (difference,) = status["channels"][0]["differences"]
         since = difference.pop("since")
         assert difference == {"kind": "drop.column", "column": "note", "target": "note"}
@@ -225,7 +226,7 @@ def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, datab
             f"INSERT INTO {database}.orders (id, c) VALUES (6, 6)",
         )
         job.start()
-        status = job.wait_for("all changes", _is_done(mysql), 60)
+        status = job.wait_for("all changes", _is_done(mysql), HANG_S)
         assert status["schema_changes"]["applied"] == 4
         (kept,) = [one["column"] for one in status["channels"][0]["differences"]]
         assert kept.startswith("note__")
@@ -248,13 +249,13 @@ def test_job_of_explicit_columns_pauses_and_says_what_to_change(mysql, database,
     )
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 120)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         mysql.execute(
             f"ALTER TABLE {database}.orders ADD COLUMN b INT", f"INSERT INTO {database}.orders VALUES (1, 1, 1)"
         )
-        job.wait_for("a column that nobody reads", _is_done(mysql), 60)
+        job.wait_for("a column that nobody reads", _is_done(mysql), HANG_S)
         mysql.execute(f"ALTER TABLE {database}.orders RENAME COLUMN a TO c")
-        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 60)
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", HANG_S)
         assert "reads the column a" in status["reason"]
         assert "Change the channel in the job file" in status["hint"]
         job.stop()
@@ -279,26 +280,26 @@ def test_job_in_mode_pause_applies_one_statement_of_its_user(mysql, database, tm
 
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 120)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         assert "not paused at a DDL statement" in str(cdc("resume", "shop", "--apply-ddl", code=1).exception)
         mysql.execute(
             f"ALTER TABLE {database}.orders ADD COLUMN b INT NOT NULL DEFAULT 5, DROP COLUMN a",
             f"INSERT INTO {database}.orders VALUES (2, 2)",
             f"ALTER TABLE {database}.orders ADD COLUMN c INT",
         )
-        status = job.wait_for("the pause", is_paused, 60)
+        status = job.wait_for("the pause", is_paused, HANG_S)
         assert "--apply-ddl" in status["hint"]
         pending = cdc("ddl", "shop", "--pending").output
         assert "ADD COLUMN b" in pending and "add.column b: apply" in pending and "drop.column a: apply" in pending
         cdc("resume", "shop", "--apply-ddl")
         second = job.wait_for(
-            "the second pause", lambda status: is_paused(status) and "COLUMN c" in status["reason"], 60
+            "the second pause", lambda status: is_paused(status) and "COLUMN c" in status["reason"], HANG_S
         )
         assert second["schema_changes"]["applied"] == 1, "only the statement at which the job was paused"
         found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").sort_by("id").to_pylist()
         assert [{name: row[name] for name in row} for row in found] == [{"id": 1, "b": 5}, {"id": 2, "b": 2}]
         cdc("resume", "shop", "--apply-ddl")
-        job.wait_for("the second change", _is_done(mysql), 60)
+        job.wait_for("the second change", _is_done(mysql), HANG_S)
         _compare(mysql, database, tmp_path)
         job.stop()
 
@@ -317,9 +318,9 @@ def run_files(server: LocalServer, database: str, tmp_path: Path, first: str, sc
     file.write_text(re.sub(r"source: \{type: binlog,.*\n", source, text))
     with JobProcess(file, home=tmp_path / "state", port=port) as job:
         job.start()
-        job.wait_for("a status", lambda status: True, 60)
+        job.wait_for("a status", lambda status: True, HANG_S)
         with suppress(CdcError):  # the driver has ended
-            job.wait_for("the end of the files", lambda status: status["state"] in ("DONE", "PAUSED"), 240)
+            job.wait_for("the end of the files", lambda status: status["state"] in ("DONE", "PAUSED"), HANG_S)
         if job.status() is not None:
             job.stop()
     with closing(SqliteStore(tmp_path / "state")) as store:

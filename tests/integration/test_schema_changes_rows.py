@@ -18,6 +18,7 @@ from tests.emulators.cases import USER
 from tests.emulators.doris import cases as doris
 from tests.emulators.starrocks import cases as starrocks
 from tests.integration.test_schema_changes import JOB, _is_done
+from tests.support.limits import HANG_S
 
 NUMBERS = "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 900)"
 PARTITIONS = """PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (300), PARTITION p1 VALUES LESS THAN (600),
@@ -100,7 +101,7 @@ def test_job_killed_after_removed_rows_equals_source(
     target = Target(sink, tmp_path, stack)
     with started(target, server, database, tmp_path, "evolve") as job:
         job.start()
-        job.wait_for("loaded", _is_done(server), 200)
+        job.wait_for("loaded", _is_done(server), HANG_S)
         assert len(target.rows("orders")) == 900
         run(
             server, database,
@@ -108,7 +109,7 @@ def test_job_killed_after_removed_rows_equals_source(
             "TRUNCATE TABLE orders",
             "INSERT INTO orders VALUES (5, 'after'), (5001, 'after')",
         )  # fmt: skip
-        job.wait_for("the truncate", _is_done(server), 100)
+        job.wait_for("the truncate", _is_done(server), HANG_S)
         assert target.rows("orders") == [(5, "after"), (5001, "after")]
         run(server, database, PARTITION_WORK[0], "INSERT INTO parts VALUES (7, 'after')")
         job.kill()  # in the change or in the snapshot that follows it
@@ -117,7 +118,7 @@ def test_job_killed_after_removed_rows_equals_source(
             "INSERT INTO parts VALUES (8, 'after')",
         )  # fmt: skip
         job.start()
-        status = job.wait_for("all changes", _is_done(server), 200)
+        status = job.wait_for("all changes", _is_done(server), HANG_S)
         for table in ("orders", "parts", "other"):
             assert target.rows(table) == source_rows(server, database, table), table
         assert not any(channel["differences"] for channel in status["channels"])
@@ -145,10 +146,10 @@ def test_truncate_while_the_table_is_loaded_brings_no_row_back(
         def has_begun(status: dict[str, Any]) -> bool:
             return any((channel["snapshot"] or {}).get("rows", 0) > 5000 for channel in status["channels"])
 
-        status = job.wait_for("some chunks", has_begun, 200)
+        status = job.wait_for("some chunks", has_begun, HANG_S)
         assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
         run(mysql, database, "TRUNCATE TABLE orders", "INSERT INTO orders VALUES (1, 'new'), (70000, 'new')")
-        status = job.wait_for("the truncate", _is_done(mysql), 100)
+        status = job.wait_for("the truncate", _is_done(mysql), HANG_S)
         assert target.rows("orders") == [(1, "new"), (70000, "new")]
         assert status["schema_changes"]["applied"] == 1
         job.stop()
@@ -164,16 +165,16 @@ def test_kept_rows_are_reported_until_a_snapshot_deletes_them(
     target = Target("doris", tmp_path, stack)
     with started(target, mysql, database, tmp_path, "{kinds: {truncate.table: ignore}}") as job:
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 200)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         run(mysql, database, "TRUNCATE TABLE orders", "INSERT INTO orders VALUES (3, 'three')")
-        status = job.wait_for("the truncate", _is_done(mysql), 100)
+        status = job.wait_for("the truncate", _is_done(mysql), HANG_S)
         assert target.rows("orders") == [(1, "one"), (2, "two"), (3, "three")]
         (difference,) = status["channels"][0]["differences"]
         assert difference.pop("since")["position"]["file"].startswith("mysql-bin.")
         assert difference == {"kind": "truncate.table", "column": "", "target": None}
         command = [sys.executable, "-m", "cdc.cli.main", "snapshot", "shop", f"{database}.orders"]
-        subprocess.run(command, env=job.environment, check=True, timeout=100)
-        job.wait_for("no differences", lambda status: not status["channels"][0]["differences"], 100)
+        subprocess.run(command, env=job.environment, check=True, timeout=HANG_S)
+        job.wait_for("no differences", lambda status: not status["channels"][0]["differences"], HANG_S)
         assert target.rows("orders") == [(3, "three")]
         job.stop()
 
@@ -188,9 +189,9 @@ def test_truncate_in_lenient_pauses_and_names_the_options(
     target = Target("delta", tmp_path, stack)
     with started(target, mysql, database, tmp_path, "lenient") as job:
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 200)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         run(mysql, database, "TRUNCATE TABLE orders")
-        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", 100)
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", HANG_S)
         assert "{truncate.table: apply}" in status["hint"] and "{truncate.table: ignore}" in status["hint"]
         assert target.rows("orders") == [(1, "one")]
         job.stop()

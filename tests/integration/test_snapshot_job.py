@@ -13,6 +13,7 @@ import pytest
 from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
+from tests.support.limits import HANG_S
 
 JOB = """\
 name: shop
@@ -57,7 +58,7 @@ def _consistent(*names: str):
 def _command(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cdc.cli.main", *words],
-        env={**os.environ, "CDC_HOME": str(home)}, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "CDC_HOME": str(home)}, capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_p
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=""))
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        status = job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
+        status = job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
         snapshots = {channel["target"]: channel["snapshot"] for channel in status["channels"]}
         assert snapshots["ods.orders"]["rows"] == 20000
         assert snapshots["ods.orders"]["done"] == snapshots["ods.orders"]["chunks"] >= 1
@@ -103,7 +104,7 @@ def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_p
             one = {channel["target"]: channel["snapshot"] for channel in status["channels"]}["ods.orders"]
             return one["where"] == "id <= 1000" and one["consistent"] and one["rows"] == 900
 
-        job.wait_for("some rows again", some_again, 300)
+        job.wait_for("some rows again", some_again, HANG_S)
         found = _target(tmp_path, "orders")
         assert found.num_rows == 20000, "a snapshot with a condition deletes no rows"
         assert found.column("note").to_pylist().count("unseen") == 100
@@ -114,11 +115,11 @@ def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_p
                 _consistent("orders")(status)
                 and any(c["snapshot"]["where"] is None and c["snapshot"]["rows"] == 18000 for c in status["channels"])
             ),
-            120,
+            HANG_S,
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
 
-        job.wait_for("renamed rows again", _consistent("renamed"), 300)
+        job.wait_for("renamed rows again", _consistent("renamed"), HANG_S)
         assert sorted(_target(tmp_path, "renamed").column("number").to_pylist()) == [1, 3]
 
         refused = _command(home, "snapshot", "shop", f"{database}.nothing")
@@ -139,7 +140,7 @@ def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_p
         more = f"  - {{source: {database}.later, target: ods.later}}"
         file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=more))
         job.start()
-        status = job.wait_for("the later table", _consistent("later", "orders"), 300)
+        status = job.wait_for("the later table", _consistent("later", "orders"), HANG_S)
         assert _differences(mysql, database, tmp_path, "later", ["a", "b"]) == ()
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == (), "the request is kept"
         people = next(channel["snapshot"] for channel in status["channels"] if channel["target"] == "ods.people")
@@ -149,7 +150,9 @@ def test_snapshot_requests_and_later_channels_load_tables(mysql, database, tmp_p
         # a table without any row in the binlog is dropped while the job is stopped
         mysql.execute(f"DROP TABLE IF EXISTS {database}.later")
         job.start()
-        status = job.wait_for("the difference", lambda status: any(c["differences"] for c in status["channels"]), 300)
+        status = job.wait_for(
+            "the difference", lambda status: any(c["differences"] for c in status["channels"]), HANG_S
+        )
         (later,) = [channel for channel in status["channels"] if channel["target"] == "ods.later"]
         (difference,) = later["differences"]
         assert difference.pop("since")["position"]["file"].startswith("mysql-bin.")
@@ -168,7 +171,7 @@ def test_accepted_gap_skips_unreadable_rows_and_loads_table_again(mysql, databas
 
     with JobProcess(file, home=home, port=port) as job:
         job.start()
-        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
         with mysql.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO unused VALUES (1)")
             cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
@@ -179,12 +182,12 @@ def test_accepted_gap_skips_unreadable_rows_and_loads_table_again(mysql, databas
             cursor.execute("SET SESSION binlog_format = 'ROW'")
             cursor.execute("INSERT INTO unused VALUES (2)")
             connection.commit()
-        status = job.wait_for("the pause", is_paused, 300)
+        status = job.wait_for("the pause", is_paused, HANG_S)
         assert "image" in status["reason"] and "--accept-gap" in status["hint"]
         assert _command(home, "resume", "shop", "--accept-gap").returncode == 0
-        job.wait_for("the last row", lambda _: _target(tmp_path, "unused").num_rows == 2, 300)
+        job.wait_for("the last row", lambda _: _target(tmp_path, "unused").num_rows == 2, HANG_S)
         status = job.wait_for(
-            "loaded again", lambda status: status["state"] == "RUNNING" and _consistent("orders")(status), 120
+            "loaded again", lambda status: status["state"] == "RUNNING" and _consistent("orders")(status), HANG_S
         )
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()
         assert _differences(mysql, database, tmp_path, "unused", ["id"]) == ()
@@ -195,7 +198,7 @@ def test_accepted_gap_skips_unreadable_rows_and_loads_table_again(mysql, databas
             cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
             cursor.execute("DELETE FROM orders WHERE id % 10 = 4")
             connection.commit()
-        job.wait_for("another pause, because this gap was not accepted", is_paused, 300)
+        job.wait_for("another pause, because this gap was not accepted", is_paused, HANG_S)
         job.stop()
 
 
@@ -214,15 +217,15 @@ def test_snapshot_of_a_table_with_concurrent_ddl_waits(mysql, database, tmp_path
     with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES orders WRITE")
         job.start()
-        job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
+        job.wait_for("reading", lambda status: _waits_for_lock(mysql), HANG_S)
         cursor.execute("ALTER TABLE orders DROP COLUMN total")
         cursor.execute("UNLOCK TABLES")
         if changes == "pause":
-            status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 300)
+            status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", HANG_S)
             assert "ALTER TABLE orders DROP COLUMN total" in status["reason"] and status["resume"] == "manual"
             answer = _command(home, "resume", "shop", "--past-ddl")
             assert answer.returncode == 0, answer.stderr
-        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
         messages = job.log.read_text()
         assert "the snapshot waits for the stream" in messages
         assert "the Spark session has ended" not in messages  # the check at the start used the session of the job
@@ -246,12 +249,12 @@ def test_snapshot_ddl_missing_in_the_binlog_pauses(mysql, database, tmp_path, ch
         cursor.execute("SET sql_log_bin = 0")
         cursor.execute("LOCK TABLES orders WRITE")
         job.start()
-        job.wait_for("reading", lambda status: _waits_for_lock(mysql), 300)
+        job.wait_for("reading", lambda status: _waits_for_lock(mysql), HANG_S)
         cursor.execute(f"ALTER TABLE orders {change}")
         cursor.execute("UNLOCK TABLES")
-        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", 300)
+        status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", HANG_S)
         assert "The binlog has no statement of it" in status["reason"] and "orders" in status["reason"]
         cursor.execute(f"ALTER TABLE orders {undo}")
         assert _command(home, "resume", "shop").returncode == 0
-        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), 300)
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
         assert _differences(mysql, database, tmp_path, "orders", ["id"]) == ()

@@ -17,6 +17,7 @@ from cdc.demo.process import JobProcess, is_caught_up
 from cdc.state.sqlite import SqliteStore
 from tests.integration.test_schema_changes import JOB, _compare, _end, run_files
 from tests.integration.test_schema_changes_rows import Target, source_rows
+from tests.support.limits import HANG_S
 from tests.support.online_changes import Writers, gh_ost, pt_osc_begin, pt_osc_end
 
 CREATE = "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, note VARCHAR(20) NOT NULL, a INT)"
@@ -61,7 +62,7 @@ def started(
     file.write_text(text)
     with JobProcess(file, home=folder / "state", port=port) as job:
         job.start()
-        job.wait_for("loaded", _is_done(server), 120)
+        job.wait_for("loaded", _is_done(server), HANG_S)
         yield job
         job.stop()
 
@@ -126,23 +127,23 @@ def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
                 "ADD COLUMN blank VARCHAR(3) NOT NULL DEFAULT '', DROP COLUMN text, MODIFY a BIGINT",
                 found,
             )
-        job.wait_for("gh-ost", _is_done(server), 120)
+        job.wait_for("gh-ost", _is_done(server), HANG_S)
         assert _reloaded(tmp_path) == [False]
         _compare(server, database, tmp_path)
         with writers(server, database):
             pt_osc_begin(server, database, "ADD COLUMN six INT DEFAULT 6")
-            job.wait_for("the triggers", _has_read(server), 120)
+            job.wait_for("the triggers", _has_read(server), HANG_S)
             job.kill()  # the statements of the copy are part of the saved state
             job.start()
             pt_osc_end(server, database)
             pt_osc_begin(server, database, "ADD COLUMN seven DECIMAL(5,2) DEFAULT 7.005, DROP COLUMN six")
             pt_osc_end(server, database, drop_swap=True)
-        job.wait_for("pt-osc", _is_done(server), 120)
+        job.wait_for("pt-osc", _is_done(server), HANG_S)
         assert _reloaded(tmp_path) == [False]
         _compare(server, database, tmp_path)
         gh_ost(server, database, "ADD COLUMN at DATETIME DEFAULT CURRENT_TIMESTAMP", Writers())
         server.execute(f"INSERT INTO `{database}`.orders (note, a) VALUES ('last', 1)")
-        status = job.wait_for("values that differ by row", _is_done(server), 120)
+        status = job.wait_for("values that differ by row", _is_done(server), HANG_S)
         assert _reloaded(tmp_path) == [True]
         _compare(server, database, tmp_path)
         assert sorted(one.name for one in (tmp_path / "warehouse" / "ods").iterdir()) == ["orders"]
@@ -192,7 +193,7 @@ def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_
     with started(mysql, database, tmp_path) as job:
         pt_osc_end(mysql, database)
         mysql.execute(f"INSERT INTO {database}.orders (note) VALUES ('last')")
-        job.wait_for("the swap", _is_done(mysql), 120)
+        job.wait_for("the swap", _is_done(mysql), HANG_S)
         assert _reloaded(tmp_path) == [True]
         _compare(mysql, database, tmp_path)
 
@@ -215,7 +216,7 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
             f"UPDATE {d}.spare SET a = -1 WHERE id < 10",
             f"DELETE FROM {d}.orders WHERE id = 1",
         )
-        status = job.wait_for("the swap", _is_done(server), 120)
+        status = job.wait_for("the swap", _is_done(server), HANG_S)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
         found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
@@ -229,7 +230,7 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
             f"RENAME TABLE {d}.orders TO {d}._tmp_, {d}.spare TO {d}.orders, {d}._tmp_ TO {d}.spare",
             f"INSERT INTO {d}.spare VALUES (3, 'three', 3)",
         )
-        job.wait_for("the exchange", _is_done(server), 120)
+        job.wait_for("the exchange", _is_done(server), HANG_S)
         for table in ("orders", "spare"):
             _compare(server, database, tmp_path, table)
 
@@ -238,7 +239,7 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
                 f"CREATE OR REPLACE TABLE {d}.spare (id INT NOT NULL PRIMARY KEY, z INT) CHARSET=utf8mb4",
                 f"INSERT INTO {d}.spare VALUES (3, 33), (4, 44)",
             )
-            job.wait_for("the replaced table", _is_done(server), 120)
+            job.wait_for("the replaced table", _is_done(server), HANG_S)
             _compare(server, database, tmp_path, "spare")
 
         job.kill()  # and while the job is away: a dump is restored, with other columns, and a name is free again
@@ -254,7 +255,7 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
         else:
             server.execute(f"DROP TABLE {d}.spare")
         job.start()
-        status = job.wait_for("all statements", _is_done(server), 120)
+        status = job.wait_for("all statements", _is_done(server), HANG_S)
         _compare(server, database, tmp_path, "fresh")
         found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
         assert found["fresh"] == []
@@ -277,7 +278,7 @@ def test_job_follows_table_renamed_away_back_and_then_changed(kind, request, tmp
                 f"RENAME TABLE {d}.orders TO {away}.orders_1",
                 f"UPDATE {away}.orders_1 SET a = -5 WHERE id < 10",
             )
-            job.wait_for("the rename", _is_done(server), 120)
+            job.wait_for("the rename", _is_done(server), HANG_S)
             job.kill()
             server.execute(
                 f"RENAME TABLE {away}.orders_1 TO {d}.orders",
@@ -286,7 +287,7 @@ def test_job_follows_table_renamed_away_back_and_then_changed(kind, request, tmp
                 f"INSERT INTO {d}.orders (note, b) VALUES ('last', 2)",
             )
             job.start()
-            job.wait_for("the changed table", _is_done(server), 120)
+            job.wait_for("the changed table", _is_done(server), HANG_S)
             _compare(server, database, tmp_path)
 
             # changed under the other name: what the job knows is not certain any more, so it asks the server
@@ -295,7 +296,7 @@ def test_job_follows_table_renamed_away_back_and_then_changed(kind, request, tmp
                 f"ALTER TABLE {away}.orders_1 ADD COLUMN c INT NOT NULL DEFAULT 8",
                 f"RENAME TABLE {away}.orders_1 TO {d}.orders",
             )
-            job.wait_for("the second change", _is_done(server), 120)
+            job.wait_for("the second change", _is_done(server), HANG_S)
             _compare(server, database, tmp_path)
     finally:
         server.execute(f"DROP DATABASE {away}")
@@ -314,13 +315,13 @@ def test_job_into_a_cluster_follows_renamed_dropped_and_created_tables(sink, mys
         file.write_text(target.job(mysql.port, database, port, "lenient"))
         job = stack.enter_context(JobProcess(file, home=tmp_path / "state", port=port))
         job.start()
-        job.wait_for("loaded", _is_done(mysql), 120)
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
         mysql.execute(
             f"RENAME TABLE {d}.orders TO {d}.spare, {d}.fresh TO {d}.orders",
             f"INSERT INTO {d}.orders VALUES (2, 'two', 2)",
             f"DELETE FROM {d}.orders WHERE id = 1",
         )
-        status = job.wait_for("the swap", _is_done(mysql), 120)
+        status = job.wait_for("the swap", _is_done(mysql), HANG_S)
         found = {one["source"].split(".")[1]: one["differences"] for one in status["channels"]}
         assert [one["kind"] for one in found["fresh"]] == ["rename.table"]
         assert len(target.rows("fresh")) == 2, "no row is lost"
@@ -334,7 +335,7 @@ def test_job_into_a_cluster_follows_renamed_dropped_and_created_tables(sink, mys
             f"INSERT INTO {d}.spare VALUES (3, 'again')", f"ALTER TABLE {d}.orders ADD COLUMN c INT DEFAULT 7"
         )
         job.start()
-        status = job.wait_for("the new table", _is_done(mysql), 120)
+        status = job.wait_for("the new table", _is_done(mysql), HANG_S)
         for table in ("orders", "spare"):
             assert target.rows(table) == source_rows(mysql, database, table), table
         assert status["state"] == "RUNNING"

@@ -9,6 +9,7 @@ from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
 from channels.sinks.delta.table_paths import table_folder
 from tests.integration.test_left_out import JOB
+from tests.support.limits import HANG_S
 
 NAMES = ("t", "a\\b", "../../../evil", "a%20b", "a\tb", "_delta_log")
 
@@ -35,9 +36,9 @@ def test_wildcard_job_keeps_rows_with_hostile_names_and_gh_ost(
     with JobProcess(file, home=home, port=port) as job:
         # given every table loaded and streamed, below the root
         job.start()
-        job.wait_for("loaded", lambda _: all(_rows(folder, name) == [1] for name in NAMES), 300)
+        job.wait_for("loaded", lambda _: all(_rows(folder, name) == [1] for name in NAMES), HANG_S)
         mysql.execute(*(f"INSERT INTO {database}.`{name}` VALUES (2)" for name in NAMES))
-        job.wait_for("streamed", lambda _: all(_rows(folder, name) == [1, 2] for name in NAMES), 120)
+        job.wait_for("streamed", lambda _: all(_rows(folder, name) == [1, 2] for name in NAMES), HANG_S)
         made = set(tmp_path.rglob("*")) - before
         assert [path for path in made if not {home, folder / "warehouse"} & {path, *path.parents}] == []
 
@@ -53,10 +54,10 @@ def test_wildcard_job_keeps_rows_with_hostile_names_and_gh_ost(
         )
 
         # then the new column of the copy is added to the target, without a pause
-        job.wait_for("the new table", lambda _: _rows(folder, "t") == [1, 2, 3, 4], 120)
+        job.wait_for("the new table", lambda _: _rows(folder, "t") == [1, 2, 3, 4], HANG_S)
         found = proof.read_delta(table_folder(folder / "warehouse", "ods.t"))
         assert set(found.column("five").to_pylist()) == {5}
         mysql.execute(f"DROP TABLE {database}._t_del", f"INSERT INTO {database}.t (id) VALUES (5)")
-        status = job.wait_for("the later rows", lambda _: _rows(folder, "t") == [1, 2, 3, 4, 5], 120)
+        status = job.wait_for("the later rows", lambda _: _rows(folder, "t") == [1, 2, 3, 4, 5], HANG_S)
         assert status["state"] == "RUNNING" and not status["left_out"]
         assert _rows(folder, "_t_gho") is None and _rows(folder, "_t_del") is None

@@ -24,6 +24,7 @@ from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.sink import DeltaSink
 from tests.recovery.test_environment import Shop, create_tables
+from tests.support.limits import HANG_S
 from tests.support.receiving import TcpProxy, until
 
 PROGRAM = (sys.executable, "-m", "tests.recovery.freezing_cli")
@@ -56,7 +57,7 @@ class FrozenShop(Shop):
             self.write()
             return psutil.Process(self.job.pid).status() == psutil.STATUS_STOPPED
 
-        until(is_stopped, 120, f"a driver that is stopped: {point}")
+        until(is_stopped, HANG_S, f"a driver that is stopped: {point}")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrozenShop]:
         shop = FrozenShop(folder, server, proxy)
         with shop.job:
             shop.job.start()
-            shop.wait_for_status("RUNNING", timeout_s=400)
+            shop.wait_for_status("RUNNING", timeout_s=HANG_S)
             yield shop
 
 
@@ -108,7 +109,7 @@ def test_frozen_driver_deletes_no_live_files(shop: FrozenShop, point: str) -> No
     with shop.another("home") as second:  # the frozen process keeps its lock
         second.log = shop.folder / f"second-{point}.log"
         second.start()
-        assert second.wait(120) != 0
+        assert second.wait(HANG_S) != 0
         # another thread of the frozen process may be in a transaction: then the state file stays locked too
         refusals = ("LeaseLost", "runs", "The state file stays locked.")
         assert any(text in second.log.read_text() for text in refusals), second.log.read_text()
