@@ -199,7 +199,7 @@ def test_record_saved_during_a_change_of_the_run_is_kept(fleet, monkeypatch, cha
 
 @servers
 def test_lease_of_another_host_refuses_a_start_until_it_ends(fleet):
-    first, second = fleet.host("a", lease="2"), fleet.host("b", lease="2")
+    first, second = fleet.host("a", lease="15"), fleet.host("b", lease="15")
     record = first.acquire("shop", "shop.yaml")
     with pytest.raises(LeaseLost, match="runs on host a"):
         second.acquire("shop", "shop.yaml")
