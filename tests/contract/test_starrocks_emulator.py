@@ -183,10 +183,12 @@ def test_a_body_that_was_cut_is_glued_to_the_next_one(starrocks: StarrocksEmulat
 
 def test_one_operation_of_a_label_at_a_time_and_a_rollback_does_not_wait(starrocks: StarrocksEmulator) -> None:
     assert said(starrocks, "begin") == "OK: "
-    starrocks.faults.order("load", Fault.SLOW, seconds=0.6)
+    starrocks.faults.order("load", Fault.SLOW, seconds=3)
     loader = threading.Thread(target=lambda: ask(starrocks, "load", body=ROW, **JSON))
     loader.start()
-    time.sleep(0.2)
+    while not starrocks.faults.struck:
+        assert loader.is_alive()
+        time.sleep(0.01)
     assert said(starrocks, "prepare") == "TXN_IN_PROCESSING: Transaction is in processing"
     assert said(starrocks, "rollback") == "OK: "
     loader.join()

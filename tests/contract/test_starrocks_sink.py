@@ -469,7 +469,7 @@ def test_load_with_endless_other_part_is_unavailable(
     starrocks: StarrocksEmulator, multi: StarrocksSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starrocks_loader, "_BUSY_TIMEOUT_S", 0.3)
-    starrocks.faults.order("load", Fault.SLOW, seconds=1.5)
+    starrocks.faults.order("load", Fault.SLOW, seconds=4)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(write, multi, *ROWS)
         while not starrocks.faults.struck:
@@ -638,15 +638,16 @@ def test_running_commit_is_awaited(
     starrocks: StarrocksEmulator, multi: StarrocksSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another load during the commit would cancel it."""
-    monkeypatch.setattr(starrocks_client, "_ASK_S", 0.3)
-    monkeypatch.setattr(loader, "STATE_TIMEOUT_S", 0.3)
     load = write(multi, *ROWS)
     starrocks.multi.hold_commits = True
-    for _ in range(2):
+    with monkeypatch.context() as patch:
+        patch.setattr(starrocks_client, "_ASK_S", 0.3)
+        patch.setattr(loader, "STATE_TIMEOUT_S", 0.3)
+        for _ in range(2):
+            with pytest.raises(SinkUnavailable, match="still running"):
+                multi.commit([load], mark_of())
         with pytest.raises(SinkUnavailable, match="still running"):
-            multi.commit([load], mark_of())
-    with pytest.raises(SinkUnavailable, match="still running"):
-        multi.abort("shop", "0a1b2c3d", 1, 1)
+            multi.abort("shop", "0a1b2c3d", 1, 1)
     starrocks.multi.hold_commits = False
     again(lambda _: multi.commit([load], mark_of()), times=2)
     assert starrocks.rows("SELECT * FROM ods.orders") == SEEN
