@@ -16,9 +16,10 @@ import psutil
 
 from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
+from tests.support.limits import HANG_S
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 120.0
+LIMIT_S = HANG_S
 FAKE = "tests.integration.cdc_fake_cli"  # drivers without Spark
 
 
@@ -42,7 +43,7 @@ class HostProcess:
         keys: str = "",
         module: str = FAKE,
         options: tuple[str, ...] = (),
-        lease_s: float = 2,
+        lease_s: float = 10,
     ) -> None:
         self.name = name
         self.home = folder / name
