@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def _run(folder: Path, source: Source, fe: list[str], sql_port: int, mode: str, 
 
 
 def run_in_process(
-    folder: Path, source: Source, starrocks: StarrocksEmulator, mode: str, *faults: FaultAtPoint, timeout_s: float = 90
+    folder: Path, source: Source, starrocks: StarrocksEmulator, mode: str, *faults: FaultAtPoint, timeout_s: float = 240
 ) -> int:
     _CONTEXT.set_forkserver_preload(["tests.model.harness", "tests.model.faults", "channels.sinks.starrocks.sink"])
     given = (folder, source, starrocks.fe, starrocks.sql_port, mode, faults)
@@ -236,8 +237,10 @@ def test_starrocks_multi_mode_shows_only_whole_transactions(tmp_path: Path, mode
             else []
         )
         source.write(*rows, *old)
-    with emulator() as starrocks:
-        harness = harness_on(tmp_path, source, starrocks, mode, limits=TASKS_AT_ONCE)
+    with (
+        emulator() as starrocks,
+        closing(harness_on(tmp_path, source, starrocks, mode, limits=TASKS_AT_ONCE)) as harness,
+    ):
         starrocks.faults.order("load", Fault.SLOW, times=10**6, chance=0.3, seconds=0.02)
         starrocks.faults.order("commit", Fault.SLOW, times=10**6, chance=0.5, seconds=0.03)
         seen, ended = set(), threading.Event()
@@ -250,10 +253,11 @@ def test_starrocks_multi_mode_shows_only_whole_transactions(tmp_path: Path, mode
 
         reader = threading.Thread(target=watch)
         reader.start()
-        harness.until_finished()
-        ended.set()
-        reader.join()
+        try:
+            harness.until_finished()
+        finally:
+            ended.set()
+            reader.join()
         assert len(seen) > 5, "fewer than six states were seen"
         assert all(orders == items for orders, items in seen) is (mode == "multi"), seen
         harness.verify_on(starrocks)
-        harness.close()
