@@ -367,7 +367,7 @@ def run_alter(sink: Any, step: AlterStep, table: TargetTable = WITH_N) -> Any:
     thread.start()
 
     def result() -> BaseException | None:
-        thread.join(20)
+        thread.join(240)
         assert not thread.is_alive()
         return errors[0] if errors else None
 
@@ -375,7 +375,7 @@ def run_alter(sink: Any, step: AlterStep, table: TargetTable = WITH_N) -> Any:
 
 
 def wait_until(condition: Any, cluster: Any) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while not condition():
         cluster.alters.advance()
         assert time.monotonic() < deadline

@@ -99,7 +99,7 @@ class SqlPort:
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(port, started), daemon=True)
         self._thread.start()
-        if not started.wait(10):
+        if not started.wait(120):
             raise TimeoutError("the SQL port did not open")
 
     def _run(self, port: int, started: threading.Event) -> None:
@@ -125,7 +125,7 @@ class SqlPort:
     def stop(self) -> None:
         """Close the port and every connection."""
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
 

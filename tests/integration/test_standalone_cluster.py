@@ -58,7 +58,7 @@ def _start(stack: ExitStack, folder: Path, *command: str) -> None:
 
     def stop() -> None:
         process.terminate()
-        process.wait(30)
+        process.wait(240)
 
     stack.callback(stop)
 

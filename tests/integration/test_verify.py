@@ -142,8 +142,9 @@ def test_verify_finds_and_repairs_faults_under_writes(
     assert refused.returncode == 2 and "reads no table" in refused.stderr
     status = job.status()
     assert status is not None and status["verify"]["last"]["state"] == "equal"
-    until(lambda: "cdc_source_behind_bytes{" in requests.get(f"{job.url}/metrics", timeout=5).text)  # asked every 10 s
-    families = text_string_to_metric_families(requests.get(f"{job.url}/metrics", timeout=5).text)
+    # asked every 10 s
+    until(lambda: "cdc_source_behind_bytes{" in requests.get(f"{job.url}/metrics", timeout=120).text)
+    families = text_string_to_metric_families(requests.get(f"{job.url}/metrics", timeout=120).text)
     metrics = {sample.name: sample.value for family in families for sample in family.samples}
     assert (metrics["cdc_verify_equal"], metrics["cdc_source_connected"]) == (1.0, 1.0)
     assert metrics["cdc_source_position_bytes"] > 4

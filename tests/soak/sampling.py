@@ -22,6 +22,7 @@ EVERY_S = 5.0
 WARM_S = 60.0  # a younger process is still starting: classes, kernels, workers
 LONG_S = 600.0  # a last process that was sampled for a shorter time after its start shows nothing about leaks
 GONE_S = 30.0  # a process must notice within this time that its driver was killed
+LEFT_S = 120.0  # the same after the end of the job: on a busy machine nothing is hidden by a longer wait
 
 # limit of the value after, relative to the value before: factor and slack
 LIMITS = {
@@ -259,7 +260,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def left_behind(home: Path) -> list[str]:
     """Return the processes of a job that still run after its end and the time that they need to notice it."""
-    deadline = time.monotonic() + GONE_S
+    deadline = time.monotonic() + LEFT_S
     while (found := processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.5)
     return [_command(process) for process in found]
