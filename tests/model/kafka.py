@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
@@ -50,8 +51,21 @@ def send(broker, prefix: str, model: Source, broken: Container[int] = ()) -> Sen
         table: broker.create(f"{prefix}_{table.partition('.')[2]}", PARTITIONS)
         for table in sorted({row.table for each in model.transactions for row in each})
     }
+    _produce(broker, topics, model.transactions, broken)
+    return Sent(model, broker.address, tuple(topics.values()))
+
+
+def send_more(broker, prefix: str, sent: Sent, transactions: int, draw: random.Random) -> None:
+    """Write more transactions into the tables that ``send`` has sent, and send them."""
+    before = len(sent.model.transactions)
+    sent.model.write_random(draw, transactions)
+    topics = {f"shop.{name.removeprefix(f'{prefix}_')}": name for name in sent.topics}
+    _produce(broker, topics, sent.model.transactions[before:])
+
+
+def _produce(broker, topics, transactions, broken: Container[int] = ()) -> None:
     producer = broker.producer()
-    for row in (row for transaction in model.transactions for row in transaction):
+    for row in (row for transaction in transactions for row in transaction):
         database, _, table = row.table.partition(".")
         message = {
             "data": [{"id": str(row.key), "op": str(row.op)}], "old": None, "type": "DELETE" if row.deleted else "INSERT",
@@ -60,7 +74,6 @@ def send(broker, prefix: str, model: Source, broken: Container[int] = ()) -> Sen
         text = ("!" if row.op in broken else "") + json.dumps(message)
         producer.produce(topics[row.table], text, partition=row.key % PARTITIONS)
     assert producer.flush(60) == 0
-    return Sent(model, broker.address, tuple(topics.values()))
 
 
 class DescribedTables:

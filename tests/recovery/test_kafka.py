@@ -10,7 +10,7 @@ import cdc.pipeline.cycles
 import cdc.retry
 from cdc.pipeline.flow_control import CommitLimits
 from tests.model.faults import CONTRACT_FAULT_POINTS, Fault, Script, put_in
-from tests.model.kafka import ExecutorsHarness, KafkaHarness, send
+from tests.model.kafka import ExecutorsHarness, KafkaHarness, send, send_more
 from tests.model.process import killed, run_in_process
 from tests.model.source import Source
 from tests.support.seeds import seed_of
@@ -43,9 +43,10 @@ def harness_of(tmp_path, monkeypatch):
 
 def test_sigkill_at_every_fault_point_keeps_every_row_once(kafka, topic, tmp_path, harness_of):
     draw = random.Random(seed_of())
-    sent = send(kafka, topic, Source.random(seed_of(), transactions=100))
+    sent = send(kafka, topic, Source.random(seed_of(), transactions=20))
     kills = 0
     for point in KILLED_AT:
+        send_more(kafka, topic, sent, 12, draw)  # else a fast run finishes it, and no later fault strikes
         fault = Fault(point, draw.choice(["kill", "kill_after"]), draw.randrange(1, 4))
         kills += killed(run_in_process(tmp_path, sent, (fault,), harness=KafkaHarness, limits=SMALL))
     assert run_in_process(tmp_path, sent, harness=KafkaHarness, limits=SMALL) == 0
@@ -90,9 +91,10 @@ class LosesOnce:
 
 def test_sigkill_at_fault_points_keeps_every_row_once_on_executors(kafka, topic, tmp_path, harness_of):
     draw = random.Random(seed_of())
-    sent = send(kafka, topic, Source.random(seed_of(), transactions=60))
+    sent = send(kafka, topic, Source.random(seed_of(), transactions=20))
     kills = 0
     for point in KILLED_AT:
+        send_more(kafka, topic, sent, 8, draw)  # else a fast run finishes it, and no later fault strikes
         fault = Fault(point, draw.choice(["kill", "kill_after"]), draw.randrange(1, 4))
         kills += killed(run_in_process(tmp_path, sent, (fault,), harness=ExecutorsHarness, limits=SMALL))
     assert run_in_process(tmp_path, sent, harness=ExecutorsHarness, limits=SMALL) == 0
