@@ -84,8 +84,9 @@ def test_cluster_names_a_wrong_password_an_unknown_property_and_a_dead_broker(ka
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
     kafka.create(topic)
 
-    def ask(address, properties):
-        with Cluster(KafkaSettings((address,), (topic,), "test", properties=properties), timeout_s=5) as cluster:
+    def ask(address, properties, timeout_s=60):
+        settings = KafkaSettings((address,), (topic,), "test", properties=properties)
+        with Cluster(settings, timeout_s=timeout_s) as cluster:
             return cluster.topics()
 
     assert topic in ask(kafka.sasl_address, {**login, "sasl.password": PASSWORD}).topics
@@ -94,7 +95,7 @@ def test_cluster_names_a_wrong_password_an_unknown_property_and_a_dead_broker(ka
     with pytest.raises(ConfigError, match=r"foo\.bar"):
         ask(kafka.address, {"foo.bar": "1"})
     with pytest.raises(SourceUnavailable, match="refused"):
-        ask("127.0.0.1:1", {})
+        ask("127.0.0.1:1", {}, timeout_s=5)
 
 
 def test_cluster_names_a_wrong_certificate_and_a_wrong_scram_password(kafka, topic, tmp_path):
@@ -104,7 +105,7 @@ def test_cluster_names_a_wrong_certificate_and_a_wrong_scram_password(kafka, top
     right = {**login, "sasl.password": PASSWORD, "ssl.ca.location": str(kafka.certificate)}
 
     def ask(properties):
-        with Cluster(KafkaSettings((kafka.tls_address,), (topic,), "test", properties=properties), timeout_s=10) as it:
+        with Cluster(KafkaSettings((kafka.tls_address,), (topic,), "test", properties=properties), timeout_s=60) as it:
             return it.topics()
 
     assert topic in ask(right).topics
