@@ -43,7 +43,7 @@ class HostProcess:
         keys: str = "",
         module: str = FAKE,
         options: tuple[str, ...] = (),
-        lease_s: float = 10,
+        lease_s: float = 6,
     ) -> None:
         self.name = name
         self.home = folder / name
