@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +46,42 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(summary)
     if terminalreporter.stats.keys() & {"failed", "error"}:
         terminalreporter.write_line(again())
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember that a test has failed."""
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """After a failed test, only print what it has left open, from the end of its fixtures on."""
+    try:
+        yield
+    finally:
+        if item.stash.get(_FAILED, False):
+            sys.unraisablehook = sys.__unraisablehook__
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Free what a failed test has left open: its files would fail a later test as an unraisable exception."""
+    hook = sys.unraisablehook
+    try:
+        return (yield)
+    finally:
+        if item.stash.get(_FAILED, False):
+            for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+                if hasattr(sys, name):
+                    delattr(sys, name)
+            gc.collect()
+        sys.unraisablehook = hook
 
 
 def _server(kind: Kind, folder: Path, options: tuple[str, ...]) -> Iterator[LocalServer]:
