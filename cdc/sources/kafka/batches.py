@@ -100,8 +100,9 @@ class BatchMaker:
         return self._ids.get(topic)
 
     def table_number(self, name: str) -> int:
-        """Return the number that distinguishes a table in hashes of keys."""
-        return self._tables.setdefault(name, next(self._table_numbers))  # Calls: any thread
+        """Return the number that distinguishes a table in hashes of keys. Calls: any thread."""
+        known = self._tables.get(name)
+        return self._tables.setdefault(name, next(self._table_numbers)) if known is None else known
 
     def _topic_number(self, name: str) -> int:
         return self._topics.setdefault(name, len(self._topics))

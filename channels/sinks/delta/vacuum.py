@@ -50,7 +50,11 @@ def delete_unused(
     """
     if not inactive:
         return  # each entry of the log can be a request to an object store
-    recent = set(_removed_since(folder / "_delta_log", oldest, is_stopped))
+    recent = set[str]()
+    for name in _removed_since(folder / "_delta_log", oldest):
+        if is_stopped():
+            return
+        recent.add(name)
     for path in inactive:
         if is_stopped():
             return
@@ -59,11 +63,9 @@ def delete_unused(
             path.unlink(missing_ok=True)
 
 
-def _removed_since(log: StorePath, oldest: float, is_stopped: Callable[[], bool]) -> Iterator[str]:
+def _removed_since(log: StorePath, oldest: float) -> Iterator[str]:
     """Yield the files that versions since ``oldest`` removed. The checkpoint has those of deleted log entries."""
     for entry in log.glob("[0-9]*.json"):
-        if is_stopped():
-            return
         with suppress(FileNotFoundError):  # log clean-up of another writer
             if entry.stat().st_mtime >= oldest:
                 yield from _removed(entry)
