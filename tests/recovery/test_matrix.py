@@ -6,6 +6,7 @@ and so every route from a receiver to a sink. CDC_TEST_SEED repeats a sample and
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -40,9 +41,14 @@ def lanes(request, tmp_path_factory):
     cells = [item.callspec.params["cell"] for item in chosen]
     servers, missing = _servers(request, {cell.receiver for cell in cells}, tmp_path_factory)
     not_run = {cell: missing[cell.receiver] for cell in cells if cell.receiver in missing}
-    with Lanes(
-        [cell for cell in cells if cell not in not_run], SEED, servers, tmp_path_factory.mktemp("cells")
-    ) as lanes:
+    # many scenarios wait most of their time; beside other tests, few of them run at once
+    count = None
+    if len(cells) > len(SAMPLE):
+        if hasattr(request.config, "workerinput"):
+            pytest.fail("Each worker would run the whole matrix: run it without -n.")
+        count = min(8, 3 * (os.cpu_count() or 2))
+    can_run = [cell for cell in cells if cell not in not_run]
+    with Lanes(can_run, SEED, servers, tmp_path_factory.mktemp("cells"), count) as lanes:
         yield lanes.outcomes, not_run
     done = [future.result() for future in lanes.outcomes.values() if future.done()]
     not_run |= {cell: "the run ended before" for cell, future in lanes.outcomes.items() if not future.done()}
