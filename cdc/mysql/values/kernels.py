@@ -230,16 +230,38 @@ def prefetch(typing_context: Any, data: Any, offset: Any) -> Any:
     return types.void(data, types.int64), generate
 
 
+@intrinsic
+def _same_16(typing_context: Any, left: Any, left_at: Any, right: Any, right_at: Any) -> Any:
+    """Return whether 16 bytes at two offsets are equal."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128).as_pointer()
+        arrays = [context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2)]
+        words = [
+            builder.load(builder.bitcast(builder.gep(array.data, [arguments[i]]), wide), align=1)
+            for array, i in zip(arrays, (1, 3), strict=True)
+        ]
+        return builder.icmp_unsigned("==", *words)
+
+    return types.boolean(left, types.int64, right, types.int64), generate
+
+
 @inlined
 def same_bytes(left: Any, left_at: int, right: Any, right_at: int, count: int) -> bool:
     """Return whether ``count`` bytes at two offsets are equal. No byte after them is read."""
-    done = 0
-    while done + 8 <= count:
-        if load_u64(left, left_at + done) != load_u64(right, right_at + done):
+    # The last words overlap the ones before them.
+    if count >= 16:
+        done = 0
+        while done + 16 <= count:
+            if not _same_16(left, left_at + done, right, right_at + done):
+                return False
+            done += 16
+        return bool(_same_16(left, left_at + count - 16, right, right_at + count - 16))
+    if count >= 8:
+        if load_u64(left, left_at) != load_u64(right, right_at):
             return False
-        done += 8
-    if count >= 8:  # the last eight bytes, some of which were compared already
         return bool(load_u64(left, left_at + count - 8) == load_u64(right, right_at + count - 8))
+    done = 0
     while done < count:
         if left[left_at + done] != right[right_at + done]:
             return False

@@ -30,7 +30,6 @@ READ_TIMEOUT_S = 60.0  # in addition to the timeout of the get; the server may c
 IDLE_TIMEOUT_MS = 24 * 3600 * 1000  # the server disconnects a client with which it exchanges nothing for so long
 LARGEST_ANSWER = 1 << 20  # before the first batch: a handshake, or an ack with a stack trace
 LARGEST_FRAME = 1 << 30  # a batch has at most the ring and one event, and an event at most 1 GiB
-_READ_BYTES = 1 << 20
 _MILLISECONDS = 2
 _NOTHING_THERE = -1
 _NO_BATCH = (1 << 63) - 1
@@ -64,7 +63,7 @@ def _explained(message: str) -> tuple[str, str]:
     return next(iter(message.splitlines()), "")[:300] or "no reason given", hint
 
 
-def _batch_body(frame: bytearray) -> memoryview | None:
+def _batch_body(frame: memoryview) -> memoryview | None:
     """Return the body of a batch, in the memory of its frame; None if the frame is another or a compressed packet."""
     from cdc.sources.canal.kernels import locate_bodies  # a check of the connection needs no kernels
 
@@ -72,7 +71,7 @@ def _batch_body(frame: bytearray) -> memoryview | None:
     everything = np.zeros(1, np.int64), np.array([len(frame)], np.int32)
     if locate_bodies(np.frombuffer(frame, np.uint8), *everything, at, length) >= 0:
         return None
-    return memoryview(frame)[at[0] : at[0] + length[0]]
+    return frame[at[0] : at[0] + length[0]]
 
 
 def _batch_id(body: memoryview) -> int | None:
@@ -196,14 +195,14 @@ class CanalConnection:
     def _read(self, timeout_s: float) -> Packet:
         return self._packet(self._frame(timeout_s))
 
-    def _frame(self, timeout_s: float) -> bytearray:
+    def _frame(self, timeout_s: float) -> memoryview:
         deadline = time.monotonic() + timeout_s
         (length,) = struct.unpack(">i", self._exactly(4, deadline))
         if not 0 <= length <= (LARGEST_FRAME if self._is_subscribed else LARGEST_ANSWER):
             raise self._fault(f"a frame has {length} bytes", "Check that the port is Canal's TCP port.")
         return self._exactly(length, deadline)
 
-    def _packet(self, frame: bytearray) -> Packet:
+    def _packet(self, frame: memoryview) -> Packet:
         packet = self._parsed(Packet, frame)
         if packet.compression > 1:
             raise self._fault(
@@ -211,19 +210,17 @@ class CanalConnection:
             )
         return packet
 
-    def _exactly(self, size: int, deadline: float) -> bytearray:
-        data = bytearray(min(size, _READ_BYTES))  # grows with the bytes that arrive: a length may be damaged
+    def _exactly(self, size: int, deadline: float) -> memoryview:
+        # Memory that is not initialized costs nothing until bytes arrive, so a damaged length does no harm.
+        data = memoryview(np.empty(size, np.uint8))
         filled = 0
         while filled < size:
-            if filled == len(data):
-                data += bytes(min(size - filled, filled))
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._fault("no complete answer in time", _RECONNECT_HINT)
             try:
                 self._socket.settimeout(left)
-                with memoryview(data) as view:
-                    count = self._socket.recv_into(view[filled:])
+                count = self._socket.recv_into(data[filled:])
             except OSError as error:
                 raise self._fault(f"the connection broke: {error}", _RECONNECT_HINT) from error
             if not count:
@@ -231,7 +228,7 @@ class CanalConnection:
             filled += count
         return data
 
-    def _parsed(self, kind: type[_Wire], data: bytes | bytearray) -> _Wire:
+    def _parsed(self, kind: type[_Wire], data: bytes | memoryview) -> _Wire:
         try:
             return kind.FromString(bytes(data))
         except (ProtobufError, ValueError) as error:

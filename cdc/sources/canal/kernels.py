@@ -169,12 +169,19 @@ def _image(data, at, end, image_field, indexes, frames, starts, lengths):  # typ
     ``frames``: how each column was encoded last, with FRAME_FIELDS. Most rows differ in their values alone.
     """
     columns = 0
+    tag = np.uint8(image_field << 3 | 2)
     while at < end:
-        number, start, length, at = read_field(data, at, end)
-        if at < 0:
-            return MALFORMED
-        if number != image_field:
-            continue
+        if data[at] == tag and end - at > 2 and data[at + 1] < 0x80 and data[at + 1] <= end - at - 2:
+            # as nearly every column: its tag and its length have one byte each
+            start = at + 2
+            length = np.int64(data[at + 1])
+            at = start + length
+        else:
+            number, start, length, at = read_field(data, at, end)
+            if at < 0:
+                return MALFORMED
+            if number != image_field:
+                continue
         if columns >= indexes.size:
             return COLUMNS_MISSING
         stop = start + length

@@ -6,8 +6,9 @@ import base64
 import datetime
 import json
 import random
+import re
 import struct
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,79 @@ def test_kernel_decimals_random_numbers_equal_python():
     words = out.view(np.int64)
     found = [(int(high) << 64) + int(low) for (_, high), (low, _) in zip(words, out, strict=True)]
     assert found == [int(number.scaleb(10)) for number in numbers]
+
+
+def _values(texts):
+    lengths = np.array([len(text) for text in texts], np.int32)
+    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum(lengths, dtype=np.int64) - lengths, lengths
+
+
+def _damaged(draw, text):
+    at = draw.randrange(len(text))
+    return text[:at] + bytes([draw.choice((0x2F, 0x3A, 0x20, 0x2D, 0x2E, 0x00, 0x8A, 0xB1, 0xFF))]) + text[at + 1 :]
+
+
+def _first_row(kernel, text, *arguments):
+    """Return what a kernel says of a text at the beginning of its buffer, and of one after others."""
+    data, starts, lengths = _values([text])
+    alone = kernel(data, starts, lengths, *arguments)
+    data, starts, lengths = _values([b"7" * 9, text])
+    return alone, kernel(data, starts[1:], lengths[1:], *arguments)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_integers_of_any_length_equal_python(seed):
+    draw = random.Random(f"{seed_of()} {seed}")
+    for _ in range(3000):
+        text = b"%d" % (draw.choice((-1, 1)) * draw.randrange(10 ** draw.randint(1, 20)))
+        text = draw.choice((text, b"0" * draw.randrange(3) + text, _damaged(draw, text)))
+        out = np.empty(1, np.int64)
+        found = _first_row(value_kernels.integers, text, -(1 << 63), (1 << 63) - 1, out)
+        valid = re.fullmatch(rb"-?[0-9]{1,19}", text) and -(1 << 63) <= int(text) < 1 << 63
+        assert found == ((-1, -1) if valid else (0, 0)), text
+        assert not valid or out[0] == int(text)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_decimals_of_any_form_equal_python(seed):
+    draw = random.Random(f"{seed_of()} {seed}")
+    for _ in range(3000):
+        digits = draw.randint(1, 38)
+        scale = draw.randint(0, digits)
+        whole = b"%d" % draw.randrange(10 ** draw.randint(1, max(1, digits - scale)))
+        text = draw.choice((b"", b"-")) + draw.choice((whole, b""))
+        text += b"." + b"%d" % draw.randrange(10 ** draw.randint(1, scale + 1)) + b"0" * draw.randrange(3)
+        text = draw.choice((text, text.partition(b".")[0] or b"0", _damaged(draw, text)))
+        out = np.empty((1, 2), np.uint64)
+        found = _first_row(value_kernels.decimals, text, digits, scale, out)
+        valid = re.fullmatch(rb"-?([0-9]+\.?[0-9]*|\.[0-9]+)", text) is not None
+        with localcontext(prec=100):
+            units = Decimal(text.decode()).scaleb(scale) if valid else Decimal(0)
+            valid = valid and units == units.to_integral_value() and abs(units) < 10**digits
+        assert found == ((-1, -1) if valid else (0, 0)), (text, digits, scale)
+        low, high = (int(word) for word in out.view(np.int64)[0])
+        assert not valid or (high << 64) + (low & (1 << 64) - 1) == int(units), (text, digits, scale)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_moments_of_any_form_equal_python(seed):
+    draw = random.Random(f"{seed_of()} {seed}")
+    for _ in range(3000):
+        moment = datetime.datetime(1900, 1, 1) + datetime.timedelta(microseconds=draw.randrange(10**16))
+        text = moment.isoformat(" ", draw.choice(("seconds", "milliseconds", "microseconds"))).encode()
+        text = draw.choice((text, _damaged(draw, text)))
+        out, valid = np.empty(1, np.int64), np.empty(1, np.bool_)
+        found = _first_row(value_kernels.moments, text, 0, out, valid)
+        well_formed = re.fullmatch(rb"[0-9]{4}(-[0-9]{2}){2} [0-9]{2}(:[0-9]{2}){2}(\.[0-9]{1,6})?", text)
+        try:
+            expected = datetime.datetime.fromisoformat(text.decode()) if well_formed else None
+        except ValueError:
+            expected = None
+        if well_formed is None:
+            assert {row for row, _ in found} == {0}, text
+        else:
+            assert found == (((-1, 0), (-1, 0)) if expected else ((-1, 1), (-1, 1))), text
+            assert expected is None or out.view("datetime64[us]")[0] == np.datetime64(expected), text
 
 
 @pytest.mark.parametrize(
