@@ -177,7 +177,11 @@ def test_other_writer_during_a_compaction_loses_no_row(other: str, root: Path, m
     sink.close()
 
 
-def test_other_writer_before_the_entry_of_a_compaction_repeats_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_read", [False, True])
+def test_other_writer_before_the_entry_of_a_compaction_repeats_it(
+    is_read: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot or a verification may read the table meanwhile, which updates the handle of the compaction."""
     sink, real, calls = open_sink(root), compaction.replacement, list[int]()
 
     def interrupted(*arguments: Any) -> Any:
@@ -185,6 +189,10 @@ def test_other_writer_before_the_entry_of_a_compaction_repeats_it(root: Path, mo
         calls.append(len(actions))
         if len(calls) == 1:
             delete_with_vector(root)
+            if is_read:
+                thread = threading.Thread(target=sink.keys, args=(TABLE, None, 10))
+                thread.start()
+                thread.join(120)
         return actions
 
     monkeypatch.setattr(maintenance, "replacement", interrupted)

@@ -105,9 +105,12 @@ class DeltaMaintenance:
         """Commit compacted files, at the newest version of the table. Calls: with the lock of the table."""
         for _ in range(_COMMIT_TRIES):
             found = self._open(table)
-            emptied = self._compactions.emptied(table.name)
-            actions = [] if found is None else replacement(folder, written, table_files(found, table.key), emptied)
-            if found is None or not actions:
+            if found is None:
+                return
+            # a thread that only reads can update the handle to the entry of another writer at any time
+            version, emptied = found.version(), self._compactions.emptied(table.name)
+            actions = replacement(folder, written, table_files(found, table.key), emptied)
+            if not actions:
                 return
             self._ownership.check_all()
             runs = self._ownership.runs
@@ -115,7 +118,7 @@ class DeltaMaintenance:
                 refuse_fenced(found, table.name, run)
             try:
                 mark, fences = newest_commit(found).get(MARK), fence_transactions(found, runs)
-                self._logs.append(found, folder, actions, mark, fences, version=found.version())
+                self._logs.append(found, folder, actions, mark, fences, version=version)
             except CommitFailedError:
                 logger.warning("table %s was changed by another writer during its compaction", table.name)
                 self._tables.close(table.name)
