@@ -164,6 +164,8 @@ class Recovery:
         self._acquire_sink(before)
         unfinished = store.unfinished()
         store.check_fence()  # after unfinished(): if another process opened one of them, this run must not abort it
+        # an earlier run can have replayed one of them and committed a part of it: its rows are above all others
+        self._sequence = max([self._sequence, *(checkpoint.sequence for checkpoint in unfinished)])
         for checkpoint in unfinished:
             if checkpoint.state is CheckpointState.PREPARED:
                 before = self._roll_forward(checkpoint, before)
