@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc.errors import CdcError, ErrorAction, PositionLost, SinkError, action_for
+from cdc.errors import CdcError, CheckpointError, ErrorAction, LeaseLost, PositionLost, SinkError, action_for
 from cdc.model.batch import Batch, PreparedLoad
 from cdc.model.position import Position
 from cdc.pipeline.commit_cycle import Cancelled
@@ -101,7 +102,9 @@ class Replay:
         self._left = _row_counts(checkpoint, before)
         try:
             self._read(checkpoint, lost, attempt)
+            again = [load for future in self._loads for load in self._result(future)]
         except PositionLost as error:
+            self._note_sequence(checkpoint)
             raise PositionLost(
                 "The sink lost a load, and the source no longer has its rows.",
                 hint=f"Load {', '.join(sorted(lost))} again with `cdc snapshot`. {error.hint}",
@@ -109,13 +112,21 @@ class Replay:
                 first=checkpoint.first,
                 last=checkpoint.last,
             ) from error
+        except BaseException:
+            self._note_sequence(checkpoint)
+            raise
         intact = [load for load in checkpoint.loads if load.table not in lost]
-        again = [load for future in self._loads for load in self._result(future)]
         loads = sorted([*intact, *again], key=lambda load: (load.name.channel, load.name.task, load.name.part))
         # the rows have new sequences, and later changes of the same keys must get higher ones
         reloaded = replace(checkpoint, loads=tuple(loads), sequence=max(checkpoint.sequence, self._sequence))
         self._context.store.save(reloaded)
         return reloaded
+
+    def _note_sequence(self, checkpoint: Checkpoint) -> None:
+        """Save the sequence of a replay that failed: without prepared loads, its rows are visible already."""
+        if self._sequence > checkpoint.sequence:
+            with suppress(CheckpointError, LeaseLost):  # another process has higher sequences in any case
+                self._context.store.save(replace(checkpoint, sequence=self._sequence))
 
     def clean_up(self, committed: Checkpoint) -> None:
         """Delete the loads of earlier attempts from the sink."""

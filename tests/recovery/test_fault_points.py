@@ -8,7 +8,7 @@ import pytest
 
 import cdc.pipeline.cycles
 import cdc.retry
-from cdc.errors import CheckpointError, PreparedLoadLost, SourceRewound
+from cdc.errors import CheckpointError, PreparedLoadLost, SinkUnavailable, SourceRewound
 from cdc.model.schema import SEQUENCE
 from cdc.pipeline.flow_control import CommitLimits
 from channels.sinks.base import LoadState
@@ -295,3 +295,51 @@ def test_loads_lost_in_two_runs_get_no_lower_sequences(make):
     assert len(harness.until_finished()) == 1
     harness.verify()
     assert not sink.times and not sink.ignored
+
+
+def test_failed_replay_gives_its_rows_no_lower_sequences_again(make):
+    """Without prepared loads, as with `two_phase_commit: false`, rows of a replay are visible although it failed."""
+    source = Source()
+    for _ in range(300):
+        source.write(("shop.orders", 1), ("shop.items", 1))
+    limits = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=1 << 20, max_rows=100, task_bytes=1 << 20)
+    harness = make(source, limits=limits)
+    ignored, shown, replays = [], {}, []
+
+    class Plain(Sequenced):
+        def part_writer(self, table):
+            write = super().part_writer(table)
+
+            def shows(name, rows):
+                if name.attempt and not replays:
+                    replays.append(name)
+                elif len(replays) == 1:
+                    replays.append(name)
+                    raise SinkUnavailable("The sink does not answer.", hint="It is retried automatically.")
+                batches = list(rows)
+                found = pa.Table.from_batches(batches).select(["id", "op", SEQUENCE]).to_pylist()
+                for row in found:
+                    op, sequence = shown.get((table.name, row["id"]), (0, 0))
+                    if row["op"] > op and row[SEQUENCE] < sequence:
+                        ignored.append((table.name, row["op"]))
+                    shown[table.name, row["id"]] = max((op, sequence), (row["op"], row[SEQUENCE]))
+                return write(name, iter(batches))
+
+            return shows
+
+        def commit(self, loads, checkpoint):
+            if len({load.table for load in loads}) > 1 and self.times:
+                self.times -= 1
+                newest = max(sequence for rows in self.written.values() for _, sequence in rows)
+                deadline = time.monotonic() + 60
+                while harness.receiver._sequence < newest + 50 and time.monotonic() < deadline:
+                    time.sleep(0.005)
+                for load in loads:
+                    self.inner.lose(load)
+            super().commit(loads, checkpoint)
+
+    sink = Plain(harness.sink, 1)
+    harness.wrap_sink = lambda inner: sink
+    assert len(harness.until_finished()) == 1
+    harness.verify()
+    assert len(replays) == 2 and not ignored
