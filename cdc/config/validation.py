@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from cdc.config.loader import ConfigIssue, Node
 from cdc.model.table_names import TableName, parsed_table
 
+_FALSE = ("false", "f", "no", "n", "off", "0", "0.0")  # values that the models read as false
+
 
 def validate(root: Node) -> list[ConfigIssue]:
     """Return all errors between keys."""
@@ -71,7 +73,7 @@ def _unnumbered(root: Node) -> Iterator[ConfigIssue]:
     version of a row that is visible already may have a higher number than a newer one, which Doris then ignores.
     """
     read, two_phases = (root.get("source") or root).get("read"), (root.get("sink") or root).get("two_phase_commit")
-    is_off = two_phases is not None and str(two_phases.value).lower() == "false"
+    is_off = two_phases is not None and str(two_phases.value).lower() in _FALSE
     if two_phases is not None and is_off and read is not None and read.value == "executors":
         message = (
             "must be true with `source.read: executors`: a range that is read again needs loads that are not visible"

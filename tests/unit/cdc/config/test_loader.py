@@ -138,6 +138,15 @@ BROKEN = {
             "that are not visible"
         ],
     ),
+    "executors that would show rows at once, in another word": (
+        "name: shop\nsource: {type: kafka, brokers: ['a:9092'], topics: [o], format: canal-json, read: executors}\n"
+        "sink: {type: doris, fe: ['a:8030'], username: cdc, password: word,\n  two_phase_commit: n}\n"
+        "channels: [{source: shop.orders, target: ods.orders}]\n",
+        [
+            "shop.yaml:4 sink.two_phase_commit: must be true with `source.read: executors`: a range that is read again needs loads "
+            "that are not visible"
+        ],
+    ),
     "no channels": (
         JOB.replace("  - {source: shop.orders, target: ods.orders}\n", "").replace("channels:", "channels: []"),
         ["shop.yaml:4 channels: must have at least one entry"],
