@@ -14,11 +14,13 @@ _log = logging.getLogger(__name__)
 class NewPartitions:
     """The new partitions that wait, each with the ends that the old ones of its topic had when it was found.
 
-    They outlast a stream: a busy source can end the stream after each range.
+    They outlast a stream: a busy source can end the stream after each range. A stream can also end after it has joined
+    a partition and before that is committed; the partition then waits again, for the same ends.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[Partition, dict[Partition, int]] = {}
+        self._joined: dict[Partition, dict[Partition, int]] = {}  # and not committed yet
 
     def __bool__(self) -> bool:
         """Whether any waits."""
@@ -26,6 +28,8 @@ class NewPartitions:
 
     def find(self, cluster: Cluster, topics: Topics, known: Mapping[Partition, PartitionOffset]) -> None:
         """Add the partitions that are in ``topics``, but not in ``known``. Raises: SourceUnavailable."""
+        for one in self._joined.keys() - known.keys():
+            self._waiting[one] = self._joined.pop(one)
         for one in self._waiting.keys() & known.keys():
             del self._waiting[one]
         new = topics.partitions - known.keys() - self._waiting.keys()
@@ -38,6 +42,8 @@ class NewPartitions:
 
     def ready(self, committed: Mapping[Partition, PartitionOffset]) -> set[Partition]:
         """Return those whose old partitions are committed up to the ends that they had."""
+        for one in self._joined.keys() & committed.keys():
+            del self._joined[one]
         done = {one: offset.next for one, offset in committed.items()}
         return {
             one for one, ends in self._waiting.items() if all(done.get(old, -1) >= end for old, end in ends.items())
@@ -46,7 +52,8 @@ class NewPartitions:
     def clear(self) -> None:
         """Forget them: reading begins at another position."""
         self._waiting.clear()
+        self._joined.clear()
 
     def remove(self, partition: Partition) -> None:
         """Remove one that is read from now on."""
-        del self._waiting[partition]
+        self._joined[partition] = self._waiting.pop(partition)
