@@ -159,8 +159,8 @@ class Recovery:
             before = replace(start, sink=self._context.sink.identity(create=True))
             store.save(before)
         else:
-            self._context.routes.use_column_maps(before.column_maps)
             before = verify_targets(self._context, before)
+            self._context.routes.use_column_maps(before.column_maps)  # a reload ends differences
         self._acquire_sink(before)
         unfinished = store.unfinished()
         store.check_fence()  # after unfinished(): if another process opened one of them, this run must not abort it

@@ -14,6 +14,7 @@ from enum import Enum
 
 from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
+from cdc.model.schema_change import ColumnMap
 from cdc.model.snapshot import TableSnapshot
 from cdc.model.table_names import table_of
 from cdc.mysql.catalog import mapped_tables
@@ -210,6 +211,7 @@ def _forget(
     if tables and context.snapshot is None:
         raise _refusal(context, lost)
     root_is_lost = any(not one.name for one in lost)
+    new = {source for target, fault in tables.items() if fault is TargetFault.MISSING for source in sources[target]}
 
     def forgotten(checkpoint: Checkpoint) -> Checkpoint:
         waiting = {
@@ -231,7 +233,7 @@ def _forget(
             # a table that was dropped may exist again without a statement in the binlog
             schemas=tuple(one for one in checkpoint.schemas if not (one.is_dropped and one.name in waiting)),
             column_maps={
-                source: replace(one, kept_rows={}) if source in waiting else one
+                source: _without_kept(one, is_new=source in new) if source in waiting else one
                 for source, one in checkpoint.column_maps.items()
             },
             sink=None if root_is_lost else checkpoint.sink,
@@ -248,3 +250,8 @@ def _forget(
         if fault is not TargetFault.MISSING and not can_list_keys(context.sink):
             _log.warning("rows that the source deleted remain in %s: this sink cannot list its keys", name)
     return committed
+
+
+def _without_kept(differences: ColumnMap, *, is_new: bool) -> ColumnMap:
+    """Return the differences of a target after its reload. ``is_new``: it is created with the source's columns only."""
+    return replace(differences, kept_rows={}, **({"kept": {}, "kept_since": {}} if is_new else {}))

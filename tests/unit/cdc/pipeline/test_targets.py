@@ -1,15 +1,18 @@
 """Verification of targets: a run that finds targets which are not the tables that the job wrote."""
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from cdc.errors import CheckpointError, ErrorAction, SinkUnavailable, TargetLost, action_for
 from cdc.model.batch import LoadName, PreparedLoad, TargetState
 from cdc.model.position import BinlogPosition
-from cdc.model.schema import TableSchema
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ColumnMap
 from cdc.model.snapshot import SnapshotState, TableSnapshot
+from cdc.pipeline.recovery import Recovery
 from cdc.pipeline.targets import TargetFault, lost_targets_of, verify_targets
 from cdc.run_context import RunContext
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
@@ -245,3 +248,20 @@ def test_reload_missing_ends_the_difference_of_a_dropped_table(store):
     assert [schema.table for schema in committed.schemas] == ["items"], "rows of orders are read again"
     assert [name for name, one in committed.column_maps.items() if one.kept_rows] == ["shop.items"]
     assert committed.snapshots["shop.orders"].is_due
+
+
+def test_reload_of_missing_target_ends_its_kept_columns(store):
+    """The new table has no column that the source dropped, so loads must not name one, nor a later change rename it."""
+    kept = {f"shop.{table}": ColumnMap(kept={"old": Column("old", Kind.INT, "int")}) for table in TABLES}
+    store.save(a_checkpoint(5, column_maps=kept))
+    sink = FakeSink()
+    sink.states.pop("ods.orders")
+    sink.states["ods.items"] = TargetState("other", 5)
+    sink.acquire_ownership = lambda mark, targets: None
+    context = replace(
+        parts_of(store, sink, reload_missing=True),
+        receiver=SimpleNamespace(note_loaded=lambda tables: None, open=lambda *arguments: None),
+    )
+    committed = Recovery(context, None, None, 0, threading.Event()).run(lambda: position(0))
+    assert [name for name, one in committed.column_maps.items() if one.kept] == ["shop.items"]
+    assert context.routes.column_maps == committed.column_maps
