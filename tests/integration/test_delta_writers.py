@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from cdc.errors import TargetMismatch
 from channels.sinks.delta import compaction, maintenance, vector_merge
-from channels.sinks.delta.entries import Line, put_entry
+from channels.sinks.delta.entries import Line, put_entry, write_entry
 from channels.sinks.delta.table_files import TableFile, live_rows, table_files
 from channels.sinks.delta.vectors import write_vectors
 from tests.integration.test_delta_vectors import TABLE, check, commit, folder_of, open_sink, vectors
@@ -220,6 +220,27 @@ def test_other_writer_that_restores_rows_keeps_them_in_a_compaction(
     before = sorted(DeltaTable(str(folder_of(root))).file_uris())
     sink.maintain([TABLE])
     assert written and sorted(DeltaTable(str(folder_of(root))).file_uris()) == before
+    sink.close()
+
+
+def test_other_writer_that_writes_a_checkpoint_after_an_entry_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of single versions, such as a stream of Spark, need the entry."""
+    sink, versions = open_sink(tmp_path), list[int]()
+    commit(sink, 1, {1: 1})
+
+    def interrupted(found: DeltaTable, version: int, *arguments: Any) -> None:
+        write_entry(found, version, *arguments)
+        versions.append(version + 1)
+        add_column(tmp_path)
+        DeltaTable(str(folder_of(tmp_path))).create_checkpoint()
+
+    monkeypatch.setattr("channels.sinks.delta.log.write_entry", interrupted)
+    commit(sink, 2, {2: 2})
+    assert (folder_of(tmp_path) / "_delta_log" / f"{versions[0]:020}.json").exists() and len(versions) == 1
+    found = sink.last_checkpoint("shop")
+    assert found is not None and found.checkpoint == 2
     sink.close()
 
 

@@ -130,9 +130,10 @@ def _refuse_expired(log: StorePath, version: int) -> None:
     """Delete the entry ``version``, which this process has just written, if a checkpoint of that version exists.
 
     Another run has written an entry with this number and a checkpoint, and has deleted the entry after its retention.
+    Entries expire in order. If the one before still exists, another writer has only continued after this entry.
     Raises: CommitFailedError - read the table again, from its checkpoint; OSError.
     """
-    if last_checkpoint_version(log) >= version:
+    if last_checkpoint_version(log) >= version and not _entry(log, version - 1).exists():
         _entry(log, version).unlink(missing_ok=True)
         raise CommitFailedError(f"version {version} of {log} exists and has expired")
 
