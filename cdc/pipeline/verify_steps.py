@@ -142,6 +142,7 @@ class VerifySteps:
             cycles.dispatcher.discard()
             cycles.dispatcher.begin(first)
             return
+        self._session.check_read(step)
         seconds = self._now() - began
         self._session.complete_repair(first, seconds)
         result = StepResult(

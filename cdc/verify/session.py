@@ -230,9 +230,7 @@ class VerifySession:
 
         Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable.
         """
-        with Server(self._settings.endpoint) as server:
-            refuse_changed(server, step.planned)
-            high = self._settings.position(server)
+        high = self.check_read(step)
         if step.compare is not None:
             found = self._complete_compare(step, result)  # type: ignore[arg-type]
         elif step.recheck is not None:
@@ -245,6 +243,17 @@ class VerifySession:
         self.run = with_step(self._running(), position, seconds)
         if not self._pending and not (self._confirmed and self._running().request.repair):
             self._apply()
+
+    def check_read(self, step: VerifyStep) -> Position:
+        """Check that the rows that ``step`` has read are those that were planned. Return the newest position.
+
+        Calls: after the read; before the loads of a repair are committed, because a row with other columns than those
+        at the position of the step would be written into the wrong ones.
+        Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable.
+        """
+        with Server(self._settings.endpoint) as server:
+            refuse_changed(server, step.planned)
+            return self._settings.position(server)
 
     def _complete_compare(self, step: VerifyStep, parts: Sequence[PartOutcome]) -> list[Candidates]:
         found, run = [], self._running()

@@ -8,9 +8,10 @@ import pytest
 
 import cdc.pipeline.cycles
 import cdc.retry
-from cdc.errors import SinkUnavailable
+from cdc.errors import SchemaMismatch, SinkUnavailable
 from cdc.model.verify import VerifyState
 from cdc.pipeline.flow_control import CommitLimits
+from cdc.state.base import CheckpointState
 from tests.model.faults import Fault
 from tests.model.process import killed, run_in_process
 from tests.model.source import Source
@@ -124,6 +125,26 @@ def test_verification_killed_at_any_step_repairs_once(tmp_path, point, kind):
     assert kills >= 2
     harness = VerifyHarness(tmp_path, source, limits=LIMITS, seed=99, per_batch=1)
     harness.until_finished()
+    assert_repaired_once(harness)
+    harness.close()
+
+
+def test_repair_of_a_table_that_was_changed_meanwhile_is_not_committed(tmp_path, monkeypatch):
+    """As after RENAME COLUMN a TO b, b TO a: the rows that were read have their values in other columns."""
+    source = source_of(3, 20)
+    loaded(tmp_path, source)
+    harness = VerifyHarness(tmp_path, source, limits=LIMITS, per_batch=1)
+    refused = []
+
+    def refuse_changed(_, planned):
+        opened = any(one.state is CheckpointState.OPEN for one in harness.store.unfinished())
+        if opened and not refused:  # the first repair
+            refused.append({key for _, key, _, _ in harness.sink.shown()})
+            raise SchemaMismatch("The table was changed while it was compared.", hint="")
+
+    monkeypatch.setattr("cdc.verify.session.refuse_changed", refuse_changed)
+    harness.until_finished()
+    assert refused and 1000 not in refused[0], "the rows of the first repair are not visible"
     assert_repaired_once(harness)
     harness.close()
 
