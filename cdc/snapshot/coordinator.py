@@ -29,7 +29,7 @@ from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
 from cdc.snapshot.row_count import LIMIT_S, check_rows_read, count_rows
 from cdc.snapshot.step_plan import SnapshotStep, orphan_step, table_read, with_outcomes
-from cdc.snapshot.visibility import is_visible
+from cdc.snapshot.visibility import is_visible, refuse_other_server
 from channels.channel import Channel
 from channels.chunk_reader import ChunkRead, SnapshotResult, TableRead
 from channels.chunk_task import ChunkReadRequest
@@ -58,6 +58,7 @@ class SnapshotCoordinator:
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
         self._count_left_s = LIMIT_S  # remaining time of this step for COUNT(*), because the stream waits for it
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
+        self._planned_on = ""  # identity of the server for which the step was planned
         self._read_at: dict[str, float] = {}  # time at which the last chunk of a table was read
 
     # what is due
@@ -120,6 +121,7 @@ class SnapshotCoordinator:
             if not is_visible(server, position):
                 _log.info("the snapshot waits: queries do not see all transactions yet that the stream has delivered")
                 return None
+            self._planned_on = server.identity
             configure_session(server.connection)
             return self._plan_step(server, position, sequence, checkpoint)
 
@@ -239,9 +241,11 @@ class SnapshotCoordinator:
     def complete(self, step: SnapshotStep, outcome: SnapshotResult, seconds: float) -> Mapping[str, TableSnapshot]:
         """Return the states of the tables after a step.
 
-        Raises: SchemaMismatch - the columns of a table were changed during the step; the whole step is discarded.
+        Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable, also after a
+        failover to another server. The whole step is discarded.
         """
         with Server(self._settings.endpoint) as server:
+            refuse_other_server(server, self._planned_on)
             for name, schema in zip(step.tables, step.schemas, strict=True):
                 today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
                 if today is None or not same_columns(today, schema):

@@ -1,14 +1,16 @@
 """Wait until queries see all transactions that the stream has delivered.
 
 A server sends a transaction to binlog readers shortly before other sessions see its rows. A chunk that is read in
-between lacks these rows, and the stream does not deliver them again.
+between lacks these rows, and the stream does not deliver them again. So does a chunk from a server that answers at the
+same address after a failover, and has not applied all transactions of the earlier one yet.
 """
 
 from __future__ import annotations
 
 import time
 
-from cdc.model.gtid import GtidSet, parse_gtid_set
+from cdc.errors import SourceUnavailable
+from cdc.model.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from cdc.model.position import Position
 from cdc.mysql.server import Server
 
@@ -25,7 +27,7 @@ def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S)
     """
     deadline = time.monotonic() + timeout_s
     if server.mariadb:
-        return _is_visible_mariadb(server, deadline)
+        return _has_followed(server, position, deadline) and _is_visible_mariadb(server, deadline)
     if not server.gtids:
         time.sleep(_WITHOUT_GTIDS_S)
         return True
@@ -38,6 +40,33 @@ def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S)
         return True
     committing = _owned(server)
     while committing & _owned(server):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def refuse_other_server(server: Server, planned_on: str) -> None:
+    """Raise SourceUnavailable if ``server`` is not the one for which ``is_visible`` was asked.
+
+    The rows that were read in between may be those of the other server, and older than the position.
+    """
+    if server.identity != planned_on:
+        raise SourceUnavailable(
+            "Another server answers at the address of the source than when rows were planned to be read.",
+            hint="The job reads the rows again automatically.",
+            server=server.endpoint,
+            expected=planned_on,
+            found=server.identity,
+        )
+
+
+def _has_followed(server: Server, position: Position, deadline: float) -> bool:
+    """Wait until a MariaDB server has the transactions that the stream has read from another one."""
+    seen = parse_gtid_set(str(getattr(position, "gtid_set", "")))
+    if getattr(position, "server", "") in ("", server.identity) or not isinstance(seen, MariadbGtidSet):
+        return True
+    while not server.has_done(seen):
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)

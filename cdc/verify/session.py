@@ -25,7 +25,7 @@ from cdc.mysql.catalog import mapped_tables
 from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
-from cdc.snapshot.visibility import is_visible
+from cdc.snapshot.visibility import is_visible, refuse_other_server
 from cdc.verify.candidates import MOST_ROUNDS, Candidates, candidates_of
 from cdc.verify.planner import CannotCompare, ComparedTable, VerifyPlanner, refuse_changed
 from cdc.verify.result import left_to_show, with_differences, with_parts, with_repairs, with_step
@@ -54,6 +54,7 @@ class VerifySession:
         self._context, self._settings, self._now = context, settings, now
         self._planner = VerifyPlanner(context, channel, context.verify.hidden)
         self._steps = StepFactory(context, settings)
+        self._planned_on = ""  # identity of the server for which the step was planned
         self._forget()
 
     def _forget(self) -> None:
@@ -122,6 +123,7 @@ class VerifySession:
         with Server(self._settings.endpoint) as server:
             if self.run is None or not is_visible(server, position):
                 return None
+            self._planned_on = server.identity
             configure_session(server.connection)
             if self.run.began_at is None and not self._begin_tables(server):
                 return None
@@ -249,9 +251,11 @@ class VerifySession:
 
         Calls: after the read; before the loads of a repair are committed, because a row with other columns than those
         at the position of the step would be written into the wrong ones.
-        Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable.
+        Raises: SchemaMismatch - the columns of a table were changed during the step; SourceUnavailable, also after a
+        failover to another server.
         """
         with Server(self._settings.endpoint) as server:
+            refuse_other_server(server, self._planned_on)
             refuse_changed(server, step.planned)
             return self._settings.position(server)
 

@@ -98,6 +98,8 @@ def _fields(name):
 
 
 class _Server:
+    identity = "one"
+
     def __init__(self, endpoint):
         self.endpoint, self.connection = endpoint, None
 

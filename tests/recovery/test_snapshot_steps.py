@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import cdc.pipeline.consumer
-from cdc.errors import ErrorAction, SinkUnavailable, SnapshotIncomplete, action_for
+from cdc.errors import ErrorAction, SinkUnavailable, SnapshotIncomplete, SourceUnavailable, action_for
 from cdc.model.batch import LoadName
 from cdc.model.schema import DELETED, SEQUENCE
 from cdc.model.snapshot import Chunk, SnapshotRequest, SnapshotState, TableSnapshot
@@ -348,6 +348,7 @@ class _Counting(SnapshotCoordinator):
 
     def __init__(self, names, monkeypatch, counted=None):
         self.now, self.counts, self._counted = 0.0, [], counted
+        self.server = SimpleNamespace(connection=None, ask=lambda *_: [], identity="one", endpoint="db.example")
         run, routes = SimpleNamespace(job=JOB), SimpleNamespace(maps=lambda *_: True)
         receiver = SimpleNamespace(note_loaded=lambda names: None)
         store = SimpleNamespace(requests=lambda job: ())
@@ -357,7 +358,7 @@ class _Counting(SnapshotCoordinator):
         self.tables = dict.fromkeys(names, TableSnapshot())
         plan = ChunkPlan((Chunk(0, None, ("9",), 1000),), 1000)
         fakes = {
-            "Server": lambda endpoint: nullcontext(SimpleNamespace(connection=None, ask=lambda *_: [])),
+            "Server": lambda endpoint: nullcontext(self.server),
             "is_visible": lambda *_: True,
             "configure_session": lambda _: None,
             "Chunker": lambda *_: SimpleNamespace(plan=lambda **_: plan),
@@ -397,6 +398,16 @@ def test_counts_of_a_snapshot_step_share_one_limit(monkeypatch):
         "one count before and one after each table"
     )
     assert {one.state for one in coordinator.tables.values()} == {SnapshotState.CATCHING_UP}
+
+
+def test_step_that_another_server_may_have_answered_is_discarded(monkeypatch):
+    """After a failover, the new server can lack transactions that the stream has delivered from the earlier one."""
+    coordinator = _Counting(["shop.t"], monkeypatch)
+    turn, before = coordinator.plan(position_at(0), 0, 1), coordinator.tables
+    coordinator.server.identity = "two"
+    with pytest.raises(SourceUnavailable, match="Another server"):
+        coordinator.complete(turn, SnapshotResult((), (ChunkOutcome(0, 0, ("9",), True, 1000, 10),)), 1.0)
+    assert coordinator.tables == before
 
 
 @pytest.mark.parametrize(("counted", "rows", "is_complete"), [(1000, 1000, True), (1000, 1, False), (None, 1, False)])

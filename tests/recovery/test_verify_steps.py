@@ -8,6 +8,7 @@ import pytest
 
 import cdc.pipeline.cycles
 import cdc.retry
+import cdc.verify.session
 from cdc.errors import SchemaMismatch, SinkUnavailable
 from cdc.model.verify import VerifyState
 from cdc.pipeline.flow_control import CommitLimits
@@ -145,6 +146,32 @@ def test_repair_of_a_table_that_was_changed_meanwhile_is_not_committed(tmp_path,
     monkeypatch.setattr("cdc.verify.session.refuse_changed", refuse_changed)
     harness.until_finished()
     assert refused and 1000 not in refused[0], "the rows of the first repair are not visible"
+    assert_repaired_once(harness)
+    harness.close()
+
+
+def test_repair_from_a_server_that_was_replaced_meanwhile_is_not_committed(tmp_path, monkeypatch):
+    """After a failover, the new server can lack transactions that the target has: their rows would be deleted."""
+    source = source_of(3, 20)
+    loaded(tmp_path, source)
+    harness = VerifyHarness(tmp_path, source, limits=LIMITS, per_batch=1)
+    connect, commit, replaced, committed = cdc.verify.session.Server, harness.sink.commit, set(), set()
+
+    def connected(endpoint):
+        server = connect(endpoint)
+        opened = {one.id for one in harness.store.unfinished() if one.state is CheckpointState.OPEN}
+        replaced.update(opened if not replaced else ())
+        server.__enter__.return_value.identity = "two" if opened & replaced else "one"
+        return server
+
+    def committing(loads, checkpoint):
+        committed.add(checkpoint.checkpoint)
+        commit(loads, checkpoint)
+
+    monkeypatch.setattr("cdc.verify.session.Server", connected)
+    monkeypatch.setattr(harness.sink, "commit", committing)
+    harness.until_finished()
+    assert replaced and not replaced & committed
     assert_repaired_once(harness)
     harness.close()
 

@@ -1,0 +1,63 @@
+"""What queries must see before a step reads rows: also at a server that was a replica until a failover."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cdc.errors import SourceUnavailable
+from cdc.model.gtid import AnyGtidSet, MariadbGtidSet
+from cdc.model.position import BinlogPosition
+from cdc.mysql.server import Server
+from cdc.snapshot.visibility import is_visible, refuse_other_server
+
+READ = BinlogPosition("bin.000007", 900, "mariadb-1", "0-1-100")  # by the stream, from the server 1
+
+
+class Replica:
+    """A MariaDB server that has applied some transactions of the server 1."""
+
+    mariadb = True
+
+    def __init__(self, number: int, applied: int) -> None:
+        self.identity, self.applied, self.asked = f"mariadb-{number}", applied, 0
+
+    def has_done(self, gtid_set: AnyGtidSet) -> bool:
+        assert isinstance(gtid_set, MariadbGtidSet)
+        self.asked += 1
+        self.applied += 1
+        return all(self.applied >= last for _, last in gtid_set.domains.values())
+
+    def position(self) -> BinlogPosition:
+        return BinlogPosition("bin.000001", 500, self.identity)
+
+    def ask(self, sql: str) -> list[dict[str, Any]]:
+        if "SHOW STATUS" not in sql:
+            return []
+        values = {"Binlog_snapshot_file": "bin.000001", "Binlog_snapshot_position": "500"}
+        return [{"Variable_name": name, "Value": value} for name, value in values.items()]
+
+
+def server_of(replica: Replica) -> Server:
+    return cast(Server, replica)
+
+
+def test_mariadb_replica_that_lacks_transactions_of_the_stream_is_waited_for() -> None:
+    late, soon = Replica(2, applied=-(10**9)), Replica(2, applied=97)
+    assert not is_visible(server_of(late), READ, 0.05), "its rows are older than the position"
+    assert is_visible(server_of(soon), READ, 5.0) and soon.applied == 100
+
+
+def test_mariadb_server_of_the_stream_is_not_asked_for_gtids() -> None:
+    same = Replica(1, applied=0)
+    assert is_visible(server_of(same), READ, 5.0) and is_visible(server_of(same), BinlogPosition("bin.000007", 4), 5.0)
+    assert same.asked == 0
+
+
+def test_rows_of_another_server_than_planned_are_refused() -> None:
+    server = cast(Server, SimpleNamespace(identity="one", endpoint="db.example:3306"))
+    refuse_other_server(server, "one")
+    with pytest.raises(SourceUnavailable, match=r"db\.example:3306, expected two, found one"):
+        refuse_other_server(server, "two")
