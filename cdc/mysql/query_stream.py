@@ -38,7 +38,16 @@ _LARGEST_PACKET = 0xFFFFFF
 _LARGEST_ROW = (1 << 30) + (1 << 25)  # max_allowed_packet is 1 GiB at most
 _UNSIGNED = 32
 _TEXT = 253  # VAR_STRING
-_CHANGED = {1054, 1146, 1049, 1091, 1176, 1412, 1347}  # tables, columns or indexes that were dropped or altered
+_UNKNOWN_COLUMN = 1054
+_CHANGED = {
+    _UNKNOWN_COLUMN,
+    1146,
+    1049,
+    1091,
+    1176,
+    1412,
+    1347,
+}  # tables, columns or indexes that were dropped or altered
 _SESSION = (
     "SET SESSION sql_mode = '', time_zone = '+00:00'",
     f"SET SESSION net_write_timeout = {NET_WRITE_TIMEOUT_S}",
@@ -60,6 +69,16 @@ def check_condition(server: Server, table: Name, condition: str) -> None:
             f"The server refuses the condition {condition!r}: {error.args[-1]}.",
             hint="Write it as after WHERE in MySQL, for example `id > 1000 AND status = 'new'`.",
         ) from error
+
+
+def lacks_columns(server: Server, table: Name, condition: str) -> bool:
+    """Return whether ``condition`` has a column that ``table`` does not have any more. Raises: SourceUnavailable."""
+    try:
+        check_condition(server, table, condition)
+    except ConfigError as error:
+        # the query itself reports every other fault
+        return isinstance(error.__cause__, pymysql.err.MySQLError) and error.__cause__.args[0] == _UNKNOWN_COLUMN
+    return False
 
 
 def configure_session(connection: pymysql.connections.Connection[Any]) -> None:

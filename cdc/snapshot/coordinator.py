@@ -21,7 +21,7 @@ from cdc.model.table_names import table_of, table_text
 from cdc.model.timing import utc_now
 from cdc.mysql.catalog import mapped_tables, table_schemas
 from cdc.mysql.key_order import KeyOrder, key_order_of
-from cdc.mysql.query_stream import configure_session
+from cdc.mysql.query_stream import configure_session, lacks_columns
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import OrphanSearch
@@ -199,6 +199,13 @@ class SnapshotCoordinator:
             return None
         order = key_order_of(server, today, order_columns(channel, today))
         snapshot = self.tables[name]
+        if snapshot.where is not None and lacks_columns(server, (database, table), snapshot.where):
+            # each query would be refused for ever, and while the table is read the stream waits for it
+            _log.warning(
+                "the condition %r of %s has a column that was dropped: all rows are read", snapshot.where, name
+            )
+            snapshot = TableSnapshot(deletes_orphans=snapshot.deletes_orphans, request=snapshot.request)
+            self.tables = {**self.tables, name: snapshot}
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
         return today, channel, order, snapshot

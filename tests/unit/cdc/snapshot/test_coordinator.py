@@ -1,0 +1,89 @@
+"""What a snapshot step reads after the table of a running snapshot was changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pymysql
+import pytest
+
+from cdc.model.position import BinlogPosition
+from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
+from cdc.mysql.connection import Endpoint
+from cdc.mysql.server import Server
+from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.snapshot.planner import ChunkPlan
+from channels.channel import Channel
+from tests.model.source import schema_of
+
+HERE = BinlogPosition("bin.000001", 4, "server")
+ORDERS = "shop.orders"
+READING = TableSnapshot(SnapshotState.READING, where="region = 'eu'", open=(Chunk(3, ("7",), ("9",)),), request=5)
+
+
+class Connection:
+    """A connection to a server that refuses a condition with an error, or accepts it."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cursor(self, *_: object) -> Connection:
+        return self
+
+    def execute(self, sql: str, *_: object) -> None:
+        if self.code is not None and "region = 'eu'" in sql:
+            raise pymysql.err.OperationalError(self.code, "Unknown column 'region' in 'where clause'")
+
+    def fetchall(self) -> list[dict[str, int]]:
+        return [{"n": 4}]
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, snapshot: TableSnapshot, code: int | None) -> TableSnapshot:
+    """Return the state of the table after a step was planned for it."""
+    schema = cast(Any, schema_of)(ORDERS)
+    order = SimpleNamespace(columns=("id",), rows_of=lambda chunk, where: (f" FROM orders WHERE ({where})", []))
+    fakes: dict[str, Any] = {
+        "table_schemas": lambda _, names, *__: dict.fromkeys(names, schema),
+        "key_order_of": lambda *_: order,
+        "order_columns": lambda *_: ("id",),
+        "Chunker": lambda *_: SimpleNamespace(plan=lambda **_: ChunkPlan((Chunk(0, None, ("9",), 10),), 10)),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(f"cdc.snapshot.coordinator.{name}", fake)
+    routes = SimpleNamespace(maps=lambda *_: True, leave_out=lambda *_: False)
+    context = SimpleNamespace(routes=routes, receiver=SimpleNamespace(schema=lambda *_: schema))
+    coordinator = SnapshotCoordinator(cast(Any, context), cast(Any, None), lambda _: cast(Channel, SimpleNamespace()))
+    coordinator.tables = {ORDERS: snapshot}
+    server = SimpleNamespace(
+        connection=Connection(code), ask=lambda *_: [], mariadb=False, endpoint=Endpoint("db.example")
+    )
+    coordinator._prepare_table(cast(Server, server), ORDERS, HERE)
+    return coordinator.tables[ORDERS]
+
+
+@pytest.mark.parametrize("snapshot", [TableSnapshot(where="region = 'eu'", request=5), READING])
+def test_condition_over_a_dropped_column_becomes_the_whole_table(
+    monkeypatch: pytest.MonkeyPatch, snapshot: TableSnapshot
+) -> None:
+    """The server would refuse each query of this table for ever, and no step and no change would be loaded."""
+    found = prepared(monkeypatch, snapshot, 1054)
+    assert (found.state, found.where, found.request) == (SnapshotState.READING, None, 5)
+    assert found.open == (Chunk(0, None, ("9",), 10),), "also the chunks that were read with the condition"
+
+
+def test_condition_that_the_server_accepts_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepared(monkeypatch, READING, None) == READING
+    whole = replace(READING, where=None)
+    assert prepared(monkeypatch, whole, 1054) == whole
+
+
+def test_condition_that_is_refused_for_another_reason_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepared(monkeypatch, READING, 1142) == READING, "the query of the chunk reports it"
