@@ -127,13 +127,14 @@ class VerifySession:
             configure_session(server.connection)
             if self.run.began_at is None and not self._begin_tables(server):
                 return None
+            due: list[Candidates] = []
+            try:
+                self._confirm(position, at_end=at_end)
+                due = [one for one in self._pending if one.is_due(position, self._now(), at_end=at_end)]
+            except ValueError:  # after a failover positions cannot be compared
+                self._forget()
             if self._pending:
-                try:
-                    self._confirm(position, at_end=at_end)
-                except ValueError:  # after a failover positions cannot be compared
-                    self._forget()
-            if self._pending:
-                return self._recheck_step(server, position, sequence, at_end=at_end)
+                return self._recheck_step(server, due, sequence)
             if self._confirmed and self.run.request.repair:
                 planned = self._planned_all(server, [name for name, _ in self._confirmed], sequence)
                 return self._steps.repair(planned, list(self._confirmed), checkpoint)
@@ -168,8 +169,7 @@ class VerifySession:
                 waiting.append(Candidates(one.table, changed, one.source_key, one.rounds))
         self._pending = waiting
 
-    def _recheck_step(self, server: Server, position: Position, sequence: int, *, at_end: bool) -> VerifyStep | None:
-        due = [one for one in self._pending if one.is_due(position, self._now(), at_end=at_end)]
+    def _recheck_step(self, server: Server, due: Sequence[Candidates], sequence: int) -> VerifyStep | None:
         planned = self._planned_all(server, [one.table for one in due], sequence)
         if not planned:
             return None
