@@ -167,21 +167,22 @@ def check_folder(folder: Path) -> None:
 
 
 class SpecCache:
-    """The parsed specifications of jobs, by generation. Calls: one thread."""
+    """The parsed specifications of jobs. Calls: one thread."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[int, JobSpec]] = {}
+        self._read: dict[str, JobSpec] = {}
 
     def spec(self, job: Deployment) -> JobSpec:
         """Return what placement needs to know of a job. A text that is not valid needs the default memory."""
-        known = self._read.get(job.job)
-        if known is None or known[0] != job.generation:
+        known, text = self._read.get(job.job), job.spec or ""
+        # not the generation: it begins again when a job is forgotten and another one gets its name
+        if known is None or known.text != text:
             try:
-                spec = read_spec(job.spec or "")
+                known = read_spec(text)
             except CdcError:  # the host that runs it reports the error
-                spec = JobSpec(job.job, job.spec or "")
-            known = self._read[job.job] = (job.generation, spec)
-        return known[1]
+                known = JobSpec(job.job, text)
+            self._read[job.job] = known
+        return known
 
 
 def is_to_cancel(job: Deployment) -> bool:

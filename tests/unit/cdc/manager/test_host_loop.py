@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.manager.host_loop import TICK_S, HostLoop, check_folder
+from cdc.manager.host_loop import TICK_S, HostLoop, SpecCache, check_folder
+from cdc.manager.jobs_folder import declare
 from cdc.manager.local_drivers import LocalDrivers
+from cdc.manager.spec import read_spec
 from cdc.state.hosts import Host
 from cdc.state.sqlite import SqliteStore
 
@@ -48,3 +50,15 @@ def test_host_whose_folder_cannot_be_written_accepts_no_jobs(tmp_path: Path, cap
 def test_check_folder_leaves_no_file(tmp_path: Path) -> None:
     check_folder(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_specification_of_a_new_job_with_an_old_name_is_read(tmp_path: Path) -> None:
+    """A host that places it by the labels of the forgotten job runs it where its folders do not exist."""
+    specs = SpecCache()
+    with closing(SqliteStore(tmp_path)) as store:
+        for zone in ("eu", "us"):
+            declare(store, read_spec(f"name: shop\nhost_selector: {{zone: {zone}}}\n"), actor=None)
+            job = store.deployments.get("shop")
+            assert job is not None and job.generation == 1
+            assert specs.spec(job).selector == {"zone": zone}
+            store.forget("shop")
