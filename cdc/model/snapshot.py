@@ -62,6 +62,7 @@ class TableSnapshot:
         None  # last compared key of the target (``cdc.snapshot.orphan_rows.key_text``); None: none yet
     )
     request: int = 0  # number of the newest saved request that it carries out; 0: none
+    order: str | None = None  # ``KeyOrder.text`` of the chunks; None: it is not known
     is_second_reading: bool = False  # the first one lacked most rows of the table
 
     @property

@@ -189,6 +189,16 @@ class KeyOrder:
     index: str  # quoted; "" if no index orders the rows
     columns: tuple[KeyColumn, ...]  # () if no index orders the rows
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(one.column.name for one in self.columns)
+
+    @property
+    def text(self) -> str:
+        """The order as text. Ranges of keys that were planned in another order have other rows."""
+        return ", ".join(f"{one.name.casefold()} {one.collation}".rstrip() for one in self.columns)
+
     def tail(self, chunk: Chunk, where: str | None = None, *, descending: bool = False) -> tuple[str, list[str]]:
         """Return FROM, WHERE and ORDER BY for the rows of ``chunk`` in key order, and the parameters."""
         sql, bounds = self.rows_of(chunk, where)

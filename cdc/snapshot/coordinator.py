@@ -198,17 +198,26 @@ class SnapshotCoordinator:
             self._forget(name)
             return None
         order = key_order_of(server, today, order_columns(channel, today))
+        self._begin_again_if_changed(server, name, order)
         snapshot = self.tables[name]
-        if snapshot.where is not None and lacks_columns(server, (database, table), snapshot.where):
-            # each query would be refused for ever, and while the table is read the stream waits for it
-            _log.warning(
-                "the condition %r of %s has a column that was dropped: all rows are read", snapshot.where, name
-            )
-            snapshot = TableSnapshot(deletes_orphans=snapshot.deletes_orphans, request=snapshot.request)
-            self.tables = {**self.tables, name: snapshot}
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
         return today, channel, order, snapshot
+
+    def _begin_again_if_changed(self, server: Server, name: str, order: KeyOrder) -> None:
+        """Read a table from its first row on if what is left of its snapshot does not fit the table any more."""
+        snapshot = self.tables[name]
+        where = snapshot.where
+        if where is not None and lacks_columns(server, table_of(name), where):
+            # each query would be refused for ever, and while the table is read the stream waits for it
+            _log.warning("the condition %r of %s has a column that was dropped: all rows are read", where, name)
+            where = None
+        elif snapshot.state is not SnapshotState.READING or snapshot.order in (None, order.text):
+            return
+        else:  # another collation, or another order of the key's columns: some rows would be in no chunk that is left
+            _log.warning("the key of %s orders its rows in another way now: they are read again", name)
+        again = TableSnapshot(where=where, deletes_orphans=snapshot.deletes_orphans, request=snapshot.request)
+        self.tables = {**self.tables, name: again}
 
     def _plan_chunks(
         self, server: Server, name: str, schema: TableSchema, order: KeyOrder, position: Position
@@ -234,6 +243,7 @@ class SnapshotCoordinator:
             estimated_rows=plan.estimated_rows,
             last_key=plan.chunks[-1].upto if plan.chunks else None,
             low=position,
+            order=order.text,
         )
         snapshot = replace(snapshot, counted_rows=self._count_in_time(server, order, snapshot))
         self.tables = {**self.tables, name: snapshot}
@@ -253,15 +263,9 @@ class SnapshotCoordinator:
         """
         with Server(self._settings.endpoint) as server:
             refuse_other_server(server, self._planned_on)
-            for name, schema in zip(step.tables, step.schemas, strict=True):
-                today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
-                if today is None or not same_columns(today, schema):
-                    raise SchemaMismatch(
-                        "The table was changed while its rows were read.",
-                        hint="The job reads the table again after the stream has passed the DDL statement, or pauses "
-                        "there.",
-                        table=name,
-                    )
+            orders = [one.order for one in step.read_request.tables] if step.read_request is not None else [None]
+            for name, schema, order in zip(step.tables, step.schemas, orders, strict=True):
+                _refuse_changed(server, name, schema, order)
             if step.read_request is None:
                 self._record_search(step.tables[0], step.search, server)
                 return self.tables
@@ -330,6 +334,20 @@ def _schema_not_reached(name: str) -> SchemaMismatch:
         hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
         table=name,
     )
+
+
+def _refuse_changed(server: Server, name: str, schema: TableSchema, order: KeyOrder | None) -> None:
+    """Raise SchemaMismatch if the table is not as it was planned: its columns or, if rows were read, their order."""
+    today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
+    is_same = today is not None and same_columns(today, schema)
+    if is_same and order is not None:  # the last key that was read of a chunk is a position in this order
+        is_same = key_order_of(server, schema, order.names).text == order.text
+    if not is_same:
+        raise SchemaMismatch(
+            "The table was changed while its rows were read.",
+            hint="The job reads the table again after the stream has passed the DDL statement, or pauses there.",
+            table=name,
+        )
 
 
 def order_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:

@@ -133,7 +133,8 @@ class _Chunker:
 class _Order(str):
     """The index of a table, identified by the table's name."""
 
-    columns = ("id",)
+    columns = names = ("id",)
+    text = "`id`"
 
 
 def _find_orphan_rows(endpoint, order, columns, keys):

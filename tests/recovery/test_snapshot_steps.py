@@ -363,6 +363,7 @@ class _Counting(SnapshotCoordinator):
             "configure_session": lambda _: None,
             "Chunker": lambda *_: SimpleNamespace(plan=lambda **_: plan),
             "count_rows": self._count_rows,
+            "key_order_of": lambda _, schema, *__: _Order(schema.name),
             "time": SimpleNamespace(monotonic=lambda: self.now),
             "table_read": lambda context, channel, schema, order, *_: SimpleNamespace(order=order, expressions=None),
             "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},

@@ -9,18 +9,23 @@ from typing import Any, cast
 import pymysql
 import pytest
 
+from cdc.errors import SchemaMismatch
 from cdc.model.position import BinlogPosition
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.mysql.connection import Endpoint
+from cdc.mysql.key_order import KeyColumn, KeyOrder
 from cdc.mysql.server import Server
-from cdc.snapshot.coordinator import SnapshotCoordinator
+from cdc.snapshot.coordinator import SnapshotCoordinator, _refuse_changed
 from cdc.snapshot.planner import ChunkPlan
 from channels.channel import Channel
 from tests.model.source import schema_of
 
 HERE = BinlogPosition("bin.000001", 4, "server")
 ORDERS = "shop.orders"
-READING = TableSnapshot(SnapshotState.READING, where="region = 'eu'", open=(Chunk(3, ("7",), ("9",)),), request=5)
+READING = TableSnapshot(
+    SnapshotState.READING, where="region = 'eu'", open=(Chunk(3, ("7",), ("9",)),), request=5, order="`id`"
+)
 
 
 class Connection:
@@ -49,7 +54,9 @@ class Connection:
 def prepared(monkeypatch: pytest.MonkeyPatch, snapshot: TableSnapshot, code: int | None) -> TableSnapshot:
     """Return the state of the table after a step was planned for it."""
     schema = cast(Any, schema_of)(ORDERS)
-    order = SimpleNamespace(columns=("id",), rows_of=lambda chunk, where: (f" FROM orders WHERE ({where})", []))
+    order = SimpleNamespace(
+        columns=("id",), text="`id`", rows_of=lambda chunk, where: (f" FROM orders WHERE ({where})", [])
+    )
     fakes: dict[str, Any] = {
         "table_schemas": lambda _, names, *__: dict.fromkeys(names, schema),
         "key_order_of": lambda *_: order,
@@ -87,3 +94,36 @@ def test_condition_that_the_server_accepts_stays(monkeypatch: pytest.MonkeyPatch
 
 def test_condition_that_is_refused_for_another_reason_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepared(monkeypatch, READING, 1142) == READING, "the query of the chunk reports it"
+
+
+@pytest.mark.parametrize(
+    ("planned", "is_read_again"),
+    [("`id`", False), (None, False), ("`id` utf8mb4_0900_ai_ci", True), ("`region`, `id`", True)],
+)
+def test_snapshot_whose_chunks_have_another_order_begins_again(
+    monkeypatch: pytest.MonkeyPatch, planned: str | None, is_read_again: bool
+) -> None:
+    """As after ALTER TABLE t ADD x INT, MODIFY id .. COLLATE utf8mb4_bin, which the job follows as ADD COLUMN."""
+    reading = replace(READING, where=None, deletes_orphans=True, order=planned)
+    found = prepared(monkeypatch, reading, None)
+    if not is_read_again:
+        assert found == reading
+        return
+    assert found.open == (Chunk(0, None, ("9",), 10),) and (found.done, found.order) == (0, "`id`")
+    assert (found.deletes_orphans, found.request) == (True, 5)
+
+
+def test_step_whose_rows_may_have_another_order_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk that was read in part would continue after a key of the other order, and omit rows."""
+    code = Column("code", Kind.VARCHAR, "varchar(9)", nullable=False, length=9, charset="utf8mb4")
+    schema = TableSchema("shop", "orders", (code,), ("code",))
+    order = KeyOrder("`shop`.`orders`", "`PRIMARY`", (KeyColumn(code, "utf8mb4_bin"),))
+    index = {"Key_name": "PRIMARY", "Column_name": "code", "Sub_part": None, "Collation": "A", "Index_type": "BTREE"}
+    sorting = {"name": "code", "collation": "utf8mb4_bin"}
+    server = SimpleNamespace(ask=lambda sql, *_: [index if "SHOW KEYS" in sql else sorting])
+    monkeypatch.setattr("cdc.snapshot.coordinator.table_schemas", lambda *_: {("shop", "orders"): schema})
+    _refuse_changed(cast(Server, server), ORDERS, schema, order)
+    sorting["collation"] = "utf8mb4_0900_ai_ci"
+    _refuse_changed(cast(Server, server), ORDERS, schema, None)
+    with pytest.raises(SchemaMismatch):
+        _refuse_changed(cast(Server, server), ORDERS, schema, order)
