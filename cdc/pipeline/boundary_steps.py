@@ -12,6 +12,7 @@ from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step import StepRunner
 from cdc.verify.session import VerifySession
+from channels.sinks.base import can_list_keys
 
 
 class BoundarySteps:
@@ -28,6 +29,7 @@ class BoundarySteps:
         stopping: threading.Event,
         now: Callable[[], float],
     ) -> None:
+        self._sink = context.sink
         self._cycles = cycles
         self._coordinator = coordinator
         self._snapshot = StepRunner(
@@ -41,7 +43,10 @@ class BoundarySteps:
         """Restore the saved progress. ``whole``: tables that need a full snapshot. Raises: SourceUnavailable."""
         committed = self._cycles.committed
         dropped = [schema.name for schema in committed.schemas if schema.is_dropped]
-        self._coordinator.begin(committed.snapshots, whole, dropped)
+        written = [name for name, one in committed.counts.items() if one.last_committed_at is not None]
+        # without saved snapshots the job had another `start` until now, and its targets may have had rows before it
+        can_delete = bool(committed.snapshots) and can_list_keys(self._sink)
+        self._coordinator.begin(committed.snapshots, whole, dropped, written if can_delete else ())
         self._cycles.save_snapshots()  # the status shows the pending snapshots at once
 
     @property

@@ -64,19 +64,25 @@ class SnapshotCoordinator:
     # what is due
 
     def begin(
-        self, saved: Mapping[str, TableSnapshot], whole: Collection[str] = (), dropped: Collection[str] = ()
+        self,
+        saved: Mapping[str, TableSnapshot],
+        whole: Collection[str] = (),
+        dropped: Collection[str] = (),
+        written: Collection[str] = (),
     ) -> None:
         """Restore the saved states, and add new tables of the source. Raises: SourceUnavailable.
 
         ``whole``: tables that need a full snapshot, for any saved state. ``dropped``: tables that do not exist at the
-        position of the stream. If the source has them again, the stream has not reached the statement yet.
+        position of the stream. If the source has them again, the stream has not reached the statement yet. ``written``:
+        tables whose targets have rows of this job. A new one of them was removed from the job file for some time, and
+        the deletes of that time are missing.
         """
         with Server(self._settings.endpoint) as server:
             there = [table_text(*name) for name in mapped_tables(server, self._context.routes.maps)]
         kept = {name: one for name, one in saved.items() if self._context.routes.maps(*table_of(name))}
         is_new = self._settings.initial
         new = [name for name in there if name in whole or (is_new and name not in kept and name not in dropped)]
-        self.tables = {**kept, **{name: TableSnapshot() for name in new}}
+        self.tables = {**kept, **{name: TableSnapshot(deletes_orphans=name in written) for name in new}}
 
     @property
     def is_due(self) -> bool:

@@ -160,7 +160,7 @@ def test_table_is_consistent_after_its_high_watermark():
 class _OneTable(SnapshotCoordinator):
     """Snapshot steps for one table with one chunk, without a server."""
 
-    def begin(self, saved, whole, dropped=()):
+    def begin(self, saved, *_):
         self.tables = {"shop.orders": TableSnapshot(), **saved}
 
     def plan(self, position, sequence, checkpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,11 @@ from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.key_order import KeyColumn, KeyOrder
 from cdc.mysql.server import Server
+from cdc.pipeline.boundary_steps import BoundarySteps
+from cdc.run_context import SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator, _refuse_changed
 from cdc.snapshot.planner import ChunkPlan
+from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
 from channels.channel import Channel
 from tests.model.source import schema_of
 
@@ -127,3 +131,33 @@ def test_step_whose_rows_may_have_another_order_is_discarded(monkeypatch: pytest
     _refuse_changed(cast(Server, server), ORDERS, schema, None)
     with pytest.raises(SchemaMismatch):
         _refuse_changed(cast(Server, server), ORDERS, schema, order)
+
+
+@pytest.mark.parametrize(("has_keys", "is_first"), [(True, False), (False, False), (True, True)])
+def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_rows(
+    monkeypatch: pytest.MonkeyPatch, has_keys: bool, is_first: bool
+) -> None:
+    """The source has deleted rows while no channel read the table, and the stream never delivers these deletes."""
+    monkeypatch.setattr("cdc.snapshot.coordinator.Server", lambda _: nullcontext())
+    names = [("shop", "orders"), ("shop", "items"), ("shop", "adopted")]
+    monkeypatch.setattr("cdc.snapshot.coordinator.mapped_tables", lambda *_: names)
+    sink = SimpleNamespace(keys=lambda *_: None) if has_keys else SimpleNamespace()
+    routes = SimpleNamespace(maps=lambda *_: True)
+    context = cast(Any, SimpleNamespace(routes=routes, sink=sink, runner=None))
+    settings = SnapshotSettings(cast(Any, None), cast(Any, None))
+    coordinator = SnapshotCoordinator(context, settings, lambda _: None)
+    counts = {
+        ORDERS: ChannelCounts(upserts=7, last_committed_at="2026-01-01T00:00:00Z"),
+        "shop.adopted": ChannelCounts(),  # nothing was committed since `--adopt`
+    }
+    saved = {} if is_first else {"shop.users": TableSnapshot(SnapshotState.CONSISTENT)}
+    committed = Checkpoint(3, 1, CheckpointState.COMMITTED, HERE, HERE, counts=counts, snapshots=saved)
+    cycles = SimpleNamespace(committed=committed, poll_end=None, save_snapshots=lambda: None)
+    unused = cast(Any, SimpleNamespace(submit=None))
+    verify = SimpleNamespace()
+    steps = BoundarySteps(
+        context, settings, coordinator, cast(Any, cycles), cast(Any, verify), unused, unused, lambda: 0.0
+    )
+    steps.begin(())
+    found = {name: one.deletes_orphans for name, one in coordinator.tables.items() if name not in saved}
+    assert found == {ORDERS: has_keys and not is_first, "shop.items": False, "shop.adopted": False}
