@@ -125,9 +125,15 @@ class SchemaHistory:
         self._versions[name] = (*self._versions.get(name, ()), replace(schema, since=since))
 
     def at(self, position: Position) -> tuple[TableSchema, ...]:
-        """Return the schemas that are valid at ``position``."""
+        """Return the schemas that are valid at ``position``, to be saved.
+
+        A table that no channel reads has none: the statements on it are not followed, so if a channel reads it again,
+        its rows must not be read with the columns that it had before.
+        """
         found = []
-        for versions in list(self._versions.values()):
+        for name, versions in list(self._versions.items()):
+            if not (versions[-1].copy or versions[-1].is_renamed or self.maps(*name)):
+                continue
             valid = [version for version in versions if version.since is None or position.reached(version.since)]
             found += [version for version in valid[-1:] if not self._has_ended(version, position)]
         return tuple(found)

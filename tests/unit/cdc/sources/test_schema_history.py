@@ -52,6 +52,17 @@ def test_history_returns_the_version_valid_at_a_position(history):
     assert history.current(NAME).columns[-1].name == "a"
 
 
+def test_columns_of_a_table_that_no_channel_reads_are_not_saved():
+    """Its channel was removed. Statements on it are not followed, and a later channel must not get these columns."""
+    names = ["shop.kept", "shop.removed", "shop._kept_gho", "shop.old"]
+    saved = [replace(table("id", "a"), table=name.partition(".")[2]) for name in names]
+    saved[2], saved[3] = replace(saved[2], copy=ShadowCopy()), replace(saved[3], is_renamed=True)
+    table_filter = SimpleNamespace(maps=lambda database, name: name == "kept")
+    history = SchemaHistory(table_filter, None)
+    history.begin(saved)
+    assert [schema.name for schema in history.at(at(9))] == ["shop.kept", "shop._kept_gho", "shop.old"]
+
+
 def test_history_ended_table_is_unknown_until_a_later_version(history):
     history.add(NAME, table("id"), at(100))
     history.end(NAME, at(200))
