@@ -14,6 +14,7 @@ from cdc.errors import SchemaMismatch
 from cdc.model.batch import PreparedLoad
 from cdc.model.position import Position
 from cdc.model.snapshot import TableSnapshot
+from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step_plan import SnapshotStep
@@ -41,6 +42,17 @@ class StepResult:
     snapshots: Mapping[str, TableSnapshot]  # of all tables, after the step
 
 
+@dataclass(slots=True)
+class _Mismatch:
+    """A table whose columns differ from those at the position of the stream, in one step after the other."""
+
+    table: object
+    position: Position  # of the newest step
+    since: float  # monotonic time at which the stream has reached ``position``
+    high: Position  # end of the source after an earlier step
+    passed: int = 0  # how often the stream has passed ``high``
+
+
 class StepRunner:
     """Runs snapshot steps, each between two cycles of the stream. Calls: the Consumer's thread."""
 
@@ -57,7 +69,7 @@ class StepRunner:
     ) -> None:
         """Run searches for orphan rows with ``submit``. Call ``on_poll`` every 0.1 s while a step waits."""
         self._context = context
-        self._step_s = settings.step_s
+        self._settings = settings
         self._coordinator = coordinator
         self._submit = submit
         self._stopping = stopping
@@ -65,7 +77,7 @@ class StepRunner:
         self._now = now
         self._began = 0.0
         self._next_at = 0.0  # earliest time of the next step, unless the stream is at its end
-        self._mismatch: tuple[Position, float] | None = None  # position and time of the last schema mismatch
+        self._mismatch: _Mismatch | None = None
 
     @property
     def is_due(self) -> bool:
@@ -86,7 +98,7 @@ class StepRunner:
             step = self._coordinator.plan(position, sequence, self._context.store.next_id())
         except SchemaMismatch as error:
             self._await_statement(error, position)
-        self._next_at = self._now() + self._step_s
+        self._next_at = self._now() + self._settings.step_s
         return step
 
     def read(self, step: SnapshotStep, position: Position, counts: Mapping[str, ChannelCounts]) -> StepResult | None:
@@ -102,9 +114,10 @@ class StepRunner:
             )
         except SchemaMismatch as error:
             self._await_statement(error, position)
-        self._next_at = self._now() + self._step_s
+        self._next_at = self._now() + self._settings.step_s
         if outcome is None or snapshots is None:
             return None
+        self._mismatch = None
         return StepResult(
             outcome.loads,
             rows=sum(one.rows for one in outcome.chunks),
@@ -119,16 +132,28 @@ class StepRunner:
 
         Raises: SchemaMismatch - the binlog has no such statement.
         """
-        if self._mismatch is None or self._mismatch[0] != position:
-            self._mismatch = position, self._now()
+        found, table = self._mismatch, error.context.get("table")
+        if found is None or found.table != table:
+            self._mismatch = _Mismatch(table, position, self._now(), self._end())
             _log.warning("the snapshot waits for the stream: %s", error)
-        elif self._context.receiver.status().is_at_end and self._now() - self._mismatch[1] > MISMATCH_S:
+            return
+        if found.position != position:
+            found.position, found.since = position, self._now()
+            if _has_reached(position, found.high):
+                found.passed, found.high = found.passed + 1, self._end()
+        is_idle = self._context.receiver.status().is_at_end and self._now() - found.since > MISMATCH_S
+        # a source that is never idle: the table can have been changed once more after the first end
+        if is_idle or found.passed > 1:
             raise SchemaMismatch(
                 f"{error.message} The binlog has no statement of it.",
                 hint="Undo the change, then `cdc resume`. Or `cdc stop` the job, and load the table into an empty "
                 "target with a job of another name.",
                 **error.context,
             ) from error
+
+    def _end(self) -> Position:
+        with Server(self._settings.endpoint) as server:
+            return self._settings.position(server)
 
     def _read(self, step: SnapshotStep) -> SnapshotResult | None:
         """Return the outcome of the step; None after a stop."""
@@ -156,6 +181,13 @@ class StepRunner:
             self._on_poll()
             wait([future], _POLL_S)
         return future.result()
+
+
+def _has_reached(position: Position, high: Position) -> bool:
+    try:
+        return position.reached(high)
+    except ValueError:
+        return False  # after a failover positions cannot be compared
 
 
 def _affected(

@@ -175,5 +175,6 @@ def served():
     with (
         mock.patch.multiple("cdc.snapshot.coordinator", **answers),
         mock.patch.multiple("cdc.snapshot.step_plan", **orphans),
+        mock.patch("cdc.snapshot.step.Server", _Server),
     ):
         yield SimpleNamespace()

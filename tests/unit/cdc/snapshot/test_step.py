@@ -1,0 +1,71 @@
+"""How long a snapshot waits for a statement that the stream may deliver."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cdc.errors import SchemaMismatch
+from cdc.model.position import BinlogPosition, Position
+from cdc.run_context import SnapshotSettings
+from cdc.snapshot.step import MISMATCH_S, StepRunner
+
+
+class World:
+    """A source that is written all the time, and a table whose columns differ from those of the stream."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_at_end: bool) -> None:
+        self.now, self.end, self.table = 0.0, 1000, "shop.orders"
+        monkeypatch.setattr("cdc.snapshot.step.Server", lambda _: nullcontext())
+        receiver = SimpleNamespace(status=lambda: SimpleNamespace(is_at_end=is_at_end))
+        context = SimpleNamespace(receiver=receiver, store=SimpleNamespace(next_id=lambda: 7))
+        settings = SnapshotSettings(cast(Any, None), lambda _: at(self.end))
+        steps = StepRunner(
+            cast(Any, context), settings, cast(Any, self), cast(Any, None), threading.Event(),
+            on_poll=lambda: None, now=lambda: self.now,
+        )  # fmt: skip
+        self.steps = steps
+
+    def plan(self, *_: object) -> None:
+        raise SchemaMismatch("The table's columns differ.", hint="", table=self.table)
+
+    def step(self, offset: int, seconds: float = 10.0) -> None:
+        """Plan a step when the stream has reached ``offset``."""
+        self.now, self.end = self.now + seconds, self.end + 100
+        assert self.steps.plan(at(offset), 0) is None
+
+
+def at(offset: int) -> Position:
+    return BinlogPosition("bin.000001", offset, "server")
+
+
+def test_snapshot_of_a_busy_source_does_not_wait_for_ever_for_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ALTER TABLE with sql_log_bin = 0: the position of each step is another one."""
+    world = World(monkeypatch, is_at_end=False)
+    for offset in (500, 600, 1050, 1150, 1250):
+        world.step(offset)
+    with pytest.raises(SchemaMismatch, match="no statement of it"):
+        for offset in range(1350, 3000, 100):
+            world.step(offset)
+
+
+def test_snapshot_waits_for_a_stream_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, is_at_end=False)
+    for offset in range(100, 1100, 10):
+        world.step(offset, 60.0)
+    world.table = "shop.items"  # the statement on the first table has arrived, and another one is ahead
+    world.step(1100)
+    for offset in range(1110, 2000, 10):
+        world.step(offset)
+
+
+def test_snapshot_of_an_idle_source_waits_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, is_at_end=True)
+    world.step(500)
+    world.step(500, MISMATCH_S / 2)
+    with pytest.raises(SchemaMismatch, match="no statement of it"):
+        world.step(500, MISMATCH_S)
