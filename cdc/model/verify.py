@@ -77,6 +77,7 @@ class TableVerification:
     changing: int = 0  # rows that changed at each comparison, so that nothing is known about them
     repaired: int = 0
     compared_key: str | None = None  # while SEARCHING: last compared key (``cdc.snapshot.orphan_rows.key_text``)
+    order: str | None = None  # ``KeyOrder.text`` of the chunks; None: it is not known
     note: str = ""  # why it is SKIPPED, or what is not compared
 
     @property

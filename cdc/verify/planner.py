@@ -43,11 +43,16 @@ class CannotCompare(Exception):
 
 
 def refuse_changed(server: Server, planned: Sequence[ComparedTable]) -> None:
-    """Raise SchemaMismatch if a table has other columns now than when it was planned. Raises: SourceUnavailable."""
+    """Raise SchemaMismatch if a table has other columns or another order of its keys now than when it was planned.
+
+    Raises: SourceUnavailable.
+    """
     for one in planned:
         name = (one.schema.database, one.schema.table)
         today = table_schemas(server, [name]).get(name)
-        if today is None or not same_columns(today, one.schema):
+        is_same = today is not None and same_columns(today, one.schema)
+        # the last key of a chunk that was compared in part is a position in this order
+        if not is_same or key_order_of(server, one.schema, one.order.names).text != one.order.text:
             raise SchemaMismatch(
                 "The table was changed while it was compared.",
                 hint="The job compares the rows again after the stream has passed the DDL statement.",
@@ -148,6 +153,7 @@ class VerifyPlanner:
             open=tuple(chunks),
             chunks=len(chunks),
             estimated_rows=sum(chunk.estimated_rows for chunk in chunks),
+            order=planned.order.text,
             note=self.note(planned, request),
         )
 

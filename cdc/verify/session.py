@@ -184,8 +184,10 @@ class VerifySession:
             one = self._planned(server, name, sequence)
             if one is None:
                 continue
+            self._begin_again_if_changed(one)
             if self._running().tables[name].state is VerifyState.WAITING:
-                self._set(name, self._planner.chunks(server, one, self._running()))
+                planned_now = self._planner.chunks(server, one, self._running())
+                self._set(name, replace(planned_now, repaired=self._running().tables[name].repaired))
             if self._running().tables[name].state is VerifyState.SEARCHING:
                 return self._steps.search(one, self._running().tables[name])
             if planned and not (one.compare.read.mapping is planned[0].compare.read.mapping is None):
@@ -199,6 +201,27 @@ class VerifySession:
             self.end()
         return None
 
+    def _begin_again_if_changed(self, planned: ComparedTable) -> None:
+        """Compare a table from its first row on if its keys have another order than when its chunks were planned.
+
+        Some rows would be in no chunk that is left, and count as equal.
+        """
+        name, known = planned.name, self._running().tables[planned.name]
+        if known.state is not VerifyState.COMPARING or known.order in (None, planned.order.text):
+            return
+        _log.warning("the key of %s orders its rows in another way now: they are compared again", name)
+        self._drop_open(name)
+        shown = tuple(one for one in self._running().differences if one.table != name)
+        self.run = replace(self._running(), differences=shown)
+        self._set(name, TableVerification(repaired=known.repaired))
+
+    def _drop_open(self, name: str) -> None:
+        """Forget what is known of a table and not saved yet."""
+        self._pending = [one for one in self._pending if one.table != name]
+        self._confirmed = [one for one in self._confirmed if one[0] != name]
+        self._changing.pop(name, None)
+        self._tables.pop(name, None)
+
     def _planned_all(self, server: Server, names: Sequence[str], sequence: int) -> list[ComparedTable]:
         return [*filter(None, (self._planned(server, name, sequence) for name in dict.fromkeys(names)))]
 
@@ -207,9 +230,7 @@ class VerifySession:
         try:
             return self._planner.table(server, name, self._running().request, sequence)
         except CannotCompare as error:
-            self._pending = [one for one in self._pending if one.table != name]
-            self._confirmed = [one for one in self._confirmed if one[0] != name]
-            self._tables.pop(name, None)
+            self._drop_open(name)
             self._set(name, replace(self._running().tables[name], state=VerifyState.SKIPPED, open=(), note=str(error)))
             return None
 

@@ -144,7 +144,12 @@ class _Planner:
             read=SimpleNamespace(mapping=None, sequence=sequence),
         )
         return SimpleNamespace(
-            name=name, schema=schema, channel=self.channel(schema), compare=compare, sequence=sequence
+            name=name,
+            schema=schema,
+            channel=self.channel(schema),
+            order=SimpleNamespace(text="`id`"),
+            compare=compare,
+            sequence=sequence,
         )
 
     def chunks(self, server, planned, run):

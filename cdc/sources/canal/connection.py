@@ -212,7 +212,7 @@ class CanalConnection:
 
     def _exactly(self, size: int, deadline: float) -> memoryview:
         # Memory that is not initialized costs nothing until bytes arrive, so a damaged length does no harm.
-        data = memoryview(np.empty(size, np.uint8))
+        data = np.empty(size, np.uint8).data
         filled = 0
         while filled < size:
             left = deadline - time.monotonic()
