@@ -234,7 +234,7 @@ class SparkExpressionTypes:
         try:
             return expression_types(self._sessions.get(), source, expressions)
         except ValueError as error:
-            hint = "Correct the expression in `columns:` of the channel."
+            hint = "Correct the expression in `columns` or `filter` of the channel."
             raise SchemaMismatch(f"Spark does not accept {error}.", hint=hint, table=schema.name) from error
 
 

@@ -286,8 +286,13 @@ def _target_findings(
 
 
 def _target(schema: TableSchema, components: Components) -> TargetTable:
+    """Return the target of a mapped table. Raises: SchemaMismatch, TargetMismatch - it cannot be mapped."""
     mapping = components.routes.mapping_for(schema.database, schema.table)
     assert mapping is not None  # ``schemas`` has mapped tables only
+    mapping.reads(schema)  # also checks the columns of `filter`, which the target does not depend on
+    if mapping.filter is not None and components.types is not None:
+        # the condition under which a row is loaded, as the tasks evaluate it
+        components.types(schema, {"filter": f"coalesce(({mapping.filter}), FALSE)"})
     return mapping.target_table(schema, components.types)
 
 

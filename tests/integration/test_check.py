@@ -100,6 +100,24 @@ def test_check_every_finding_has_a_hint(mysql: LocalServer, database: str, tmp_p
     assert done.stdout.count("hint:") == done.stdout.count("refused") + done.stdout.count("warning")
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("totl > 3", "The mapping reads the column totl, which does not exist."),
+        ("uper(name) = 'A'", "Spark does not accept filter: "),
+        ("total", "Spark does not accept filter: "),
+    ],
+)
+def test_check_filter_that_cannot_be_evaluated_is_refused(
+    mysql: LocalServer, database: str, tmp_path: Path, condition: str, expected: str
+) -> None:
+    mysql.execute(f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY, total DECIMAL(10,2), name TEXT)")
+    file = job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders, filter: "{condition}"}}')
+    done = cdc(tmp_path, "check", file)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert expected in done.stdout and "can start" not in done.stdout
+
+
 def test_check_and_ddl_json_output_has_a_fixed_shape(mysql: LocalServer, database: str, tmp_path: Path) -> None:
     """Programs read it, so the keys are the same for jobs that can start and for jobs that cannot."""
     mysql.execute(
