@@ -137,7 +137,8 @@ class ClusterSink(AlteringSink, ABC):
             self._sql.ask("SELECT 1")
             self._check_access()
         except SinkError as error:
-            return (*found, Finding(str(error), error.hint))
+            problem = f"{error.message} ({error.location})." if error.location else error.message
+            return (*found, Finding(problem, error.hint))
         of_tables = list(self._table_findings(tables))  # first, because StarRocks' mode depends on the tables
         return (*found, *self._cluster_findings(tables), *of_tables)
 
