@@ -123,7 +123,17 @@ def _source_findings(
         check = KafkaCheck(kafka_parts(config, source, components.routes), components.routes, on_sample)
         return run_checks([partial(check.findings, is_new=checkpoint is None)])
     sources = [channel.source for channel in config.channels]
-    return check_source(endpoint_of(source), reader_of(source, config.name, incarnation), components.routes, sources)
+    identity = reader_of(source, config.name, incarnation)
+    found = check_source(endpoint_of(source), identity, components.routes, sources)
+    if checkpoint is None and not isinstance(source.start, str) and not any(one.fatal for one in found):
+        found += run_checks([partial(_start_findings, components, RunIdentity(config.name, incarnation, 0))])
+    return found
+
+
+def _start_findings(components: Components, run: RunIdentity) -> tuple[Finding, ...]:
+    """Raise an error if a new job cannot start at the position of `source.start`."""
+    components.resolve_start(run)
+    return ()
 
 
 def _described_rows(config: Config, components: Components) -> list[TableSchema]:

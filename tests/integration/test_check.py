@@ -118,6 +118,28 @@ def test_check_filter_that_cannot_be_evaluated_is_refused(
     assert expected in done.stdout and "can start" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("start", "expected", "hint"),
+    [
+        ("file: mysql-bin.999999", "Position mysql-bin.999999:4 does not exist", "SHOW BINARY LOGS"),
+        ("file: {file}, offset: 5", "The server cannot read its binlog at position", "SHOW BINLOG EVENTS"),
+    ],
+)
+def test_check_start_position_that_the_server_lacks_is_refused(
+    mysql: LocalServer, database: str, tmp_path: Path, start: str, expected: str, hint: str
+) -> None:
+    mysql.execute(f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY)")
+    with mysql.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOG STATUS")
+        file_name = cursor.fetchall()[0][0]
+    file = Path(job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders}}'))
+    position = start.replace("{file}", file_name)
+    file.write_text(file.read_text().replace("start: latest", f"start: {{{position}}}"))
+    done = cdc(tmp_path, "check", str(file))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert expected in done.stdout and hint in done.stdout and "--accept-gap" not in done.stdout
+
+
 def test_check_and_ddl_json_output_has_a_fixed_shape(mysql: LocalServer, database: str, tmp_path: Path) -> None:
     """Programs read it, so the keys are the same for jobs that can start and for jobs that cannot."""
     mysql.execute(

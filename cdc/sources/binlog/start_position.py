@@ -305,10 +305,19 @@ def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdenti
 
 
 def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:
-    """Raise ConfigError if ``position`` is inside a transaction: the server sends the event that follows it."""
-    first = first_event(server, position, identity, lambda kind: kind not in _HEADS)
+    """Raise ConfigError if ``position`` is inside a transaction: the server sends the event that follows it.
+
+    Raises: PositionLost - no event begins at ``position``, or the binlog file is damaged.
+    """
+    hint = "Set `source.start` to the end of a transaction; SHOW BINLOG EVENTS lists the positions."
+    try:
+        first = first_event(server, position, identity, lambda kind: kind not in _HEADS)
+    except PositionLost as error:
+        # an offset in the job file is more often wrong than the binlog is damaged, and no change is lost yet
+        raise PositionLost(
+            f"The server cannot read its binlog at position {position}: {error.message}", hint=hint, **error.context
+        ) from error
     if first is not None and first[1] in _INSIDE:
         raise ConfigError(
-            f"Position {position} is inside a transaction: the next event is {events.name_of(first[1])}.",
-            hint="Set `source.start` to the end of a transaction; SHOW BINLOG EVENTS lists the positions.",
+            f"Position {position} is inside a transaction: the next event is {events.name_of(first[1])}.", hint=hint
         )
