@@ -21,6 +21,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from cdc.config.yaml_hints import with_yaml_hint
 from cdc.errors import ConfigError
 
 FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
@@ -142,7 +143,7 @@ def parse_job(data: bytes, file: Path) -> tuple[Node | None, list[ConfigIssue]]:
         root = reader.node(tree, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = " ".join(filter(None, (error.problem, error.context)))
+        what = with_yaml_hint(" ".join(filter(None, (error.problem, error.context))))
         return None, [ConfigIssue(mark.line + 1 if mark else 1, (), f"is not valid YAML: {what}")]
     except UnicodeDecodeError as error:
         return None, [ConfigIssue(data[: error.start].count(b"\n") + 1, (), "is not UTF-8 text")]

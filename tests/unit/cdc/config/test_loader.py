@@ -285,12 +285,39 @@ BROKEN = {
         JOB + "x: [1\n",
         ["shop.yaml:7 is not valid YAML: expected ',' or ']', but got '<stream end>' while parsing a flow sequence"],
     ),
+    "a line that is indented too far": (
+        "name: shop\n  source: {}\n",
+        [
+            (
+                "shop.yaml:2 is not valid YAML: mapping values are not allowed here; check the indentation of this "
+                "line and of the lines above it, and the colon after each key"
+            )
+        ],
+    ),
+    "a pattern without quotes": (
+        "name: shop\nsource: *.*\n",
+        [
+            (
+                "shop.yaml:2 is not valid YAML: expected alphabetic or numeric character, but found '.' while "
+                "scanning an alias; put the value in quotes if it begins with *"
+            )
+        ],
+    ),
+    "a backtick without quotes": (
+        "name: `a b`\n",
+        [
+            (
+                "shop.yaml:1 is not valid YAML: found character '`' that cannot start any token while scanning for "
+                "the next token; put the value in quotes"
+            )
+        ],
+    ),
     "a tab": (
         "name: shop\n\tsource: x\n",
         [
             (
                 "shop.yaml:2 is not valid YAML: found character '\\t' that cannot start any token "
-                "while scanning for the next token"
+                "while scanning for the next token; indent with spaces instead of tabs"
             )
         ],
     ),
