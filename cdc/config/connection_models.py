@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from cdc.config.fields import Model, PathText, Port, Text, switch
+from cdc.config.fields import Host, Model, PathText, Port, Text, switch
 from cdc.config.loader import CrossFieldError
 
 MYSQL_PORT = 3306
@@ -71,7 +71,7 @@ class TlsConfig(ServerTls):
 class MysqlServer(Model):
     """How to reach a MySQL server."""
 
-    host: Text | None = Field(
+    host: Host | None = Field(
         default=None, description="Host name or address of the server. An IPv6 address is written in brackets."
     )
     port: Port = Field(default=MYSQL_PORT, description="TCP port of the server.")

@@ -42,6 +42,16 @@ def _address(value: object) -> object:
         host, colon, port = value.rpartition(":")
         if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError("must be host:port, in quotes")
+        if "/" in host:
+            raise ValueError("must be host:port, without http:// and without a path")
+    return value
+
+
+def _host(value: str) -> str:
+    if "/" in value:
+        raise ValueError("must be a host name or an address, without a protocol and without a path")
+    if re.fullmatch(r"[^:\[\]]+:\d+|\[.*\]:\d+", value):
+        raise ValueError("must not contain the port; set `port`")
     return value
 
 
@@ -101,6 +111,7 @@ Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, BeforeValidator(_address)]
 Text = Annotated[str, Field(min_length=1)]
+Host = Annotated[Text, AfterValidator(_host)]
 PathText = Annotated[Text, AfterValidator(_path)]  # an argument of ``Model.located``
 WidePath = Annotated[Text, AfterValidator(_path_or_url)]
 

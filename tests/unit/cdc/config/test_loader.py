@@ -172,6 +172,23 @@ BROKEN = {
             )
         ],
     ),
+    "a host with a port": (
+        with_change("host: 127.0.0.1", 'host: "db:3307"'),
+        ["shop.yaml:2 source.host: must not contain the port; set `port` (got 'db:3307')"],
+    ),
+    "a host that is a URL": (
+        with_change("host: 127.0.0.1", "host: mysql://db"),
+        [
+            (
+                "shop.yaml:2 source.host: must be a host name or an address, without a protocol and without a path "
+                "(got 'mysql://db')"
+            )
+        ],
+    ),
+    "a frontend that is a URL": (
+        with_change("{type: delta, path: ./warehouse}", "{type: doris, fe: ['http://fe1:8030'], username: cdc}"),
+        [("shop.yaml:3 sink.fe[0]: must be host:port, without http:// and without a path (got 'http://fe1:8030')")],
+    ),
     "a missing secret file": (
         with_change('"s3cret"', "${file:no-such-file}"),
         ["shop.yaml:2 source.password: the file of ${file:no-such-file} cannot be read: No such file or directory"],
