@@ -140,7 +140,12 @@ class Mapping:
             raise self._key_error(problem, schema)
         loose = [name for name in key if name not in copies or copies[name].nullable]
         if not schema.key and loose:
-            raise self._key_error(f"The key column {loose[0]} is not the copy of a NOT NULL source column.", schema)
+            raise TargetMismatch(
+                f"The key column {loose[0]} is not the copy of a NOT NULL source column.",
+                hint="Set `key` of the channel to copies of NOT NULL columns that identify a row.",
+                table=schema.name,
+                target=self.target,
+            )
         return key
 
     def copies(self, schema: TableSchema) -> dict[str, Column]:
@@ -187,7 +192,12 @@ class Mapping:
 
     def _copied_key(self, schema: TableSchema, copies: abc.Mapping[str, Column]) -> tuple[str, ...]:
         if not schema.key:
-            raise self._key_error("The source table has no primary key and no NOT NULL unique key.", schema)
+            raise TargetMismatch(
+                "The source table has no primary key and no NOT NULL unique key.",
+                hint="Add a primary key to it, or set `key` of the channel to NOT NULL columns that identify a row.",
+                table=schema.name,
+                target=self.target,
+            )
         by_source = {column.name.casefold(): name for name, column in copies.items()}
         lacking = [name for name in schema.key if name.casefold() not in by_source]
         if lacking:

@@ -22,7 +22,7 @@ RESTORED = (
     "The next start (`cdc restart NAME`) loads the whole table if it can be mapped then and the source can be queried."
 )
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Routes:
@@ -129,7 +129,7 @@ class Routes:
             if name not in self._left_out:
                 reason = f"{error.message} ({error.location})" if error.location else error.message
                 self._left_out[name] = LeftOut(reason, f"{error.hint} {RESTORED}")
-                _log.warning("%s is left out; the other tables continue: %s %s", name, reason, error.hint)
+                log.warning("%s is left out; the other tables continue: %s %s", name, reason, error.hint)
             return True
 
     def advise(self, database: str, table: str, error: CdcError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,8 @@ from cdc.mysql.values.kernels import refuse_untrusted_caches
 from cdc.pipeline.targets import lost_targets_of, sources_by_target
 from cdc.state.base import Checkpoint, JobRecord
 from channels.mapping import SparkExpressionTypes
+from channels.routes import RESTORED
+from channels.routes import log as routes_log
 from channels.sinks.base import Finding, TargetTable
 from channels.sinks.stream_load.time_limit import TimeLimit
 from channels.task import RunIdentity
@@ -54,7 +57,7 @@ def check_job(
     Raises: ConfigError - another user can change the cache folder.
     """
     refuse_untrusted_caches()
-    with _built(config, sessions) as components:
+    with _built(config, sessions) as components, _without_log(routes_log):
         findings = (*_spark_findings(config), *_source_findings(config, incarnation, components, checkpoint, on_sample))
         endpoint = _mysql_endpoint(config)
         try:
@@ -291,7 +294,10 @@ def _target_findings(
             if not components.routes.leave_out(schema.database, schema.table, error):
                 found.append(finding_of(error))
     left_out = {**components.routes.left_out, **(checkpoint.left_out if checkpoint else {})}
-    found += [Finding(one.reason, one.hint, fatal=checkpoint is None) for one in left_out.values()]
+    for one in left_out.values():
+        # a job that has not started omits no table, so the rest of the hint does not apply
+        hint = one.hint.removesuffix(f" {RESTORED}") if checkpoint is None else one.hint
+        found.append(Finding(one.reason, hint, fatal=checkpoint is None))
     return [*found, *run_checks([partial(components.sink.check, targets)])]
 
 
@@ -304,6 +310,16 @@ def _target(schema: TableSchema, components: Components) -> TargetTable:
         # the condition under which a row is loaded, as the tasks evaluate it
         components.types(schema, {"filter": f"coalesce(({mapping.filter}), FALSE)"})
     return mapping.target_table(schema, components.types)
+
+
+@contextmanager
+def _without_log(log: logging.Logger) -> Iterator[None]:
+    """Omit the lines about tables that a running job would leave out: a finding reports each of them."""
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextmanager
