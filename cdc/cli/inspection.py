@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.checks.state_store import StoreCheck
     from cdc.config.models import Config
     from cdc.job.remote_calls import RemoteDriver
-    from cdc.state.base import Checkpoint
+    from cdc.state.base import Checkpoint, JobRecord
 
 REFRESH_S = 1.0
 
@@ -39,12 +39,15 @@ def check(job_file: Path, output: str) -> None:
 
     config = load_config(job_file)
     from cdc.checks.job import check_job
+    from cdc.checks.saved_job import saved_job_findings
     from cdc.cli.views import finding_view, sample_view, store_view
 
     with console(stderr=True).status("Checking state store, source, sink and tables"):
-        stored, incarnation, committed = _checked_store(config.name)
+        stored, record, committed = _checked_store(config.name)
+        incarnation = record.incarnation if record else ""
         found: list[Sample] = []
-        findings = (*stored.findings, *check_job(config, incarnation, committed, on_sample=found.append))
+        of_job = saved_job_findings(record, config) if record else ()
+        findings = (*stored.findings, *of_job, *check_job(config, incarnation, committed, on_sample=found.append))
         findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
         is_refused = any(finding.fatal for finding in findings)
         samples = [] if is_refused else found
@@ -69,8 +72,8 @@ def check(job_file: Path, output: str) -> None:
     terminal.print(f"[green]The job {config.name} can start.[/]")
 
 
-def _checked_store(job: str) -> tuple[StoreCheck, str, Checkpoint | None]:
-    """Return the check of the state store, and what it has of a job: its incarnation and its newest checkpoint."""
+def _checked_store(job: str) -> tuple[StoreCheck, JobRecord | None, Checkpoint | None]:
+    """Return the check of the state store, and what it has of a job: its record and its newest checkpoint."""
     from cdc.checks.state_store import check_store, refused_store
     from cdc.errors import CheckpointError
     from cdc.job.registry import open_store
@@ -79,11 +82,10 @@ def _checked_store(job: str) -> tuple[StoreCheck, str, Checkpoint | None]:
         with open_store() as store:
             checked = check_store(store)
             if any(finding.fatal for finding in checked.findings):
-                return checked, "", None
-            record = store.job(job)
-            return checked, record.incarnation if record else "", store.last_committed(job)
+                return checked, None, None
+            return checked, store.job(job), store.last_committed(job)
     except CheckpointError as error:
-        return refused_store(error), "", None
+        return refused_store(error), None, None
 
 
 @click.command()

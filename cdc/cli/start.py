@@ -66,14 +66,13 @@ def check_first_start(
 def check_startable(store: SqlStore, config: Config) -> None:
     """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
     from cdc.job.registry import driver_of, has_driver, has_supervisor, is_here
-    from cdc.state.base import JobState, forgetting
+    from cdc.state.base import ENDED, JobState, forgetting
 
     record = store.job(config.name)
     if record is None:
         return
-    if record.state in (JobState.CANCELLED, JobState.DONE):
-        how = "was cancelled" if record.state is JobState.CANCELLED else "has read its source to the end"
-        raise ConfigError(f"The job {record.name} {how}.", hint=forgetting(record.name))
+    if record.state in ENDED:
+        raise ConfigError(f"The job {record.name} {ENDED[record.state]}.", hint=forgetting(record.name))
     live = driver_of(store, record).status()
     paused = live.state == JobState.PAUSED if live else record.state is JobState.PAUSED
     if paused and (live is not None or record.resume != "automatic"):

@@ -77,6 +77,9 @@ class JobState(StrEnum):
     DONE = "DONE"
 
 
+ENDED = {JobState.CANCELLED: "was cancelled", JobState.DONE: "has read its source to the end"}
+
+
 class ResumeKind(StrEnum):
     """How a pause ends."""
 
