@@ -6,12 +6,14 @@ Each command imports the modules that take long to import, so that commands such
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -105,8 +107,17 @@ def _signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _requests_json(words: Sequence[str]) -> bool:
+    """Return whether the command line has the option ``--output json``."""
+    pairs = {("--output", "json"), ("-o", "json")}
+    return not {"--output=json", "-ojson"}.isdisjoint(words) or not pairs.isdisjoint(pairwise(words))
+
+
 def main() -> NoReturn:
-    """Run the command line. Print a CdcError as message, location and hint, and exit with its exit code."""
+    """Run the command line. Print a CdcError as message, location and hint, and exit with its exit code.
+
+    With ``--output json``, a CdcError is also a JSON object on stdout, so that a program can parse every output.
+    """
     debug = "--debug" in sys.argv
     try:
         restrict_umask()
@@ -129,6 +140,10 @@ def main() -> NoReturn:
         if debug:
             traceback.print_exc()
         error_view(error.message, error.location, error.hint, console(stderr=True))
+        if _requests_json(sys.argv[1:]):
+            # the keys of an error of the REST API
+            body = {"error": error.message, "where": error.location, "hint": error.hint}
+            click.echo(json.dumps({**body, "exit_code": error.exit_code, "class": type(error).__name__}))
         sys.exit(error.exit_code)
 
 

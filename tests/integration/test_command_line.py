@@ -401,6 +401,16 @@ def test_commands_with_unknown_job_name_fail(cli: Cli, words: tuple[str, ...]) -
     assert "There is no job nope." in printed and "cdc start JOB.yaml" in printed
 
 
+@pytest.mark.parametrize("option", [("--output", "json"), ("-o", "json"), ("--output=json",), ("-ojson",)])
+def test_error_with_json_output_is_an_object_on_stdout(cli: Cli, option: tuple[str, ...]) -> None:
+    done = cli.command("status", "no-such-job", *option)
+    assert done.returncode == 2 and "There is no job no-such-job." in done.stderr
+    body = json.loads(done.stdout)
+    assert body.keys() == {"error", "where", "hint", "exit_code", "class"}
+    assert (body["class"], body["error"], body["exit_code"]) == ("ConfigError", "There is no job no-such-job.", 2)
+    assert cli.command("status", "no-such-job").stdout == ""
+
+
 def test_help_and_version_import_no_heavy_package(cli: Cli) -> None:
     assert cli.run("--version").startswith("cdc")
     script = (

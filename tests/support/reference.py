@@ -75,6 +75,11 @@ def cli_page() -> str:
         assert command is not None
         parts += command_text(command, click.Context(command, info_name=name, parent=context))
     parts += ["## Exit codes\n", table(("Code", "Meaning"), EXIT_CODES)]
+    parts += [
+        "An error is printed to standard error. With `--output json`, a command that fails also prints one JSON object to "
+        "standard output: `error`, `where`, `hint`, `exit_code` and `class`, as the REST API does. "
+        "[Errors](errors.md) lists the classes.\n"
+    ]
     return "\n".join(parts)
 
 
