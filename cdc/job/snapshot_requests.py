@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdc.errors import ConfigError
 from cdc.job.wiring import Components
 from cdc.model.snapshot import SnapshotRequest
-from cdc.model.table_names import table_of
+from cdc.model.table_names import part_text, table_of
 from cdc.model.verify import VerifyRequest
 from cdc.mysql.query_stream import check_condition
 from cdc.mysql.server import Server
@@ -18,6 +18,8 @@ from channels.mapping import is_condition
 from channels.routes import Routes
 from channels.sinks.base import Sink, can_list_keys
 from channels.sinks.row_ranges import can_read_rows
+
+NO_TABLE = f".{part_text('')}"  # the end of the text of a name without a dot
 
 
 def check_without_run(request: SnapshotRequest, components: Components) -> None:
@@ -40,10 +42,7 @@ def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, r
         )
     database, table = table_of(request.table)
     if not routes.maps(database, table):
-        raise ConfigError(
-            f"The job reads no table {request.table}.",
-            hint="Write the table as database.table, as in `source` of its channel.",
-        )
+        raise _not_read(request.table)
     if request.where is None and not can_list_keys(sink):
         raise ConfigError(
             "This sink cannot list its keys, so it cannot find rows that the source no longer has.",
@@ -68,11 +67,15 @@ def check_verify(request: VerifyRequest, settings: SnapshotSettings | None, rout
         )
     for table in request.tables:
         if not routes.maps(*table_of(table)):
-            raise ConfigError(
-                f"The job reads no table {table}.",
-                hint="Write the table as database.table, as in `source` of its channel.",
-            )
+            raise _not_read(table)
     if not can_read_rows(sink):
         raise ConfigError("The rows of this sink cannot be read.", hint="Verify a job with another sink.")
     if request.sample is not None and not 0 < request.sample <= 1:
         raise ConfigError("The sample is not between 0 and 1.", hint="Write a share of the rows, such as 0.01.")
+
+
+def _not_read(text: str) -> ConfigError:
+    return ConfigError(
+        f"The job reads no table {text.removesuffix(NO_TABLE)}.",
+        hint="Write the table as database.table, as in `source` of its channel.",
+    )

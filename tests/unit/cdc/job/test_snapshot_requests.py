@@ -8,6 +8,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.job.snapshot_requests import check_verify
+from cdc.model.table_names import table_of, table_text
 from cdc.model.verify import VerifyRequest
 from cdc.run_context import SnapshotSettings
 
@@ -39,6 +40,8 @@ def test_verify_of_tables_and_samples_that_are_not_valid_is_refused() -> None:
     check(VerifyRequest(("shop.orders",), sample=0.5))
     with pytest.raises(ConfigError, match=r"reads no table shop\.people"):
         check(VerifyRequest(("shop.people",)))
+    with pytest.raises(ConfigError, match=r"reads no table orders\. "):
+        check(VerifyRequest((table_text(*table_of("orders")),)))
     with pytest.raises(ConfigError, match="between 0 and 1"):
         check(VerifyRequest(sample=1.5))
     with pytest.raises(ConfigError, match="cannot be read"):
