@@ -15,6 +15,8 @@ from cdc.cli.terminal import POLL_S, console, print_result
 from cdc.errors import ConfigError, PrerequisiteError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
     from cdc.api.models import JobStatus
@@ -51,7 +53,10 @@ def _share(_: click.Context, parameter: click.Parameter, value: str | None) -> f
 def verify(
     name: str, tables: tuple[str, ...], sample: float | None, columns: str, repair: bool, history: bool, output: str
 ) -> None:
-    """Compare the rows of source and target of a running job. Exit code 0: all are equal. 1: some differ."""
+    """Compare the rows of source and target of a running job.
+
+    Exit code 0: all rows are equal. 1: some differ, or a table could not be compared.
+    """
     from cdc.api.verify_models import StartVerify
     from cdc.job.registry import driver_of, get_job, open_store
     from cdc.model.table_names import table_of, table_text
@@ -59,7 +64,7 @@ def verify(
     with open_store() as store:
         record = get_job(store, name)
         if history:
-            _show(store.verifications(name, HISTORY), output)
+            show(store.verifications(name, HISTORY), output, is_list=True)
             return
         status = driver_of(store, record).status()
         if status is None or status.state != "RUNNING":
@@ -72,7 +77,7 @@ def verify(
         chosen = tuple(part.strip() for part in columns.split(",") if part.strip())
         driver_of(store, record).request(StartVerify(plain, sample, chosen, repair, token))
         found = _wait(store, record, token)
-    _show([found], output)
+    show([found], output, is_list=False)
     if not found.is_equal:
         sys.exit(_DIFFERS)
 
@@ -116,12 +121,13 @@ def _progress(status: JobStatus | None, token: str) -> dict[str, Any]:
     return {"description": what, "completed": current.rows, "total": known or None, "found": found}
 
 
-def _show(found: list[Verification] | tuple[Verification, ...], output: str) -> None:
+def show(found: Sequence[Verification], output: str, *, is_list: bool) -> None:
+    """Print verifications. As JSON, the history is a list whatever its length, and one verification is an object."""
     if output == "json":
         from cdc.state.codec import to_json
 
         bodies = [{**json.loads(to_json(one)), "equal": one.is_equal} for one in found]
-        click.echo(json.dumps(bodies[0] if len(bodies) == 1 else bodies, indent=2))
+        click.echo(json.dumps(bodies if is_list else bodies[0], indent=2))
         return
     if not found:
         print_result("There is no verification of this job.")
@@ -146,8 +152,10 @@ def verification_view(found: Verification) -> RenderableType:
         head.append("not complete", "yellow")
     elif found.is_equal:
         head.append("source and target are equal", "green")
-    else:
+    elif found.differs:
         head.append(f"{found.differs:,} rows differ", "red")
+    else:
+        head.append("some tables were not compared", "red")
     head.append(f" ({found.rows:,} rows compared, {seconds(found.seconds)}")
     head.append(f", position {found.position})" if found.position is not None else ")")
     tables = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from cdc.api.verify_models import VerifySummary
-from cdc.cli.verify import verification_view
+from cdc.cli.verify import show, verification_view
 from cdc.cli.views import status_view
 from cdc.model.position import BinlogPosition
 from cdc.model.verify import (
@@ -43,6 +45,11 @@ DIFFERENT = replace(
 )  # fmt: skip
 
 
+SKIPPED = replace(
+    EQUAL, tables={"shop.orders": TableVerification(VerifyState.SKIPPED, note="the target has no column nope")}
+)
+
+
 def shown(view: object) -> str:
     console = Console(file=io.StringIO(), width=160, color_system=None)
     console.print(view)
@@ -54,6 +61,19 @@ def test_equal_verification_shows_rows_and_position() -> None:
     assert "source and target are equal" in text and "1,234,567 rows" in text and "sample of 1.00%" in text
     assert "mysql-bin.000002" in text and "8.2 s" in text
     assert EQUAL.is_equal
+
+
+def test_verification_with_a_skipped_table_reports_it() -> None:
+    text = shown(verification_view(SKIPPED))
+    assert "some tables were not compared" in text and "rows differ" not in text and not SKIPPED.is_equal
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_history_as_json_is_always_a_list(capsys: pytest.CaptureFixture[str], number: int) -> None:
+    show([EQUAL] * number, "json", is_list=True)
+    assert len(json.loads(capsys.readouterr().out)) == number
+    show([EQUAL], "json", is_list=False)
+    assert json.loads(capsys.readouterr().out)["equal"] is True
 
 
 def test_different_verification_shows_values_without_control_characters() -> None:
