@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cdc.checks.mysql import finding_of
 from cdc.errors import SourceUnavailable
 from cdc.model.schema import Kind, TableSchema
 from cdc.mysql.server import Server
@@ -28,7 +29,7 @@ def canal_findings(
     try:
         client.probe()
     except SourceUnavailable as error:
-        yield Finding(str(error), error.hint)
+        yield finding_of(error)
     if filter:
         yield Finding(
             f"source.filter {filter!r} permanently replaces the filter of the destination, for every client.",

@@ -29,6 +29,7 @@ def test_canal_findings_without_mysql_are_fatal():
     found = list(canal_findings(away(), filter="", patterns=True, create_tables=True, mysql=False))
     assert ["lists no server" in found[0].problem, "pattern" in found[1].problem] == [True, True]
     assert "create_tables" in found[2].problem and all(finding.fatal for finding in found)
+    assert all(finding.hint and finding.hint not in finding.problem for finding in found)
     with_mysql = canal_findings(away(), filter="", patterns=True, create_tables=True, mysql=True)
     assert len(list(with_mysql)) == 1
 
