@@ -60,7 +60,10 @@ _POSTGRES = {
     "25006": ("The state store is read-only.", "Point CDC_STORE to the primary server."),
     "55P03": ("Another transaction keeps a row of the state store locked.", _WAIT),
 }
-_UNREACHABLE = ("The state store cannot be reached.", _WAIT)
+_UNREACHABLE = (
+    "The state store cannot be reached.",
+    "Check that its server runs and that CDC_STORE has its address. Running jobs continue automatically.",
+)
 _UNKNOWN = ("The state store cannot be used.", "See the cause.")
 _LOGIN_TEXTS = ("password authentication failed", "no password supplied", "does not exist", "no pg_hba.conf entry")
 
