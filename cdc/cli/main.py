@@ -58,9 +58,16 @@ def app(context: click.Context, debug: bool) -> None:
     "--folder",
     type=click.Path(path_type=Path),
     default=Path("demo"),
+    show_default=True,
     help="Empty folder, or the folder of an earlier demonstration, which is replaced. It keeps the tables.",
 )
-@click.option("--seconds", type=click.FloatRange(min=4), default=40.0, help="How long the demonstration changes rows.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=4),
+    default=40.0,
+    show_default=True,
+    help="How long the demonstration changes rows.",
+)
 @click.option("--hosts", "on_hosts", is_flag=True, help="Show two hosts, one of which is killed.")
 def demo(folder: Path, seconds: float, on_hosts: bool) -> None:
     """Show a complete job on a temporary MySQL server."""
