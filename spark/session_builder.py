@@ -72,6 +72,7 @@ def build_session(
         _gateway().jvm_process = jvm
     from pyspark.sql import SparkSession
 
+    _silence_query_logs()
     try:
         with killed_after(jvm, limit_s):
             if is_new:
@@ -92,6 +93,7 @@ def _connected(app_name: str, remote: str, settings: Mapping[str, str], *, sends
     from pyspark.sql import SparkSession
 
     hide(tokens_of(remote))
+    _silence_query_logs()
     found: Any = None
     try:
         found = SparkSession.builder.remote(remote).create()  # sends nothing
@@ -113,6 +115,17 @@ def _connected(app_name: str, remote: str, settings: Mapping[str, str], *, sends
             server=remote.partition("/;")[0],
         ) from error
     return cast("SparkSession", found)
+
+
+def _silence_query_logs() -> None:
+    """Disable the loggers with which PySpark reports each SQL error before it raises it.
+
+    Their handlers write JSON with the stack trace of Java to stderr, and do not mask secrets as the job's log does.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _retry_policy() -> Any:

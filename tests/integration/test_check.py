@@ -116,6 +116,7 @@ def test_check_filter_that_cannot_be_evaluated_is_refused(
     done = cdc(tmp_path, "check", file)
     assert done.returncode == 3, done.stdout + done.stderr
     assert expected in done.stdout and "can start" not in done.stdout
+    assert "stacktrace" not in done.stderr and "org.apache.spark" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
