@@ -219,7 +219,7 @@ def ddl(job_file: Path, statement: str | None, pending: bool, output: str) -> No
     if pending:
         _preview_pending(str(job_file), output)
         return
-    config = load_config(job_file)
+    config = load_config(_file_of(job_file))
     if statement is not None:
         _preview(config, statement, output)
         return
@@ -231,6 +231,17 @@ def ddl(job_file: Path, statement: str | None, pending: bool, output: str) -> No
         return
     for text in ddl_of_job(config):
         click.echo(text.rstrip().rstrip(";") + ";\n")
+
+
+def _file_of(file_or_name: Path) -> Path:
+    """Return the path of a job file. A name of a job means its file, unless a file has this path."""
+    from cdc.job.registry import job_file_of, open_store
+
+    if file_or_name.exists():
+        return file_or_name
+    with open_store() as store:
+        record = store.job(str(file_or_name))
+        return job_file_of(store, record) if record is not None and record.job_file else file_or_name
 
 
 def _preview(config: Config, statement: str, output: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdc.demo.local_servers import LocalServer
+from cdc.state.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,6 +140,17 @@ def test_check_start_position_that_the_server_lacks_is_refused(
     done = cdc(tmp_path, "check", str(file))
     assert done.returncode == 3, done.stdout + done.stderr
     assert expected in done.stdout and hint in done.stdout and "--accept-gap" not in done.stdout
+
+
+def test_ddl_accepts_the_name_of_a_job(mysql: LocalServer, database: str, tmp_path: Path) -> None:
+    mysql.execute(f"CREATE TABLE `{database}`.orders (id INT PRIMARY KEY)")
+    file = Path(job(tmp_path, mysql, f'{{source: "{database}.orders", target: ods.orders}}'))
+    store = SqliteStore(tmp_path / "home")
+    store.acquire("looked-at", str(file))
+    store.close()
+    done = cdc(tmp_path, "ddl", "looked-at")
+    assert done.returncode == 0, done.stderr
+    assert "CREATE TABLE `ods`.`orders`" in done.stdout
 
 
 def test_check_and_ddl_json_output_has_a_fixed_shape(mysql: LocalServer, database: str, tmp_path: Path) -> None:
