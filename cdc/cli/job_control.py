@@ -72,7 +72,7 @@ def start(
                     check_first_start(config, record, sessions, is_supervised=bool(name))
                 options = {"adopt": adopt, "debug": debug}
                 sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
-        check_startable(store, config)
+        check_startable(store, config, job_file)
         check_prerequisites(config, record.incarnation if record else "", store.last_committed(config.name))
         start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
 

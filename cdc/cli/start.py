@@ -63,7 +63,7 @@ def check_first_start(
         raise
 
 
-def check_startable(store: SqlStore, config: Config) -> None:
+def check_startable(store: SqlStore, config: Config, job_file: Path) -> None:
     """Check that the job may start. Raises: ConfigError, LeaseLost - it is RUNNING, PAUSED, CANCELLED or DONE."""
     from cdc.job.registry import driver_of, has_driver, has_supervisor, is_here
     from cdc.state.base import ENDED, JobState, forgetting
@@ -88,9 +88,12 @@ def check_startable(store: SqlStore, config: Config) -> None:
                 "has failed, repeat the command when its lease has ended.",
                 host=record.host,
             )
+        hint = f"See `cdc status {record.name}`."
+        if record.job_file != str(job_file):
+            hint += " It has another job file: if this one is another job, give it another `name:`."
         raise LeaseLost(
             f"The job {record.name} runs already.",
-            hint=f"See `cdc status {record.name}`.",
+            hint=hint,
             pid=record.driver_pid,
             job_file=record.job_file,
         )

@@ -148,7 +148,11 @@ def test_job_lifecycle_start_pause_resume_stop_forget(cli: Cli) -> None:
 def test_start_of_a_running_job_fails_with_its_pid(cli: Cli) -> None:
     record = cli.start()
     printed = cli.run("start", str(cli.job_file), code=1)
-    assert "runs already" in printed and str(record.driver_pid) in printed
+    assert "runs already" in printed and str(record.driver_pid) in printed and "another `name:`" not in printed
+    copy = cli.job_file.with_name("copy.yaml")
+    copy.write_text(cli.job_file.read_text())
+    printed = " ".join(cli.run("start", str(copy), code=1).split())
+    assert str(cli.job_file) in printed and "give it another `name:`" in printed
 
 
 def test_supervisor_restarts_a_killed_driver(cli: Cli) -> None:
