@@ -329,6 +329,7 @@ def _lag(status: JobStatus) -> str:
 
 def _position(status: JobStatus) -> str:
     position = dict(status.position or {})
+    position.pop("created", None)  # a time in seconds, with which the job recognizes a replaced file
     gtids = str(position.pop("gtid_set", "") or "")
     short = gtids if len(gtids) <= GTID_CHARACTERS else gtids[:GTID_CHARACTERS] + "..."
     location = f"{position.pop('file', '')}:{position.pop('offset', '')}".strip(":")

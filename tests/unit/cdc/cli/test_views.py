@@ -33,7 +33,7 @@ STATUS = JobStatus(
     resume="manual",
     source=SourceStatus("binlog", "127.0.0.1:3306"),
     sink=SinkStatus("delta", "./warehouse"),
-    position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "x" * 100},
+    position={"file": "mysql-bin.000002", "offset": 1234, "gtid_set": "x" * 100, "created": 1795740305},
     lag_seconds=75.0,
     checkpoint=CheckpointStatus(
         42, "COMMITTED", "2026-01-01T00:00:57Z", CloseReason.INTERVAL, 12_345, 9000, {"buffer": 5.0}
