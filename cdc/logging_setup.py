@@ -73,8 +73,9 @@ def set_up_logs(job: str, *, secrets: Sequence[str] = (), debug: bool = False, s
     handler.setFormatter(LineFormatter(job, secrets))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
-    for own in ("cdc", "channels", "spark"):
+    # py4j uses the root logger: at INFO it logs a stack trace when the JVM of a job ends
+    root.setLevel(logging.WARNING)
+    for own in ("cdc", "channels", "spark", "__main__"):  # the supervisor runs as __main__
         logging.getLogger(own).setLevel(logging.DEBUG if debug else logging.INFO)
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(level)

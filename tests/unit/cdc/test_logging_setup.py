@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,16 @@ def test_log_traceback_masks_secrets() -> None:
         record = logging.LogRecord("x", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
     text = LineFormatter("shop", ("hunter2",)).format(record)
     assert "ValueError: [hidden]" in text
+
+
+def test_set_up_logs_omits_information_of_libraries() -> None:
+    program = (
+        "import logging; from cdc.logging_setup import set_up_logs; set_up_logs('shop');"
+        "logging.info('py4j'); logging.getLogger('cdc.x').info('own'); logging.getLogger('__main__').info('main');"
+        "logging.warning('careful')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert [text.split()[-1] for text in done.stderr.splitlines()] == ["own", "main", "careful"]
 
 
 def test_rotate_large_log_is_moved_and_writer_continues(tmp_path: Path) -> None:
