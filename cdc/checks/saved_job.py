@@ -1,13 +1,15 @@
-"""Check of ``cdc check``: whether the saved job of this name may continue with the job file."""
+"""Checks of ``cdc check``: whether a job of this name exists already, and may continue with the job file."""
 
 from __future__ import annotations
 
 from cdc.checks.mysql import finding_of
 from cdc.config.models import Config
-from cdc.errors import ConfigError
+from cdc.errors import CdcError, ConfigError
 from cdc.job.compatibility import check_identity
+from cdc.job.wiring import build
 from cdc.state.base import ENDED, JobRecord, forgetting
 from channels.sinks.base import Finding
+from channels.sinks.stream_load.time_limit import TimeLimit
 
 
 def saved_job_findings(record: JobRecord, config: Config) -> tuple[Finding, ...]:
@@ -19,3 +21,23 @@ def saved_job_findings(record: JobRecord, config: Config) -> tuple[Finding, ...]
     except ConfigError as error:
         return (finding_of(error),)
     return ()
+
+
+def committed_job_findings(config: Config) -> tuple[Finding, ...]:
+    """Return a finding if the sink has commits of a job of this name, although the state store has no such job."""
+    components = build(config, limit=TimeLimit())
+    try:
+        mark = components.sink.last_checkpoint(config.name)
+    except CdcError:
+        return ()  # the check of the sink reports it
+    finally:
+        components.close()
+    if mark is None:
+        return ()
+    return (
+        Finding(
+            f"The sink has checkpoint {mark.checkpoint} of a job {config.name} that the state store does not have.",
+            "For another job, set another `name` and empty targets. To continue that job, run "
+            "`cdc start JOB.yaml --adopt`.",
+        ),
+    )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cdc.config.models import Config
     from cdc.job.remote_calls import RemoteDriver
     from cdc.state.base import Checkpoint, JobRecord
+    from channels.sinks.base import Finding
 
 REFRESH_S = 1.0
 
@@ -39,14 +40,18 @@ def check(job_file: Path, output: str) -> None:
 
     config = load_config(job_file)
     from cdc.checks.job import check_job
-    from cdc.checks.saved_job import saved_job_findings
+    from cdc.checks.saved_job import committed_job_findings, saved_job_findings
     from cdc.cli.views import finding_view, sample_view, store_view
 
     with console(stderr=True).status("Checking state store, source, sink and tables"):
         stored, record, committed = _checked_store(config.name)
         incarnation = record.incarnation if record else ""
         found: list[Sample] = []
-        of_job = saved_job_findings(record, config) if record else ()
+        of_job: tuple[Finding, ...] = ()
+        if record is not None:
+            of_job = saved_job_findings(record, config)
+        elif not any(one.fatal for one in stored.findings):
+            of_job = committed_job_findings(config)
         findings = (*stored.findings, *of_job, *check_job(config, incarnation, committed, on_sample=found.append))
         findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
         is_refused = any(finding.fatal for finding in findings)

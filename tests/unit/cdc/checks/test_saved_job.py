@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from cdc.checks.saved_job import saved_job_findings
+from cdc.checks.saved_job import committed_job_findings, saved_job_findings
 from cdc.config.models import load_config
 from cdc.job.compatibility import build_identity
 from cdc.state.base import JobRecord, JobState
@@ -39,3 +40,17 @@ def test_saved_job_findings_other_target_is_refused(tmp_path: Path) -> None:
     changed = load_config(write_job(tmp_path, with_change("target: ods.orders", "target: ods.other")))
     (finding,) = saved_job_findings(record, changed)
     assert finding.fatal and "was ods.orders, is ods.other" in finding.problem and finding.hint
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_committed_job_findings_reports_commits_of_an_unknown_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    closed: list[bool] = []
+    mark = SimpleNamespace(checkpoint=4) if is_known else None
+    sink = SimpleNamespace(last_checkpoint=lambda job: mark if job == "shop" else None)
+    components = SimpleNamespace(sink=sink, close=lambda: closed.append(True))
+    monkeypatch.setattr("cdc.checks.saved_job.build", lambda config, limit: components)
+    findings = committed_job_findings(load_config(write_job(tmp_path, JOB)))
+    assert [one.fatal for one in findings] == [True] * is_known and closed == [True]
+    assert all("checkpoint 4 of a job shop" in one.problem and "--adopt" in one.hint for one in findings)
