@@ -315,7 +315,7 @@ def _statement(stream: StreamState, query: ev.Query, sql: str, timestamp: int, w
     state = stream.state
     inside = state[fr.PHASE] == fr.RUNNING
     if state[fr.PHASE] == fr.IDLE:  # a server without GTID events
-        state[fr.TX_START] = state[fr.FILE_AT]
+        state[fr.TX_START] = stream.event_start()
         state[fr.TX_COMMIT_US] = timestamp * 1_000_000
         state[fr.TX_ORIGIN] = -1
         state[fr.TX_ENTRIES] = 0

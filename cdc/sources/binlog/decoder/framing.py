@@ -145,7 +145,8 @@ def end_transaction(state: np.ndarray, transactions: np.ndarray, file_next: int)
 @inlined
 def _begin_transaction(state: np.ndarray, phase: int, commit_us: int, origin: int, gno: int) -> None:
     state[PHASE] = phase
-    state[TX_START] = state[FILE_AT]
+    # After events that the server did not send, FILE_AT is before this event.
+    state[TX_START] = max(state[FILE_AT], state[FILE_NEXT] - state[EVENT_SIZE])
     state[TX_COMMIT_US] = commit_us
     state[TX_ORIGIN] = origin
     state[TX_GNO] = gno

@@ -137,6 +137,11 @@ class StreamState:
         """Return the position at ``offset`` of the file."""
         return BinlogPosition(self.file, offset, self.position.server, self.gtids.text, self.created or 0)
 
+    def event_start(self) -> int:
+        """Return the file offset of the event that is read now, also after events that the server did not send."""
+        state = self.state
+        return int(max(state[fr.FILE_AT], state[fr.FILE_NEXT] - state[fr.EVENT_SIZE]))
+
     def safe_position(self) -> BinlogPosition:
         """Return the position, or the start of the oldest undecided XA transaction with rows."""
         return next((xa.since for xa in self.open_xa), self.position)

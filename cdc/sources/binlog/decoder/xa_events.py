@@ -45,7 +45,7 @@ def xa_query(stream: StreamState, verb: str, sql: str) -> Batch | None:
 def xa_gtid(stream: StreamState, event: bytes) -> Batch | None:
     """Begin a transaction that will be prepared. MariaDB has no XA START event, but a flag in the GTID event."""
     started_us = struct.unpack_from("<I", event)[0] * 1_000_000
-    stream.xa = OpenXa(stream.position_at(int(stream.state[fr.FILE_AT])), started_us)
+    stream.xa = OpenXa(stream.position_at(stream.event_start()), started_us)
     stream.state[fr.XA_ANNOUNCED] = 1
     return None
 

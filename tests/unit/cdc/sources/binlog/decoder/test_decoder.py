@@ -264,6 +264,26 @@ def test_position_after_xa_prepare_includes_unsent_events(start):
     assert outcome.decoder.position.offset == end
 
 
+@pytest.mark.parametrize("start", [400, (1 << 32) - 100])
+@pytest.mark.parametrize("kind", ["statement", "XA"])
+def test_transaction_after_skipped_ones_begins_at_its_own_offset(start, kind):
+    """A MariaDB server that is asked by GTID skips transactions silently: the next event's log_pos shows it."""
+    xid = struct.pack("<IBB", 1, 1, 0) + b"1"
+    body = struct.pack("<QIB", 5, 0, 1 if kind == "statement" else 4 | 64) + (b"" if kind == "statement" else xid)
+    begins = start + 5000
+    gtid = event(162, body, log_pos=(begins + len(event(162, body))) & 0xFFFFFFFF)
+    head = format_description(version=b"11.4.2-MariaDB", in_the_file=False)
+    position = BinlogPosition("binlog.000001", start, gtid_set="0-1-4")
+    if kind == "statement":
+        outcome = run(packets(head, gtid, query(b"DROP TABLE t")), framed=True, start=position)
+        assert outcome.statements[0].before.offset == begins
+        return
+    rows = event(23, struct.pack("<IHH", 7, 0, 1) + b"\x02\xff" + ROW)
+    prepare = event(38, struct.pack("<BIII", 0, 1, 1, 0) + b"1")
+    outcome = run(packets(head, gtid, event(19, TABLE_MAP), rows, prepare), framed=True, start=position)
+    assert [xa.since.offset for xa in outcome.decoder.open_xa] == [begins]
+
+
 def test_begin_file_after_an_incomplete_event_raises():
     outcome = run(file_of(TRANSACTION)[:-1])
     with pytest.raises(DecodeError):
