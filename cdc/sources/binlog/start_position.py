@@ -297,11 +297,19 @@ def _check_purged(server: Server, position: BinlogPosition) -> None:
 
 
 def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> BinlogPosition:
-    """Return ``position`` with the GTID set executed there: the set of the file's head and the GTIDs after it."""
+    """Return ``position`` with the GTID set executed there: the set of the file's head and the GTIDs after it.
+
+    The head of a file lacks the transactions that the server has from a backup: they were never in its own binlog, and
+    only gtid_purged has them. Without them, another server would send them after newer ones.
+    Source: mysql-server sql/binlog.cc, ``open_binlog`` (gtids_only_in_table).
+    """
     if not server.gtids:
         return position
+    # Before the scan: what is purged now is in older files than that of ``position``.
+    purged = GtidSet.parse(server.purged())
     head = BinlogPosition(position.file, FIRST_EVENT, position.server)
-    return replace(position, gtid_set=scan(server, head, position, identity).gtid_set)
+    logged = parse_gtid_set(scan(server, head, position, identity).gtid_set)
+    return replace(position, gtid_set=str(purged.union(logged) if isinstance(logged, GtidSet) else purged))
 
 
 def _check_boundary(server: Server, position: BinlogPosition, identity: ReaderIdentity) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.errors import ConfigError
+from cdc.model.position import BinlogPosition
 from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
 
@@ -40,3 +41,23 @@ def test_resolve_start_inside_a_transaction_raises(heads, kind, monkeypatch):
     )
     with pytest.raises(ConfigError, match=events.name_of(kind)):
         start_position.resolve_start(server, {"file": "b.000001", "offset": 9000}, None)
+
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+FROM_BACKUP = f"{UUID}:1-1000"
+
+
+@pytest.mark.parametrize(
+    ("logged", "expected"), [(f"{UUID}:1001-1020", f"{UUID}:1-1020"), ("", FROM_BACKUP), (f"{UUID}:1-1010", None)]
+)
+def test_start_set_has_the_transactions_from_the_backup_of_the_server(logged, expected, monkeypatch):
+    """PREVIOUS_GTIDS of a server that was made from a backup begins after the backup; gtid_purged has the others."""
+    monkeypatch.setattr(start_position, "scan", lambda server, head, end, identity: BinlogPosition(*end_of, logged))
+    monkeypatch.setattr(start_position, "created_at", lambda *_: 7)
+    end_of = "b.000002", 900, "a"
+    server = SimpleNamespace(
+        identity="a", mariadb=False, gtids=True, purged=lambda: FROM_BACKUP, locked_position=lambda: None,
+        position=lambda: BinlogPosition(*end_of),
+    )  # fmt: skip
+    found = start_position.resolve_start(server, "latest", None)
+    assert found == BinlogPosition(*end_of, expected or logged)
