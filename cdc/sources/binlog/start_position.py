@@ -9,6 +9,7 @@ Source: MySQL manual, "Replication with GTID Auto-Positioning"; MariaDB knowledg
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from cdc.sources.binlog.replication_stream import BEYOND_DUMP, ReaderIdentity
 
 log = logging.getLogger(__name__)
 
+_SCANS_MOST, _SCAN_PAUSE_S = 20, 0.25
 FIRST_EVENT = 4  # offset of the first event, after the magic number of a binlog file
 _HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
 _RETENTION = f"{GAP_OLDEST_HINT} Set binlog_expire_logs_seconds to more than the longest expected stop of the job."
@@ -308,7 +310,20 @@ def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdenti
     # Before the scan: what is purged now is in older files than that of ``position``.
     purged = GtidSet.parse(server.purged())
     head = BinlogPosition(position.file, FIRST_EVENT, position.server)
-    logged = parse_gtid_set(scan(server, head, position, identity).gtid_set)
+    reached = scan(server, head, position, identity)
+    tries = 1
+    while not reached.reached(position):  # the server reports bytes as written that it sends only after a sync
+        if tries == _SCANS_MOST:
+            raise SourceUnavailable(
+                f"The server does not send its binlog up to {position}, which it reports as written.",
+                hint="Check the server's disk: it may be full or slow. The job retries automatically.",
+                server=server.endpoint,
+                position=reached,
+            )
+        tries += 1
+        time.sleep(_SCAN_PAUSE_S)
+        reached = scan(server, head, position, identity)
+    logged = parse_gtid_set(reached.gtid_set)
     return replace(position, gtid_set=str(purged.union(logged) if isinstance(logged, GtidSet) else purged))
 
 

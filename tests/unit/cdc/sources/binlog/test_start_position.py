@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SourceUnavailable
 from cdc.model.position import BinlogPosition
 from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
@@ -61,3 +61,23 @@ def test_start_set_has_the_transactions_from_the_backup_of_the_server(logged, ex
     )  # fmt: skip
     found = start_position.resolve_start(server, "latest", None)
     assert found == BinlogPosition(*end_of, expected or logged)
+
+
+def test_start_set_is_complete_although_the_server_syncs_its_log_late(monkeypatch):
+    """With sync_binlog=1 the reported end can be some transactions after the end of what a dump sends."""
+    sent = iter([(500, f"{UUID}:1-3"), (500, f"{UUID}:1-3"), (900, f"{UUID}:1-5")])
+    monkeypatch.setattr(
+        start_position,
+        "scan",
+        lambda *_: (lambda offset, gtids: BinlogPosition("b.000002", offset, "a", gtids))(*next(sent)),
+    )
+    monkeypatch.setattr(start_position, "created_at", lambda *_: 7)
+    monkeypatch.setattr(start_position.time, "sleep", lambda _: None)
+    server = SimpleNamespace(
+        identity="a", mariadb=False, gtids=True, purged=lambda: "", locked_position=lambda: None, endpoint="db:3306",
+        position=lambda: BinlogPosition("b.000002", 900, "a"),
+    )  # fmt: skip
+    assert start_position.resolve_start(server, "latest", None).gtid_set == f"{UUID}:1-5"
+    monkeypatch.setattr(start_position, "scan", lambda *_: BinlogPosition("b.000002", 500, "a"))
+    with pytest.raises(SourceUnavailable):
+        start_position.resolve_start(server, "latest", None)
