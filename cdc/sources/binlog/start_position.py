@@ -28,7 +28,8 @@ FIRST_EVENT = 4  # offset of the first event, after the magic number of a binlog
 _HEADS = frozenset({events.ROTATE, events.FORMAT_DESCRIPTION, events.GTID_LIST, events.START_ENCRYPTION})
 _RETENTION = f"{GAP_OLDEST_HINT} Set binlog_expire_logs_seconds to more than the longest expected stop of the job."
 _INSIDE = frozenset(
-    {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE}
+    {events.XID, events.TABLE_MAP, events.PARTIAL_UPDATE, events.XA_PREPARE, events.ROWS_QUERY}
+    | {events.TRANSACTION_PAYLOAD, events.INTVAR, events.RAND, events.USER_VAR}
     | {events.BEGIN_LOAD_QUERY, events.APPEND_BLOCK, events.EXECUTE_LOAD_QUERY}
     | set(range(events.WRITE_V1, events.DELETE_V1 + 1))
     | set(range(events.WRITE_V2, events.DELETE_V2 + 1))

@@ -31,7 +31,13 @@ class Stream:
         pass
 
 
-@pytest.mark.parametrize("kind", [events.TABLE_MAP, events.BEGIN_LOAD_QUERY, events.EXECUTE_LOAD_QUERY])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(events.TABLE_MAP, events.BEGIN_LOAD_QUERY, events.EXECUTE_LOAD_QUERY),
+        *(events.ROWS_QUERY, events.TRANSACTION_PAYLOAD, events.INTVAR),
+    ],
+)
 @pytest.mark.parametrize("heads", [[], [events.GTID_LIST], [events.START_ENCRYPTION]])
 def test_resolve_start_inside_a_transaction_raises(heads, kind, monkeypatch):
     kinds = [events.ROTATE, events.FORMAT_DESCRIPTION, *heads, kind]
