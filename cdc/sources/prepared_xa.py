@@ -77,13 +77,15 @@ def refuse_unknown(
 ) -> None:
     """Check an XA COMMIT at ``position`` of a transaction that was prepared before ``before``, where reading began.
 
+    ``before`` has no file if reading began by GTIDs, at another server: its XA PREPARE is then anywhere before its end.
     Raises: SourceActionRequired - the transaction changed mapped tables, or may have changed them.
     """
     found = None
-    if ask is not None and before.file:
+    searched = before if before.file else position
+    if ask is not None and searched.file:
         try:
             with ask() as server:
-                found = prepared_tables(server, xid, before)
+                found = prepared_tables(server, xid, searched)
         except CdcError as error:
             log.warning("cannot search the binlog for XA transaction %s: %s", xid, error)
     mapped = None if found is None or found & _ANYTHING else sorted(name for name in found if _maps(name, maps))
