@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cdc.errors import GAP_OLDEST_HINT, ConfigError, PositionLost, ServerMismatch, SourceUnavailable
-from cdc.model.gtid import AnyGtidSet, GtidSet, parse_gtid_set
+from cdc.model.gtid import AnyGtidSet, GtidSet, MariadbGtidSet, parse_gtid_set
 from cdc.model.position import BinlogPosition, file_number
 from cdc.mysql.server import Server
 from cdc.sources.binlog.decoder import events
@@ -263,7 +263,12 @@ def _diverged(server: Server, position: BinlogPosition) -> bool:
     if not server.mariadb or not position.gtid_set:
         return False
     there = parse_gtid_set(server.gtids_at(position.file, position.offset) or "")
-    return there != parse_gtid_set(position.gtid_set)
+    seen = parse_gtid_set(position.gtid_set)
+    if not isinstance(there, MariadbGtidSet) or not isinstance(seen, MariadbGtidSet):
+        return True
+    # FLUSH BINARY LOGS DELETE_DOMAIN_ID removes a domain from the log and from the state of the server
+    left = {int(gtid.partition("-")[0]) for gtid in server.executed().split(",") if gtid}
+    return there.domains != {domain: last for domain, last in seen.domains.items() if domain in left | {*there.domains}}
 
 
 def _seen_there(server: Server, position: BinlogPosition) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc.errors import ConfigError, SourceUnavailable
+from cdc.errors import ConfigError, PositionLost, SourceUnavailable
 from cdc.model.position import BinlogPosition
 from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
@@ -87,3 +87,17 @@ def test_start_set_is_complete_although_the_server_syncs_its_log_late(monkeypatc
     monkeypatch.setattr(start_position, "scan", lambda *_: BinlogPosition("b.000002", 500, "a"))
     with pytest.raises(SourceUnavailable):
         start_position.resolve_start(server, "latest", None)
+
+
+def test_position_with_a_domain_that_the_server_deleted_is_not_lost(monkeypatch):
+    """FLUSH BINARY LOGS DELETE_DOMAIN_ID=(7): BINLOG_GTID_POS of the next files has no such domain."""
+    monkeypatch.setattr(start_position, "created_at", lambda *_: 7)
+    server = SimpleNamespace(
+        identity="mariadb-1", mariadb=True, gtids=True, files=lambda: {"b.000002": 999}, endpoint="db:3306",
+        gtids_at=lambda *_: "0-1-9", executed=lambda: "0-2-5,0-1-9",
+    )  # fmt: skip
+    position = BinlogPosition("b.000002", 900, "mariadb-1", "0-1-9,7-1-3", 7)
+    assert start_position.resume_point(server, position).position == position
+    server.executed = lambda: "0-1-9,7-1-3"
+    with pytest.raises(PositionLost):
+        start_position.resume_point(server, position)
