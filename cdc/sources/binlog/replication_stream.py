@@ -36,6 +36,7 @@ SILENT_HEARTBEATS = 3  # after so many heartbeat periods without a byte the conn
 BEYOND_DUMP = 1 << 32  # COM_BINLOG_DUMP has 32 bits for the offset
 _IDENTITIES = uuid.UUID("6b1b6f5e-6c0e-5d0a-8f3c-0c4f5cdcb10c")
 _NON_BLOCKING = 0x01
+_LONG_HEARTBEATS = 0x02  # heartbeats with 64 bits for the offset; servers before MySQL 8.0.26 ignore it
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,9 @@ class BinlogStream:
                 self._command(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", 4, flags, server_id))
             elif by_gtid:
                 encoded = encode_gtid_set(gtid_set if isinstance(gtid_set, GtidSet) else GtidSet.empty())
-                head = struct.pack("<HIIQI", flags, server_id, 0, 4, len(encoded))
+                # A heartbeat follows the transactions that are not sent. In a file of more than 4 GiB its offset would
+                # be cut to 32 bits, and those of all later events would be wrong.
+                head = struct.pack("<HIIQI", flags | _LONG_HEARTBEATS, server_id, 0, 4, len(encoded))
                 self._command(COMMAND.COM_BINLOG_DUMP_GTID, head + encoded)
             elif start.offset >= BEYOND_DUMP:
                 raise PositionLost(
