@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, SourceUnavailable
+from cdc.errors import CdcError, ErrorAction, SourceUnavailable, action_for
 from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import Partition, PartitionOffset
 from cdc.model.schema import DELETED, SEQUENCE, TableSchema
@@ -155,6 +155,8 @@ class _Reading:
             chunk = reader.read(_READ_S)
             if chunk.lost or chunk.truncated:
                 raise RangeEnded(f"offsets of {(chunk.lost or chunk.truncated)[0]} are not in the log")
+            if chunk.error is not None and action_for(chunk.error) is not ErrorAction.RETRY:
+                raise RangeEnded(chunk.error.message)  # messages can be missing after it
             for block in chunk.blocks:
                 within, beyond = before(block, plan.last)
                 self._beyond |= beyond.keys()

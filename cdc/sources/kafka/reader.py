@@ -15,9 +15,9 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError
+from cdc.errors import CdcError, DecodeError, ErrorAction, action_for
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
-from cdc.sources.kafka.cluster import Cluster, KafkaSettings, refused
+from cdc.sources.kafka.cluster import Cluster, KafkaSettings, refused, text_of
 from cdc.sources.kafka.librdkafka import RawConsumer, RawMessages
 from cdc.sources.kafka.messages import PADDING, MessageBlock
 
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 MESSAGES = 20_000  # of one call: large enough for kernels, small enough for the window
 _LEAST_QUEUE_KB, _MOST_QUEUE_KB = 1024, 65_536  # what librdkafka may read ahead; 64 MiB is its default
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_DAMAGED = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED)
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class ReadMessages:
     ends: dict[Partition, int] = field(default_factory=dict)  # the offset at which a partition has no more messages now
     lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
     truncated: list[Partition] = field(default_factory=list)  # a new leader does not have the messages that were read
-    error: CdcError | None = None
+    error: CdcError | None = None  # of those that arrived, one that ends the reading if there is one
     planned: dict[Partition, int] = field(default_factory=dict)  # the end of the next range, instead of its messages
     log_ends: dict[Partition, int] = field(default_factory=dict)  # with ``planned``: the ends now
 
@@ -104,7 +105,7 @@ class MessageReader:
             messages.free()
 
     def _collected(self, messages: RawMessages) -> ReadMessages:
-        read, last = ReadMessages(), {}
+        read, last, errors = ReadMessages(), {}, list[CdcError]()
         good = np.flatnonzero(messages.error == 0)
         addresses = messages.topic[good]
         _, firsts = np.unique(addresses, return_index=True)
@@ -134,8 +135,12 @@ class MessageReader:
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:  # reading needs no group
                 if self._settings.reports:
                     self._reported(error, ())
+            elif error.code() in _DAMAGED:
+                errors.append(_damaged(error, partition, int(messages.offset[event])))
             else:
-                read.error = self._cluster.translated(error, partition[0])
+                errors.append(self._cluster.translated(error, partition[0]))
+        final = (error for error in errors if action_for(error) is not ErrorAction.RETRY)
+        read.error = next(final, errors[-1] if errors else None)
         return read
 
     def report(self, position: KafkaPosition) -> None:
@@ -171,6 +176,18 @@ class MessageReader:
             reporter.close()
         if consumer is not None:
             consumer.close()
+
+
+def _damaged(error: KafkaError, partition: Partition, offset: int) -> DecodeError:
+    """Return the error for messages that librdkafka cannot read: it continues after them, and they would be missing."""
+    return DecodeError(
+        f"Messages cannot be read: {text_of(error)}.",
+        hint="If the log of the partition is damaged, delete it on its leader, so that another replica becomes the "
+        "leader. Without `check.crcs` in `source.properties`, checksums are not compared.",
+        topic=partition[0],
+        partition=partition[1],
+        offset=offset,
+    )
 
 
 def _block(topic: str, messages: RawMessages, chosen: NDArray[np.int64]) -> MessageBlock:
