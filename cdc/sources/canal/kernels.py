@@ -108,6 +108,8 @@ def index_entries(data, index):  # type: ignore[no-untyped-def]
             return MALFORMED
         if number != 2:
             continue
+        if start + length != at:
+            return MALFORMED  # a number instead of a message: nothing says where it is
         entry = index[count]
         count += 1
         entry[START] = start
@@ -297,9 +299,18 @@ def locate_bodies(data, at, sizes, starts, lengths):  # type: ignore[no-untyped-
 
 @kernel
 def join_bodies(data, starts, lengths, out):  # type: ignore[no-untyped-def]
-    """Copy the bodies to ``out``, one after the other."""
+    """Copy the bodies to ``out``, one after the other. Return the first one that is malformed, or -1.
+
+    The last field of a body that was cut off would else end in the next body.
+    """
     to = 0
     for row in range(starts.size):
+        here, end = starts[row], starts[row] + lengths[row]
+        while here < end:
+            _number, _value, _length, here = read_field(data, here, end)
+            if here < 0:
+                return row
         for at in range(starts[row], starts[row] + lengths[row]):
             out[to] = data[at]
             to += 1
+    return -1

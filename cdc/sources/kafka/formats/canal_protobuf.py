@@ -101,17 +101,22 @@ def _entries(block: MessageBlock, faults: Faults) -> tuple[Entries, NDArray[np.i
     sizes = block.value_size.copy()
     sizes[np.fromiter(faults, np.int64, len(faults))] = -1
     starts, lengths = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
-    bad = kernels.locate_bodies(block.data, block.value_at, sizes, starts, lengths)
-    if bad >= 0:
-        raise DecodeError(
-            "It is not a packet with a batch of Canal.",
-            hint="Check that `canal.mq.flatMessage` is false, and that `source.format` is `canal`.",
-        )
+    if kernels.locate_bodies(block.data, block.value_at, sizes, starts, lengths) >= 0:
+        raise _no_batch()
     ends = np.cumsum(lengths)
     body = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    kernels.join_bodies(block.data, starts, lengths, body)
+    if kernels.join_bodies(block.data, starts, lengths, body) >= 0:
+        raise _no_batch()
     entries = Entries(body.tobytes())
-    return entries, np.searchsorted(ends, entries.index[:, kernels.START], "right").astype(np.int32)
+    # the byte before an entry is in the same body; an empty entry begins where its body ends
+    return entries, np.searchsorted(ends, entries.index[:, kernels.START] - 1, "right").astype(np.int32)
+
+
+def _no_batch() -> DecodeError:
+    return DecodeError(
+        "It is not a packet with a batch of Canal.",
+        hint="Check that `canal.mq.flatMessage` is false, and that `source.format` is `canal`.",
+    )
 
 
 def _table(

@@ -144,3 +144,26 @@ def test_row_without_a_mapped_column_names_the_table():
     with pytest.raises(UnsupportedRowFormat) as caught:
         decoded(full, packet(entry(({"id": "1"}, {"id": "5", "a": "b"}), kind=EventKind.UPDATE)), tables=types)
     assert caught.value.context["table"] == "shop.t"
+
+
+def packet_of(body):
+    return Packet(kind=Packet.MESSAGES, body=body).SerializeToString()
+
+
+def test_body_that_was_cut_off_does_not_continue_in_the_next_message():
+    good = packet(entry(({}, {"id": "2", "a": "y"})))
+    whole = Messages(batch_id=7, messages=[entry(({}, {"id": "1", "a": "x"}))]).SerializeToString()
+    for cut in range(1, len(whole)):
+        found = decoded(packet_of(whole[:-cut]), good)
+        assert [row["id"] for row in rows_of(found)] == [Decimal(2)]
+        assert {fault.message for fault in found.faults} <= {0}
+    # the two bytes that are missing are as many as those of the next batch id
+    assert [fault.message for fault in decoded(packet_of(whole[:-2]), good).faults] == [0]
+
+
+@pytest.mark.parametrize("ending", [b"\x12\x00", b"\x10\x7f", b"\x15abcd", b"\x12"])
+def test_entry_without_content_does_not_affect_other_messages(ending):
+    good = packet(entry(({}, {"id": "2", "a": "y"})))
+    found = decoded(good, packet_of(b"\x08\x07" + ending))
+    assert [row["id"] for row in rows_of(found)] == [Decimal(2)]
+    assert {fault.message for fault in found.faults} <= {1}
