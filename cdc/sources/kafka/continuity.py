@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
@@ -89,6 +89,28 @@ def skip_lost(
             "the partition.",
         )
     gaps = [Gap(one, offset.next, first[one]) for one, offset in offsets.items() if first.get(one, 0) > offset.next]
+    _accept(gaps, accepted)
+    moved = {gap.partition: PartitionOffset(gap.first) for gap in gaps}
+    moved |= {one: PartitionOffset(first[one]) for one in beyond}
+    return {**offsets, **moved}
+
+
+def first_of_new(
+    cluster: Cluster, partitions: Iterable[Partition], known: Container[str], accepted: Accepted
+) -> dict[Partition, int]:
+    """Return the first offsets of new partitions. ``known``: the topics of the position.
+
+    A partition that was added to such a topic has no message before the position, so all of its messages are needed.
+    Raises: PositionLost - the first ones were deleted while it waited, or before it was found.
+    """
+    first = cluster.first_offsets(partitions)
+    if not accepted.server:  # else the topic can have been created again
+        _accept([Gap(one, 0, offset) for one, offset in first.items() if one[0] in known and offset > 0], accepted)
+    return first
+
+
+def _accept(gaps: Sequence[Gap], accepted: Accepted) -> None:
+    """Log the gaps. Raises: PositionLost - the user does not accept them."""
     if gaps and not (accepted.gap or accepted.skips_lost):
         raise PositionLost(
             f"Messages were deleted before the job read them: {_text(gaps)}.",
@@ -97,9 +119,6 @@ def skip_lost(
         )
     for gap in gaps:
         _log.warning("continuing after missing messages: %s", gap)
-    moved = {gap.partition: PartitionOffset(gap.first) for gap in gaps}
-    moved |= {one: PartitionOffset(first[one]) for one in beyond}
-    return {**offsets, **moved}
 
 
 def skip_truncated(

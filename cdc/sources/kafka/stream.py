@@ -18,7 +18,7 @@ from cdc.sources.kafka.bad_replay import BadReplay
 from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
-from cdc.sources.kafka.continuity import Accepted, continue_at, skip_lost, skip_truncated
+from cdc.sources.kafka.continuity import Accepted, continue_at, first_of_new, skip_lost, skip_truncated
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
@@ -131,7 +131,8 @@ class KafkaStream:
         return PlanReader(self._settings, self._cluster, self._window_bytes, plans, self._until)
 
     def _join_now(self, partitions: set[Partition]) -> None:
-        for (topic, number), offset in self._cluster.first_offsets(partitions).items():
+        known = {topic for topic, _ in partitions if self._maker.id_of(topic) is not None}
+        for (topic, number), offset in first_of_new(self._cluster, partitions, known, self._accepted).items():
             self._maker.join(topic, self._ids[topic], number, offset)
 
     def _update(self, topics: Topics) -> None:

@@ -5,7 +5,7 @@ import pytest
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.sources.kafka.cluster import Topic, Topics
-from cdc.sources.kafka.continuity import Accepted, continue_at, skip_truncated
+from cdc.sources.kafka.continuity import Accepted, continue_at, first_of_new, skip_truncated
 
 
 class Logs:
@@ -81,3 +81,16 @@ def test_truncated_log_pauses_and_is_read_from_its_first_offset():
     with pytest.raises(PositionLost, match=r"leader of o\[0\] .* offset 50: .* unclean leader election"):
         skip_truncated(logs, offsets, Accepted(gap=True, skips_lost=True))
     assert skip_truncated(logs, offsets, Accepted(server=True)) == {("o", 0): PartitionOffset(3)}
+
+
+def test_deleted_messages_of_a_partition_that_was_added_pause_unless_the_gap_is_accepted():
+    logs, added = Logs(o=[(0, 20), (8, 20)]), [("o", 1)]
+    with pytest.raises(PositionLost, match=r"o\[1\]: offset 0 is gone, the log begins at 8 \(8 offsets\)"):
+        first_of_new(logs, added, {"o"}, Accepted())
+    for accepted in (Accepted(gap=True), Accepted(skips_lost=True), Accepted(server=True)):
+        assert first_of_new(logs, added, {"o"}, accepted) == {("o", 1): 8}
+    assert first_of_new(Logs(o=[(5, 9), (0, 20)]), added, {"o"}, Accepted()) == {("o", 1): 0}
+
+
+def test_topic_that_is_new_is_read_from_its_first_offset():
+    assert first_of_new(Logs(o=[(8, 20)]), [("o", 0)], set(), Accepted()) == {("o", 0): 8}

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
-from cdc.model.kafka_position import Partition, PartitionOffset
-from cdc.sources.kafka.cluster import Topic, Topics
+import pytest
+
+from cdc.errors import PositionLost
+from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
+from cdc.sources.kafka.cluster import KafkaSettings, Topic, Topics
+from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.new_partitions import NewPartitions
+from cdc.sources.kafka.stream import KafkaStream, StreamStart
+from cdc.sources.read_ahead import Window
 
 OLD, NEW = ("orders", 0), ("orders", 1)
 
@@ -43,3 +50,18 @@ def test_partition_that_joined_a_stream_which_ended_keeps_its_ends() -> None:
     assert new.ready(at(p0=10, p1=0)) == set()  # it is committed
     new.find(cluster, topics, at(p0=10, p1=0))  # type: ignore[arg-type]
     assert not new
+
+
+def test_partition_whose_first_messages_were_deleted_while_it_waited_does_not_join() -> None:
+    joined = []
+    maker = SimpleNamespace(id_of={"orders": "id"}.get, join=lambda *one: joined.append(one))
+    stream = KafkaStream(
+        KafkaSettings(("localhost:1",), ("*",), "test"), StreamStart(KafkaPosition("", ())), maker,  # type: ignore[arg-type]
+        Window(1), accepted=Accepted(), window_bytes=1,
+    )  # fmt: skip
+    stream._cluster = SimpleNamespace(first_offsets=lambda found: dict.fromkeys(found, 8))  # type: ignore[assignment]
+    stream._ids = {"orders": "id", "new": "other"}
+    with pytest.raises(PositionLost, match="offset 0 is gone"):
+        stream._join_now({NEW})
+    stream._join_now({("new", 0)})  # of a topic that the job has not read before
+    assert joined == [("new", "other", 0, 8)]
