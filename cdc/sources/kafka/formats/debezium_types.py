@@ -109,12 +109,26 @@ def column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Colum
     The schema does not have the exact MySQL type: a CHAR arrives as string, a BIGINT UNSIGNED as int64, unless the
     connector adds the type (``column.propagate.source.type``).
     """
+    try:
+        return _column_of_field(field, table, is_key)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SchemaMismatch(
+            f"The schema of column {field['field']} in the messages cannot be read: {error}.",
+            hint="Check the converter of the program that sends the messages, or remove the column from the mapping.",
+            table=table,
+            column=str(field["field"]),
+        ) from error
+
+
+def _column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Column:
     name, kind_name, base = str(field["field"]), str(field.get("name") or ""), str(field.get("type"))
     given = field.get("parameters") or {}
     nullable = bool(field.get("optional", False)) and not is_key
     if kind_name == _DECIMAL:
         scale = int(given.get("scale", 0))
         precision = int(given.get("connect.decimal.precision", 38))
+        if not 0 <= scale <= precision:
+            raise ValueError(f"a decimal with {precision} digits has the scale {scale}")
         return Column(name, Kind.DECIMAL, f"decimal({precision},{scale})", nullable=nullable, precision=precision,
                       scale=scale)  # fmt: skip
     if kind_name in _TIMES:
@@ -122,6 +136,8 @@ def column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Colum
         return Column(name, kind, f"{kind.value}({fsp})" if fsp else kind.value, nullable=nullable, fsp=fsp)
     if kind_name == f"{_DATA}Bits":
         length = int(given.get("length", 64))
+        if not 1 <= length <= 64:
+            raise ValueError(f"it has {length} bits")
         return Column(name, Kind.BIT, f"bit({length})", nullable=nullable, length=length)
     if kind_name in (f"{_DATA}Enum", f"{_DATA}EnumSet"):
         kind = Kind.ENUM if kind_name == f"{_DATA}Enum" else Kind.SET

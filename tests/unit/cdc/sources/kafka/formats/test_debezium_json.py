@@ -292,3 +292,23 @@ def test_format_can_be_pickled():
         pickle.dumps(DebeziumJson(MappedTables(schemas=(table_of({"id": "int"}),)), modes=DebeziumModes()))
     )
     assert rows_of(copy.decode(block_of([change("c", after={"id": 1})["value"]])))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "x"}},
+        {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": [1]}},
+        {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "50"}},
+        {"type": "bytes", "name": "io.debezium.data.Bits", "parameters": {"length": "99999"}},
+        {"type": "int64", "parameters": [1]},
+        {"type": "int64", "parameters": "x"},
+    ],
+)
+def test_schema_with_unreadable_parameters_names_the_column(schema):
+    image = {"type": "struct", "fields": [{**schema, "field": "id", "optional": False}]}
+    fields = [{**image, "field": "before"}, {**image, "field": "after"}]
+    payload = {"before": None, "after": {"id": 1}, "op": "c", "source": {"db": "s", "table": "t", "ts_ms": 1}}
+    message = json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload})
+    with pytest.raises(SchemaMismatch, match="schema of column id in the messages cannot be read"):
+        DebeziumJson(MappedTables(key=("id",))).decode(block_of([message]))
