@@ -27,6 +27,7 @@ from cdc.sources.canal.protocol_pb2 import Ack, BatchRef, ClientAuth, Get, Hands
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0  # of a login or a subscription: the server may have to start the destination
 READ_TIMEOUT_S = 60.0  # in addition to the timeout of the get; the server may collect 16 MiB
+SLOWEST_BYTES_S = 1 << 20  # how fast a frame arrives at least: a huge row needs longer than READ_TIMEOUT_S
 IDLE_TIMEOUT_MS = 24 * 3600 * 1000  # the server disconnects a client with which it exchanges nothing for so long
 LARGEST_ANSWER = 1 << 20  # before the first batch: a handshake, or an ack with a stack trace
 LARGEST_FRAME = 1 << 30  # a batch has at most the ring and one event, and an event at most 1 GiB
@@ -200,7 +201,7 @@ class CanalConnection:
         (length,) = struct.unpack(">i", self._exactly(4, deadline))
         if not 0 <= length <= (LARGEST_FRAME if self._is_subscribed else LARGEST_ANSWER):
             raise self._fault(f"a frame has {length} bytes", "Check that the port is Canal's TCP port.")
-        return self._exactly(length, deadline)
+        return self._exactly(length, deadline + length / SLOWEST_BYTES_S, READ_TIMEOUT_S)
 
     def _packet(self, frame: memoryview) -> Packet:
         packet = self._parsed(Packet, frame)
@@ -210,7 +211,8 @@ class CanalConnection:
             )
         return packet
 
-    def _exactly(self, size: int, deadline: float) -> memoryview:
+    def _exactly(self, size: int, deadline: float, pause_s: float = 0.0) -> memoryview:
+        """Read ``size`` bytes. ``pause_s``: the longest pause between two of them; 0: until ``deadline``."""
         # Memory that is not initialized costs nothing until bytes arrive, so a damaged length does no harm.
         data = np.empty(size, np.uint8).data
         filled = 0
@@ -219,7 +221,7 @@ class CanalConnection:
             if left <= 0:
                 raise self._fault("no complete answer in time", _RECONNECT_HINT)
             try:
-                self._socket.settimeout(left)
+                self._socket.settimeout(min(left, pause_s or left))
                 count = self._socket.recv_into(data[filled:])
             except OSError as error:
                 raise self._fault(f"the connection broke: {error}", _RECONNECT_HINT) from error
