@@ -511,6 +511,25 @@ def test_vector_that_is_damaged_stops_every_reader(tmp_path: Path) -> None:
     sink.close()
 
 
+@pytest.mark.parametrize("lost", ["data", "vector"])
+def test_repair_removes_a_file_that_is_lost_or_has_lost_its_vector(lost: str, tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    commit(sink, 1, dict.fromkeys(range(10), 1))
+    commit(sink, 2, {4: 2})
+    (file,) = (one for one in table_files(DeltaTable(str(folder_of(tmp_path))), ["id"]) if one.vector is not None)
+    assert file.vector is not None
+    path = folder_of(tmp_path) / file.path if lost == "data" else file.vector.file(folder_of(tmp_path))
+    assert isinstance(path, Path)
+    path.unlink()
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].missing_files == 1
+    sink.repair(TABLE.name)
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].missing_files == 0
+    assert by_deltalake(tmp_path) == by_protocol(tmp_path) == {4: 2}
+    commit(sink, 3, {4: 3, 5: 3})
+    assert by_deltalake(tmp_path) == {4: 3, 5: 3}
+    sink.close()
+
+
 def test_vector_files_are_of_one_version_if_another_thread_updates_the_handle(tmp_path: Path) -> None:
     """Otherwise an updated row is missing: its old version is deleted, and its new file is not known."""
     sink = open_sink(tmp_path)

@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
-from channels.sinks.delta.log import LOG, NO_HOOKS, DurableLogs, repair
+from channels.sinks.delta.log import LOG, DurableLogs, repair
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.sink_checkpoint import committed_checkpoint
 from channels.sinks.delta.storage import StorePath, open_table
-from channels.sinks.delta.table_files import table_files
+from channels.sinks.delta.table import unwritable
+from channels.sinks.delta.table_files import TableFile, table_files
+
+_REPAIR_TRIES = 5  # another writer may commit at the same time
 
 
 class OpenTables:
@@ -115,7 +118,8 @@ class OpenTables:
             committed = committed_checkpoint(found, job, incarnation)
             identity = self._identities[name] = str(found.metadata().id)
             self._committed[name] = committed
-            states[name] = TargetState(identity, -1 if committed is None else committed, self._missing(found, name))
+            missing = len(self._missing(found, name))
+            states[name] = TargetState(identity, -1 if committed is None else committed, missing)
         return states
 
     def refuse_older(self, table: str, committed: int | None) -> None:
@@ -130,20 +134,36 @@ class OpenTables:
             self._committed[table] = checkpoint
 
     def repair(self, table: str) -> None:
-        """Remove missing data files from the log, because every reader fails at them. Raises: SinkUnavailable."""
-        found, folder = self.open(table), self._folder_of(table)
-        if found is None or not self._missing(found, table):
-            return
-        try:
-            found.repair(post_commithook_properties=NO_HOOKS)
-            found.update_incremental()
-            self._logs.sync(folder, found.version())
-        except (DeltaError, OSError) as error:
-            raise SinkUnavailable(
-                f"The log of the Delta table cannot be repaired: {error}.",
-                hint=f"Check {folder}; the job continues automatically.",
-                table=table,
-            ) from error
+        """Remove data files from the log that are missing, or whose deletion vector is: every reader fails at them.
+
+        ``DeltaTable.repair`` does not see a missing vector. A table with features that this sink does not write stays
+        as it is: it is refused later. Raises: SinkUnavailable.
+        """
+        folder = self._folder_of(table)
+        for _ in range(_REPAIR_TRIES):
+            found = self.open(table)
+            if found is None or any(unwritable(found)):
+                return
+            version = found.version()
+            try:
+                lost = [file.removal() for file in self._missing(found, table)]
+                if lost:
+                    self._logs.append(found, folder, [*lost], None, version=version)
+                return
+            except CommitFailedError:
+                self.close(table)  # another writer has committed meanwhile
+            except (DeltaError, OSError) as error:
+                self.close(table)
+                raise SinkUnavailable(
+                    f"The log of the Delta table cannot be repaired: {error}.",
+                    hint=f"Check {folder}; the job continues automatically.",
+                    table=table,
+                ) from error
+        raise SinkUnavailable(
+            "The log of the Delta table cannot be repaired: another writer changes the table continuously.",
+            hint="Stop the other writer; the job continues automatically.",
+            table=table,
+        )
 
     def missing_error(self, table: str) -> SinkUnavailable:
         """Return the error for a table that does not exist although the job has written it."""
@@ -155,15 +175,15 @@ class OpenTables:
             path=self._folder_of(table),
         )
 
-    def _missing(self, found: DeltaTable, table: str) -> int:
-        """Return the number of data files that are missing themselves or without their deletion vector."""
+    def _missing(self, found: DeltaTable, table: str) -> list[TableFile]:
+        """Return the data files that are missing themselves or without their deletion vector."""
         folder = self._folder_of(table)
         existing = {entry.name for entry in folder.iterdir()}
 
         def is_missing(path: str) -> bool:
             return path not in existing and not (folder / path).exists()
 
-        return sum(any(map(is_missing, file.paths(folder))) for file in table_files(found, ()))
+        return [file for file in table_files(found, ()) if any(map(is_missing, file.paths(folder)))]
 
     def _identified(self, table: str, found: DeltaTable) -> DeltaTable:
         """Return ``found``. Raises: TargetLost - the table was replaced since it was opened first."""
