@@ -168,24 +168,29 @@ def _entry(log: StorePath, version: int) -> StorePath:
     return log / f"{version:020}.json"
 
 
+def newest_checkpoint(log: StorePath, upto: int | None = None) -> tuple[list[StorePath], int]:
+    """Return the files of the newest complete checkpoint, up to the version ``upto``, and its version; [] and -1.
+
+    Other writers divide a large checkpoint into several files, and may be writing them now.
+    """
+    parts: dict[tuple[int, int], list[StorePath]] = {}  # by version and number of files
+    for path in log.glob("[0-9]*.checkpoint*.parquet"):
+        if (match := _CHECKPOINT.fullmatch(path.name)) and (upto is None or int(match[1]) <= upto):
+            parts.setdefault((int(match[1]), int(match[2] or 1)), []).append(path)
+    version, count = max((one for one, files in parts.items() if len(files) == one[1]), default=(-1, 0))
+    return parts.get((version, count), []), version
+
+
 def _from_checkpoint(log: StorePath, version: int) -> tuple[dict[str, Vector], int]:
     """Return the vectors in the newest complete checkpoint up to ``version``, and the version after it."""
-    parts: dict[int, list[tuple[StorePath, int]]] = {}
-    for path in log.glob("[0-9]*.checkpoint*.parquet"):
-        if (match := _CHECKPOINT.fullmatch(path.name)) and int(match[1]) <= version:
-            parts.setdefault(int(match[1]), []).append((path, int(match[2] or 1)))
-    for number in sorted(parts, reverse=True):
-        files = [path for path, count in parts[number] if count == len(parts[number]) or count == 1]
-        if len(files) != len(parts[number]):
-            continue  # a checkpoint of several files that is not complete
-        vectors: dict[str, Vector] = {}
-        for path in files:
-            with open_parquet(path) as file:
-                table = file.read(["add.path", "add.deletionVector"])
-            for add in table.column("add").drop_null().to_pylist():
-                _replay([{"add": add}], vectors)
-        return vectors, number + 1
-    return {}, 0
+    files, number = newest_checkpoint(log, version)
+    vectors: dict[str, Vector] = {}
+    for path in files:
+        with open_parquet(path) as file:
+            table = file.read(["add.path", "add.deletionVector"])
+        for add in table.column("add").drop_null().to_pylist():
+            _replay([{"add": add}], vectors)
+    return vectors, number + 1
 
 
 def _lines(content: bytes) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from cdc.errors import TargetMismatch
+from channels.sinks.delta.entries import newest_checkpoint
 from channels.sinks.delta.storage import StorePath, open_parquet, relative
 from channels.sinks.delta.vectors import OWN_FILES, Vector
 
@@ -69,8 +70,7 @@ def _removed_since(log: StorePath, oldest: float) -> Iterator[str]:
         with suppress(FileNotFoundError):  # log clean-up of another writer
             if entry.stat().st_mtime >= oldest:
                 yield from _removed(entry)
-    checkpoints: list[StorePath] = [*log.glob("[0-9]*.checkpoint*.parquet")]
-    for checkpoint in sorted(checkpoints, key=lambda path: path.name)[-1:]:
+    for checkpoint in newest_checkpoint(log)[0]:
         with open_parquet(checkpoint) as file:
             removed = file.read(["remove"]).column("remove").drop_null().to_pylist()
         for one in removed:

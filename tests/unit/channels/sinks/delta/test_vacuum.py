@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from channels.sinks.delta.vacuum import delete_unused
@@ -45,3 +47,20 @@ def test_stop_while_the_log_is_read_deletes_nothing(folder: Path) -> None:
 
 def test_vacuum_without_inactive_files_reads_no_log(tmp_path: Path) -> None:
     delete_unused(tmp_path / "missing", [], OLDEST, lambda: None, lambda: False)
+
+
+def test_vacuum_reads_all_files_of_a_checkpoint_of_several_files(folder: Path) -> None:
+    log = folder / "_delta_log"
+    kind = pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64()), ("deletionVector", pa.null())])
+
+    def write(version: int, part: int, removed: str) -> None:
+        rows = [{"path": removed, "deletionTimestamp": int(OLDEST * 1000)}]
+        name = f"{version:020}.checkpoint.{part:010}.{2:010}.parquet"
+        pq.write_table(pa.table({"remove": pa.array(rows, kind)}), log / name)
+
+    write(9, 1, "old")
+    write(9, 2, "recent")
+    write(10, 2, "other")  # another writer has not yet written the first file
+    for entry in log.glob("*.json"):
+        entry.unlink()
+    assert delete(folder, lambda: False) == {"old", "recent"}
