@@ -20,6 +20,7 @@ from concurrent.futures import Executor
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, TableFeatures
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 from deltalake.schema import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
@@ -76,7 +77,9 @@ class DeltaAlterer:
 
     def alter(self, found: DeltaTable, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
         """Commit ``steps`` to ``found`` as its next version. Raises: CommitFailedError; see ``TableAlterer.alter``."""
-        plan, folder, started = _plan(found, table.name, steps), self._folder_of(table.name), time.monotonic()
+        folder, started = self._folder_of(table.name), time.monotonic()
+        found = self._own_handle(found, table.name)
+        version, plan = found.version(), _plan(found, table.name, steps)
         files = table_files(found, _key(found))
         schema = _schema(found, plan)
         try:
@@ -84,6 +87,8 @@ class DeltaAlterer:
             if _lacks_timestamps(found, schema):
                 features = [TableFeatures.TimestampWithoutTimezone, TableFeatures.Invariants]
                 add_features(found, folder, self._logs, features)
+                if found.version() != version + 1:
+                    raise CommitFailedError(f"another writer has committed version {version + 1} of {folder}")
             if plan.rewrites:
                 self._rewrite(found, folder, plan, schema, files, mark)
             else:
@@ -92,6 +97,17 @@ class DeltaAlterer:
             raise unavailable(error, folder) from error
         verb = "removed" if plan.empties else "rewrote" if plan.rewrites else "changed the metadata of"
         logger.info("altered %s: %s %d files in %.3f s", table.name, verb, len(files), time.monotonic() - started)
+
+    def _own_handle(self, found: DeltaTable, table: str) -> DeltaTable:
+        """Return a handle of the version of ``found`` that no other thread updates.
+
+        Files are written for minutes. A thread that only reads would meanwhile update ``found`` to the entry of
+        another writer, and this commit would replace files that it has not read.
+        """
+        own = self._tables.open(table, fresh=True)
+        if own is None or own.version() != found.version():
+            raise CommitFailedError(f"another writer has changed {table}")
+        return own
 
     def begin(self) -> None:
         """Forget an earlier ``stop``. Calls: once before the tries of a change."""

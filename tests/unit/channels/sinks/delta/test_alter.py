@@ -394,6 +394,25 @@ def test_alter_repeats_after_another_writer(sink: DeltaSink, tmp_path: Path, mon
     assert rows(tmp_path).column("a").to_pylist() == [5] * ROWS
 
 
+@pytest.mark.parametrize("step", [DROP_TEXT, add("at", pa.timestamp("us"), datetime.datetime(2026, 1, 1))])
+def test_alter_repeats_if_a_reading_thread_sees_another_writer(
+    step: AlterStep, sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = FolderOwnership.check, 0
+
+    def compete(self: FolderOwnership, mark: SinkCheckpoint) -> None:
+        nonlocal calls
+        original(self, mark)
+        calls += 1
+        if calls == 2:  # the files are written, and the log has no entry for them yet
+            opened(tmp_path).delete("id = 15")
+            sink.keys(TABLE, None, 1)  # updates the handle of the table
+
+    monkeypatch.setattr(FolderOwnership, "check", compete)
+    sink.alter(TABLE, [step], mark(4))
+    assert 15 not in rows(tmp_path)["id"].to_pylist(), "the rows of the other writer's version are written again"
+
+
 def test_alter_progress_rises_with_the_bytes_of_the_files(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
