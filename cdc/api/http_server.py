@@ -9,7 +9,8 @@ import asyncio
 import socket
 import threading
 import time
-from typing import Literal
+from contextlib import suppress
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
 CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the process
+HANDSHAKES_MOST = 50  # connections at once that have not finished the handshake of TLS
 START_S = 10.0  # listening takes milliseconds
 
 
@@ -50,7 +52,7 @@ class HttpServer:
         )
         config.load()
         self._server = uvicorn.Server(config)
-        self._scheme = "https" if certificate else "http"
+        self._has_tls = certificate is not None
         self._name = name
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
@@ -58,8 +60,10 @@ class HttpServer:
     def start(self, listening: socket.socket, host: str) -> str:
         """Serve requests to ``listening``, and return the address for clients on this machine: ``http://[::1]:8480``.
 
-        ``host``: to which ``listening`` is bound.
+        ``host``: to which ``listening`` is bound. With TLS, this object takes ``listening`` over.
         """
+        if self._has_tls:
+            listening = _TlsListener(fileno=listening.detach())
         self._socket = listening
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listening]}, name=self._name, daemon=True
@@ -69,7 +73,8 @@ class HttpServer:
         while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
-        return f"{self._scheme}://{f'[{here}]' if ':' in here else here}:{listening.getsockname()[1]}"
+        scheme = "https" if self._has_tls else "http"
+        return f"{scheme}://{f'[{here}]' if ':' in here else here}:{listening.getsockname()[1]}"
 
     def close(self) -> None:
         """Stop listening. A repeated call does nothing."""
@@ -78,6 +83,28 @@ class HttpServer:
             self._thread.join(timeout=5)
         if self._socket is not None:
             self._socket.close()
+
+
+_HANDSHAKES: dict[Any, socket.socket] = {}  # by address of the client, oldest first; on the thread of the TLS server
+
+
+class _TlsListener(socket.socket):
+    """Accepts connections with TLS. At the limit, it ends the oldest one that has not finished its handshake.
+
+    ``LimitedConnection`` does not see a connection before. asyncio waits a minute for the handshake, so a client
+    without a token could use up the file descriptors of the process.
+    """
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """See ``socket.socket``."""
+        connection, address = super().accept()
+        for client in [client for client, one in _HANDSHAKES.items() if one.fileno() < 0]:
+            del _HANDSHAKES[client]  # it has ended
+        if len(_HANDSHAKES) >= HANDSHAKES_MOST:
+            with suppress(OSError):  # the client has just ended it
+                _HANDSHAKES.pop(next(iter(_HANDSHAKES))).shutdown(socket.SHUT_RDWR)  # asyncio closes it then
+        _HANDSHAKES[address] = connection
+        return connection, address
 
 
 class LimitedConnection(H11Protocol):
@@ -90,6 +117,7 @@ class LimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``asyncio.Protocol``."""
         super().connection_made(transport)
+        _HANDSHAKES.pop(transport.get_extra_info("peername"), None)
         self.began = self.loop.time()
         others = [one for one in self.connections if isinstance(one, LimitedConnection) and one is not self]
         waiting = [one for one in others if one.waits_for_client]

@@ -7,17 +7,19 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import requests
 
-from cdc.api.http_server import CONNECTIONS_MOST, HEADER_BYTES_MOST
+from cdc.api.http_server import CONNECTIONS_MOST, HANDSHAKES_MOST, HEADER_BYTES_MOST, HttpServer
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.guard import BODY_BYTES_MOST, COOKIE
 from cdc.manager.rest.login_limit import FAILURES_MOST
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
+from tests.emulators.kafka import create_certificate, until
 from tests.support.manager import LIMIT_S, add_job, served
 
 ADMIN, VIEWER = "admin-token-4711", "viewer-token-0815"
@@ -100,6 +102,30 @@ def test_slow_and_many_connections_do_not_block_others(url: str, request_bytes: 
             line.sendall(request_bytes)
         for _ in range(3):
             assert requests.get(f"{url}/v1/jobs", headers=BEARER, timeout=LIMIT_S).status_code == 200
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def test_connections_without_a_tls_handshake_are_limited(tmp_path: Path) -> None:
+    certificate = create_certificate(tmp_path, "host")
+    server = HttpServer(hello, name="manager", certificate=str(certificate), key=str(certificate.with_suffix(".key")))
+    url = server.start(socket.create_server(("127.0.0.1", 0)), "127.0.0.1")
+
+    def descriptors() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before, clients = descriptors(), 4 * HANDSHAKES_MOST
+    with ExitStack() as held:
+        for _ in range(clients):
+            held.enter_context(connected(url))
+        headers = {"Connection": "close"}  # otherwise the end of the server leaves this connection open
+        assert requests.get(url, headers=headers, verify=str(certificate), timeout=LIMIT_S).text == "hello"
+        assert descriptors() - before - clients < HANDSHAKES_MOST + 10, "file descriptors of the server"
+    until(lambda: descriptors() < before + 10, LIMIT_S)
+    server.close()
 
 
 def test_large_headers_are_refused(url: str) -> None:
