@@ -22,8 +22,11 @@ SECRET_SETTING = re.compile(
     r"(?i)secret|password|passphrase|token|credential|webhook|access[.]?key|ssl[.]key[.]pem|api[-_.]?key"
     r"|(account|sas|private)[._]?key(?![._]?(id|file|location|path))"
 )  # settings whose value is secret
-# of an address, such as sc://host;token=...
-SECRET_PARAMETER = re.compile(r"(?i)\b([\w-]*(?:token|password|secret|api-key))=[^;&\s\"']+")
+# of an address, such as sc://host;token=..., or of a setting with several parts: password="...", also quoted in YAML
+SECRET_PARAMETER = re.compile(
+    r"(?i)\b([\w-]*(?:token|password|secret|api-key))="
+    r"""(?:\\?"(?=[^"\s])[^"\n]+|'{1,2}(?=[^'\s])[^'\n]+|[^;&\s"']+)"""
+)
 LINE_BYTES_MOST = 4096  # upper bound of the average line, tracebacks included
 FOLLOW_S = 0.3
 _QUIET = {"py4j": logging.ERROR, "uvicorn": logging.WARNING, "asyncio": logging.WARNING, "numba": logging.WARNING}

@@ -331,6 +331,13 @@ def test_specification_is_shown_without_secret_values() -> None:
     for kept in ("${A}", "${B}", "user: cdc", "port: 1", "# note", "sc://spark:15002/;token=", "user_id=me", "end: 1"):
         assert kept in shown
     assert not [one for one in ("x9", "y8", "z7", "w6", "w5", "v4") if one in shown]
+    for written in (
+        """'-Da.password="u 3"'""",
+        r'"-Da.password=\"u 3\""',
+        "'-Da.password=''u 3'''",
+        "-Da.password='u 3'",
+    ):
+        assert "u 3" not in (shown_spec(f"options: {written}\n") or ""), written
     assert shown_spec("a: [token: x9") == "[hidden]"  # it cannot be read, so nothing is known about it
     assert shown_spec(None) is None
 
