@@ -276,6 +276,13 @@ def test_commit_waits_while_columns_cannot_be_read(cluster: Any, sink: Any, text
         sink.commit([load], mark_of())
 
 
+def test_lost_connection_does_not_hide_columns_of_a_table(cluster: Any, sink: Any) -> None:
+    """Doris shows its hidden columns to a session that has asked for them, and the next connection is another one."""
+    cluster.faults.order("sql", Fault.RESET, match="DESC `ods`")
+    assert [*sink.describe(TABLE)] == []
+    assert len(cluster.faults.struck) == 1
+
+
 # ---- ownership
 
 

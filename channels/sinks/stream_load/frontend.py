@@ -18,11 +18,13 @@ from channels.sinks.stream_load.hosts import with_port
 from channels.sinks.stream_load.http import IDLE_S, ClusterAddress
 from channels.sinks.stream_load.login import LIMITS
 from channels.sinks.stream_load.messages import ProductMessages, SqlError
+from channels.sinks.stream_load.statements import quoted_table
 
 _SLOW_S = 10.0  # a frontend that failed after this time is not asked again for the same statement
 _AUTH_CODES = (1044, 1045, 1227)
 # a follower replays what the leader commits; the statement waits for that, so it needs the connection of the query
 _SYNC = "SYNC"
+_SHOW_HIDDEN = "SET show_hidden_columns = {}"
 
 
 _Cursor: Any = pymysql.cursors.Cursor  # the stubs lack the methods that are used here
@@ -66,7 +68,7 @@ class FrontendSql:
         Raises: see ``ask``.
         """
         try:
-            found: list[dict[str, Any]] = self._run(statement, values, pymysql.cursors.DictCursor, before=_SYNC)
+            found: list[dict[str, Any]] = self._run(statement, values, pymysql.cursors.DictCursor, (_SYNC,))
         except SqlError as error:
             raise self.messages.refused(error) from error
         return found
@@ -106,7 +108,7 @@ class FrontendSql:
 
         Raises: see ``rows``.
         """
-        found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, before=_SYNC)
+        found: list[tuple[str | None, ...]] = self._run(statement, values, _TextCursor, (_SYNC,))
         return found
 
     def run_once(self, statement: str) -> None:
@@ -121,10 +123,11 @@ class FrontendSql:
         statement: str,
         values: tuple[Any, ...] | None,
         kind: type[pymysql.cursors.Cursor],
-        before: str | None = None,
+        before: tuple[str, ...] = (),
         *,
         is_repeatable: bool = True,
     ) -> Any:
+        """Run ``statement`` after those of ``before``, all over the same connection: they change its session."""
         with self._lock:
             if time.monotonic() - self._asked_at >= IDLE_S:
                 self._drop()
@@ -139,8 +142,8 @@ class FrontendSql:
                         self._address.limit.seconds(self.limits.answer_s)
                     connection = self._connected(host)
                     with connection.cursor(kind) as cursor:
-                        if before is not None:
-                            cursor.execute(before)
+                        for one in before:
+                            cursor.execute(one)
                         is_sent = True
                         cursor.execute(statement, values)
                         self._asked_at = time.monotonic()
@@ -210,6 +213,18 @@ class FrontendSql:
     def databases(self) -> set[str]:
         """Return the names of all databases."""
         return {str(next(iter(row.values()))) for row in self.ask("SHOW DATABASES")}
+
+    def columns(self, table: str, *, with_hidden: bool = False) -> list[dict[str, Any]]:
+        """Return the rows of DESC. ``with_hidden``: with hidden columns. Raises: see ``rows``."""
+        before = (_SHOW_HIDDEN.format("true"),) if with_hidden else ()
+        try:
+            found: list[dict[str, Any]] = self._run(
+                f"DESC {quoted_table(table)}", None, pymysql.cursors.DictCursor, before
+            )
+        finally:
+            if with_hidden:
+                self.rows(_SHOW_HIDDEN.format("false"))
+        return found
 
     def has_table(self, name: str) -> bool:
         """Return True if the table ``database.table`` exists."""

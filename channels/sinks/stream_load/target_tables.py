@@ -152,13 +152,10 @@ class TargetTables:
 
     def _columns(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of DESC, with hidden columns if the product has any."""
-        if self._rules.hidden is None:
-            return self._sql.ask(f"DESC {quoted_table(table)}")
-        self._sql.ask("SET show_hidden_columns = true")
         try:
-            return self._sql.ask(f"DESC {quoted_table(table)}")
-        finally:
-            self._sql.ask("SET show_hidden_columns = false")
+            return self._sql.columns(table, with_hidden=self._rules.hidden is not None)
+        except SqlError as error:
+            raise self._sql.messages.refused(error) from error
 
     def check_columns(self, table: TargetTable) -> None:
         """Check the columns before a load, at most every 60 s: a load reports a mismatch later and without a hint.
