@@ -283,6 +283,21 @@ def test_lost_connection_does_not_hide_columns_of_a_table(cluster: Any, sink: An
     assert len(cluster.faults.struck) == 1
 
 
+def test_table_is_not_missing_on_a_lagging_frontend(cluster: Any, sink: Any) -> None:
+    """A job would stop as if its table was dropped, and save that the table lacks committed rows."""
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    load = write(sink, *ROWS)
+    cluster.is_behind = True
+    assert sink.identities([TABLE.name]).keys() == {TABLE.name}
+    assert sink.target_states(mark_of().job, mark_of().incarnation, [TABLE.name]).keys() == {TABLE.name}
+    assert [*sink.describe(TABLE)] == []
+    sink._tables.forget(TABLE.name)
+    sink.part_writer(TABLE)
+    sink.commit([load], mark_of())
+    cluster.is_behind = False
+    assert len(cluster.rows("SELECT * FROM ods.orders")) == len(ROWS)
+
+
 # ---- ownership
 
 

@@ -321,10 +321,13 @@ class SqlStatements:
             case exp.Alter():
                 return self.alter(tree, context)
         sql = self.for_duckdb(tree, context)
-        if self.cluster.is_behind and not context.variables.pop(_SYNCED, ""):
+        if self._is_behind(context):
             sql = f"SELECT * FROM ({sql}) WHERE false"  # a follower that has replayed no load yet
         names, _, rows = self.storage.query(sql)
         return names, rows
+
+    def _is_behind(self, context: Context) -> bool:
+        return self.cluster.is_behind and not context.variables.pop(_SYNCED, "")
 
     def parsed(self, sql: str) -> exp.Expression:
         """Parse the statement as this product does."""
@@ -471,6 +474,8 @@ class SqlStatements:
         if (found := _SHOW_ONE.fullmatch(sql)) is None:
             raise SqlRefused(f"not supported by the emulator: {sql}")
         table = self.named(found[2], context)
+        if found[1].upper().startswith("DESC") and self._is_behind(context):
+            raise SqlRefused(f"Unknown table '{table.name}'")  # it has not replayed CREATE TABLE either
         match re.split(r"\s+", found[1].upper()):
             case ["SHOW", "CREATE", _]:
                 return ["Table", "Create Table"], [(table.name, self.create_text(table))]

@@ -212,7 +212,7 @@ class ColumnAlterer:
 
     def _columns(self, table: TargetTable) -> Columns:
         try:
-            return by_name(self._sql.rows(f"DESC {quoted_table(table.name)}"))
+            return by_name(self._sql.columns(table.name))
         except SqlError as error:
             if not self._sql.has_table(table.name):
                 raise TargetMismatch(self._missing(table), hint=_CREATE, table=table.name) from error
@@ -244,7 +244,7 @@ class ColumnAlterer:
     def _newest_job(self, table: TargetTable) -> AlterJob:
         """Return the job of the table that has not ended, else the newest one."""
         database, _, name = table.name.partition(".")
-        rows = self._sql.ask(
+        rows = self._sql.ask_synced(
             f"SHOW ALTER TABLE COLUMN FROM {quoted(database)} WHERE TableName = {string_literal(name)} "
             f"ORDER BY CreateTime DESC LIMIT {_RECENT_JOBS}"
         )

@@ -212,11 +212,14 @@ class FrontendSql:
 
     def databases(self) -> set[str]:
         """Return the names of all databases."""
-        return {str(next(iter(row.values()))) for row in self.ask("SHOW DATABASES")}
+        return {str(next(iter(row.values()))) for row in self.ask_synced("SHOW DATABASES")}
 
     def columns(self, table: str, *, with_hidden: bool = False) -> list[dict[str, Any]]:
-        """Return the rows of DESC. ``with_hidden``: with hidden columns. Raises: see ``rows``."""
-        before = (_SHOW_HIDDEN.format("true"),) if with_hidden else ()
+        """Return the rows of DESC, as all statements that have ended left the table, on any FE.
+
+        ``with_hidden``: with hidden columns. Raises: see ``rows``.
+        """
+        before = (_SYNC, *((_SHOW_HIDDEN.format("true"),) if with_hidden else ()))
         try:
             found: list[dict[str, Any]] = self._run(
                 f"DESC {quoted_table(table)}", None, pymysql.cursors.DictCursor, before
@@ -230,7 +233,7 @@ class FrontendSql:
         """Return True if the table ``database.table`` exists."""
         database, _, table = name.partition(".")
         return bool(
-            self.ask(
+            self.ask_synced(
                 "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
                 (database, table),
             )
@@ -244,7 +247,7 @@ class FrontendSql:
         requested = set(names)
         found = {}
         for database in sorted({name.partition(".")[0] for name in requested}):
-            rows = self.ask(
+            rows = self.ask_synced(
                 "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (database,)
             )
             for table, created in (tuple(row.values()) for row in rows):

@@ -78,7 +78,7 @@ class KeyPages:
 def stored_types(sql: FrontendSql, table: TargetTable, names: Sequence[str]) -> list[ColumnType]:
     """Return the types that the columns ``names`` have in the cluster. Raises: TargetMismatch - one is missing."""
     try:
-        rows = sql.rows(f"DESC {quoted_table(table.name)}")
+        rows = sql.columns(table.name)
     except SqlError as error:
         raise refused(sql, error, table) from error
     found = {str(row["Field"]): parsed(str(row["Type"])) for row in rows}

@@ -166,7 +166,7 @@ class TargetTables:
             return
         refuse(table, self._rules.mapping_findings(table))
         try:
-            columns = self._sql.rows(f"DESC {quoted_table(table.name)}")
+            columns = self._sql.columns(table.name)
         except SqlError as error:
             self._sql.raise_refused(error, table.name)
             return  # the load itself reports more
@@ -189,7 +189,7 @@ class TargetTables:
         if not required:
             return True
         try:
-            columns = self._sql.rows(f"DESC {quoted_table(table)}")
+            columns = self._sql.columns(table)
         except SqlError as error:
             # a table whose privilege was revoked is not listed either
             if "denied" not in str(error).lower() and not self._sql.has_table(table):
