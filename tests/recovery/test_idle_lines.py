@@ -57,6 +57,15 @@ def test_http_client_does_not_reuse_a_long_idle_connection(no_idle_time: None, o
     client.close()
 
 
+def test_http_client_detects_a_dead_host(one_reply_server: str) -> None:
+    """A host without power never answers, and a request waits for ten minutes: a load can take so long."""
+    client = HttpClient(ClusterAddress((one_reply_server,), "root", ""))
+    client.request("GET", one_reply_server, "/", timeout_s=120)
+    connection = client._take(one_reply_server)
+    assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    connection.close()
+
+
 def test_http_client_reuses_connections_with_many_open_files(one_reply_server: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2000)), hard))

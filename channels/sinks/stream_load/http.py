@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from cdc.keepalive import keep_alive
 from cdc.logging_setup import HIDDEN, SECRET_LEAST, basic_token
 from cdc.mysql.client import shown
 from channels.sinks.stream_load.bounded_http import AnswerReader, read_body
@@ -296,6 +297,7 @@ class HttpClient:
             connection.connect()
             assert connection.sock is not None
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection.sock)  # a load is answered after minutes; a dead host never answers
 
     def _send(self, connection: http.client.HTTPConnection, request: _Request, reader: AnswerReader) -> bool:
         """Return True if the whole request was sent."""
