@@ -23,6 +23,7 @@ from cdc.errors import (
 )
 from cdc.model.batch import FENCE_STEP
 from channels.sinks.base import LoadState, TargetTable
+from channels.sinks.labels import label_for
 from tests.emulators.cases import (
     TABLE,
     UNTYPED,
@@ -296,6 +297,20 @@ def test_table_is_not_missing_on_a_lagging_frontend(cluster: Any, sink: Any) -> 
     sink.commit([load], mark_of())
     cluster.is_behind = False
     assert len(cluster.rows("SELECT * FROM ods.orders")) == len(ROWS)
+
+
+@SINGLE
+def test_name_of_a_table_is_no_reason_of_a_refusal(kind: str, cluster: Any) -> None:
+    """Servers put the label into their errors, and it has the name of the table."""
+    table, sink = replace(TABLE, name="ods.user_privileges"), sink_on(kind, cluster)
+    sink.ensure_table(table)
+    name = replace(name_of(), channel="shop.user_privileges")
+    for text in (f"load of {label_for(name)} was interrupted", "tablet 5 of user_privileges has no alive replica"):
+        cluster.faults.order("load", Fault.ERROR, text=text)
+        assert sink.part_writer(table)(name, iter([rows_of(*ROWS)])).rows == len(ROWS)
+        name = replace(name, task=name.task + 1)
+    assert len(cluster.faults.struck) == 2
+    sink.close()
 
 
 # ---- ownership

@@ -133,7 +133,8 @@ class ProductMessages:
 
         ``bad_rows``: returns the first rejected rows. ``multi``: a transaction over several tables was refused.
         """
-        refusal = next((each for each in self.refusals if each.matches(text.lower(), multi=multi)), None)
+        plain = self._without_names(text.lower(), context)
+        refusal = next((each for each in self.refusals if each.matches(plain, multi=multi)), None)
         if refusal is None:
             return
         message = refusal.message.format(name=self.name, text=shown(text))
@@ -141,6 +142,14 @@ class ProductMessages:
         if refusal.error is SinkBusy:
             raise SinkBusy(message, hint=hint, after_s=_BUSY_AFTER_S, **context)
         raise refusal.error(message, hint=hint, **context, **(bad_rows() if refusal.error is LoadRejected else {}))
+
+    def _without_names(self, text: str, context: Mapping[str, Any]) -> str:
+        """Return ``text`` without the names of the load that look like an error: a table can be user_privileges."""
+        label, table = (str(context.get(key, "")).lower() for key in ("label", "table"))
+        for name in (label, table, *table.split(".")):
+            if any(word in name for each in self.refusals for word in each.words):
+                text = text.replace(name, "")
+        return text
 
 
 def first_rejected_rows(page: str, separator: str) -> str:
