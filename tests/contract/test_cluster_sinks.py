@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import pymysql
 import pytest
 
 from cdc.errors import (
@@ -24,6 +25,7 @@ from cdc.errors import (
 from cdc.model.batch import FENCE_STEP
 from channels.sinks.base import LoadState, TargetTable
 from channels.sinks.labels import label_for
+from channels.sinks.stream_load import frontend
 from tests.emulators.cases import (
     TABLE,
     UNTYPED,
@@ -311,6 +313,29 @@ def test_name_of_a_table_is_no_reason_of_a_refusal(kind: str, cluster: Any) -> N
         name = replace(name, task=name.task + 1)
     assert len(cluster.faults.struck) == 2
     sink.close()
+
+
+def test_frontend_without_free_connections_does_not_refuse_statements(
+    cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next frontend is asked. A refused list of transactions would leave those of a killed run prepared."""
+    load, log_in, hosts = write(sink, *ROWS), frontend.log_in, []
+
+    def refuse_first(host: str, *rest: Any) -> Any:
+        hosts.append(host)
+        if len(hosts) % 2:
+            raise pymysql.err.OperationalError(1203, "Reach limit of connections")
+        return log_in(host, *rest)
+
+    monkeypatch.setattr(frontend, "log_in", refuse_first)
+    sink._sql.close()
+    sink.abort(load.name.job, load.name.incarnation, load.name.fence, load.name.checkpoint)
+    assert len(hosts) == 2
+    assert sink.state(load) is not LoadState.PREPARED
+    monkeypatch.setattr(frontend, "log_in", lambda host, *rest: hosts.clear() or refuse_first(host, *rest))
+    sink._sql.close()
+    with pytest.raises(SinkUnavailable, match="Reach limit"):
+        sink._sql.execute("CREATE TABLE `ods`.`new` (a INT)", "ods.new")
 
 
 # ---- ownership

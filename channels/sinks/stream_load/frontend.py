@@ -136,7 +136,7 @@ class FrontendSql:
             for host in (*self._address.fe, *self._address.fe):  # a FE may have closed an idle connection
                 if host in slow:
                     continue  # a server that did not answer in time is not asked twice
-                started, is_sent = time.monotonic(), False
+                started, is_sent, connection = time.monotonic(), False, None
                 try:
                     if self._address.limit:
                         self._address.limit.seconds(self.limits.answer_s)
@@ -149,7 +149,7 @@ class FrontendSql:
                         self._asked_at = time.monotonic()
                         return list(cursor.fetchall())
                 except (pymysql.MySQLError, OSError) as error:
-                    self._raise_final(error, statement)
+                    self._raise_final(error, statement if connection else None)
                     self._drop()
                     last = shown(str(error.args[-1] if error.args else error), self._address.password)
                     if is_sent and not is_repeatable:
@@ -158,8 +158,12 @@ class FrontendSql:
                         slow.add(host)
             raise self.messages.unavailable(last, fe=", ".join(self._address.fe), sql_port=self._address.sql_port)
 
-    def _raise_final(self, error: Exception, statement: str) -> None:
-        """Raise the errors that another connection cannot fix: a refused statement, a refused or unsafe login."""
+    def _raise_final(self, error: Exception, statement: str | None) -> None:
+        """Raise the errors that another connection cannot fix: a refused statement, a refused or unsafe login.
+
+        ``statement``: None if there was no connection. A frontend that has too many connections, or is not ready yet,
+        refuses them by an error, and the next frontend may accept one.
+        """
         # errors that PyMySQL itself raises, for a broken packet or connection, have no number
         code = error.args[0] if error.args else ""
         text = shown(str(error.args[-1] if error.args else error), self._address.password)
@@ -177,7 +181,7 @@ class FrontendSql:
             self._drop()
             raise final from error
         is_refusal = isinstance(error, pymysql.MySQLError) and isinstance(code, int) and not 2000 <= code < 3000
-        if is_refusal and not isinstance(error, pymysql.err.InterfaceError):
+        if statement is not None and is_refusal and not isinstance(error, pymysql.err.InterfaceError):
             raise SqlError(text, statement) from error
 
     def _connected(self, host: str) -> pymysql.Connection[Any]:
