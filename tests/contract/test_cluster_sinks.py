@@ -26,6 +26,7 @@ from cdc.model.batch import FENCE_STEP
 from channels.sinks.base import LoadState, TargetTable
 from channels.sinks.labels import label_for
 from channels.sinks.stream_load import frontend
+from channels.sinks.stream_load.http import HttpClient
 from tests.emulators.cases import (
     TABLE,
     UNTYPED,
@@ -336,6 +337,22 @@ def test_frontend_without_free_connections_does_not_refuse_statements(
     sink._sql.close()
     with pytest.raises(SinkUnavailable, match="Reach limit"):
         sink._sql.execute("CREATE TABLE `ods`.`new` (a INT)", "ods.new")
+
+
+def test_only_a_server_that_gets_rows_may_take_long_to_answer(
+    cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server answers instead of one that is frozen, and a commit waits for it."""
+    request, slow = HttpClient.request, []
+
+    def note(client: HttpClient, method: str, host: str, path: str, **options: Any) -> Any:
+        if not options.get("body") and (options.get("timeout_s") or client.address.answer_timeout_s) > 200:
+            slow.append(f"{method} {path}")
+        return request(client, method, host, path, **options)
+
+    monkeypatch.setattr(HttpClient, "request", note)
+    sink.commit([write(sink, *ROWS)], mark_of())
+    assert slow == []
 
 
 # ---- ownership

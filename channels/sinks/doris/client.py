@@ -23,6 +23,7 @@ from channels.sinks.stream_load.name_rules import url_segment
 _DENIED = ("Access denied", "Unauthorized", "NOT_AUTHORIZED", "no valid Basic authorization")
 _BACKENDS_KEPT_S = 10.0  # an older list may lack a new BE, or contain one that has stopped
 _ASK_S = 30.0
+_FINISH_S = 200.0  # a BE waits for the FE for at most 180 s; an answer that never comes must not block all commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class DorisHttp:
         headers = {"txn_operation": operation, "txn_id": str(number)}
         hosts = self.http.least_busy(self.backends(), number)
         path = f"/api/{url_segment(database)}/_stream_load_2pc"
-        reply = each_host(hosts, lambda host: self.http.request("PUT", host, path, headers=headers))
+        reply = each_host(
+            hosts, lambda host: self.http.request("PUT", host, path, headers=headers, timeout_s=_FINISH_S)
+        )
         self._refuse_unauthorized(reply)
         answer = reply.json()
         return DorisReply(str(answer.get("status")), str(answer.get("msg")))

@@ -121,7 +121,10 @@ class StarrocksHttp:
         headers = {**transaction.headers(), **headers}
         path = "/api/transaction/load"
         try:
-            reply = each_host(self.address.fe, lambda host: self.http.request("PUT", host, path, headers=headers))
+            reply = each_host(
+                self.address.fe,
+                lambda host: self.http.request("PUT", host, path, headers=headers, timeout_s=_ASK_S),
+            )
         except Unreachable as error:
             raise NotSent(str(error), error.hint) from error
         for _ in range(HOPS):
@@ -130,7 +133,12 @@ class StarrocksHttp:
             host, path = self.http.follow(reply, f"load of {transaction.label}")
             is_frontend = host in self.address.fe
             reply = self.http.request(
-                "PUT", host, path, headers=headers, body=None if is_frontend else body, timeout_s=None
+                "PUT",
+                host,
+                path,
+                headers=headers,
+                body=None if is_frontend else body,
+                timeout_s=_ASK_S if is_frontend else None,
             )
         if reply.status in REDIRECTS:
             raise too_many_redirects(f"load of {transaction.label}")
