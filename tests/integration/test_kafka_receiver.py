@@ -206,6 +206,26 @@ def test_receiver_reads_an_added_partition_after_the_old_ones_are_committed(kafk
     assert second.rows[0]["note"] == "moved" and numbers(second.batches[-1].last) == {0: 1, 1: 1}
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_receiver_reads_an_added_partition_after_transactions_that_were_open(kafka, topic, opened, is_committed):
+    kafka.create(topic)
+    kafka.send(topic, *rows(1))
+    producer = kafka.producer(transactional_id=topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, row(2, note="old"), partition=0)
+    producer.flush()
+    receiver = opened(topic)
+    first = Collector(receiver).collect_rows(1)
+    kafka.add_partitions(topic, 2)
+    kafka.send(topic, row(2, note="moved"), partition=1)
+    receiver.ack(first.batches[-1].last)
+    assert receiver.get(2.5) is None  # the open transaction has an older row
+    producer.commit_transaction() if is_committed else producer.abort_transaction()
+    rest = Collector(receiver, acks=True).collect_rows(1 + is_committed)
+    assert [one["note"] for one in rest.rows] == [*(["old"] if is_committed else []), "moved"]
+
+
 def test_receiver_reads_new_topics_of_a_pattern_from_their_first_offset(kafka, topic, opened):
     kafka.create(f"{topic}.a")
     receiver = opened(f"{topic}.*")

@@ -183,6 +183,10 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Return the end of each partition: where a reader with this isolation stops now."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the end of each partition with the messages of transactions that are still open."""
+        return self._offsets(partitions, OffsetSpec.latest(), uncommitted=True)  # type: ignore[no-untyped-call]
+
     def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
         """Return the offset of the first message at or after a time; the end if there is none."""
         partitions = tuple(partitions)
@@ -206,12 +210,14 @@ class Cluster(AbstractContextManager["Cluster"]):
             return None
         return int(kept.value) if int(kept.value) >= 0 else None
 
-    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: OffsetSpec, *, uncommitted: bool = False
+    ) -> dict[Partition, int]:
         asked = {TopicPartition(*one): spec for one in partitions}
         if not asked:
             return {}
         level = IsolationLevel.READ_COMMITTED
-        if self._settings.isolation == "read_uncommitted":
+        if uncommitted or self._settings.isolation == "read_uncommitted":
             level = IsolationLevel.READ_UNCOMMITTED
         found = self._each(lambda: self.admin.list_offsets(asked, isolation_level=level))
         return {(one.topic, one.partition): result.offset for one, result in found.items()}

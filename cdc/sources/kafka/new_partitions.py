@@ -35,7 +35,8 @@ class NewPartitions:
         new = topics.partitions - known.keys() - self._waiting.keys()
         if not new:
             return
-        ends = cluster.ends([one for one in known if one in topics.partitions])
+        # a row of an open transaction is older than those that its producer sends to the new partition
+        ends = cluster.written([one for one in known if one in topics.partitions])
         for partition in sorted(new):
             _log.info("found a new partition: %s[%d]", *partition)
             self._waiting[partition] = {one: end for one, end in ends.items() if one[0] == partition[0]}

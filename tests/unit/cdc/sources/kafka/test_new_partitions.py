@@ -24,7 +24,7 @@ class GrowingCluster:
     def __init__(self) -> None:
         self.end = 0
 
-    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         self.end += 10
         return dict.fromkeys(partitions, self.end)
 
