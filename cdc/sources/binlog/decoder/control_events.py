@@ -155,6 +155,8 @@ def _heartbeat(stream: StreamState, event: bytes) -> Batch | None:
         offset = struct.unpack_from("<I", event, 13)[0]
         if offset:
             offset |= int(state[fr.FILE_AT]) & ~0xFFFFFFFF
+        else:
+            offset = ev.parse_long_heartbeat(body, stream.file)
     if offset > state[fr.FILE_AT] and state[fr.PHASE] == fr.IDLE:
         state[fr.FILE_AT] = offset
         stream.moved = True

@@ -336,6 +336,12 @@ def parse_heartbeat_v2(body: bytes) -> int | None:
     return None
 
 
+def parse_long_heartbeat(body: bytes, file: str) -> int:
+    """Return the offset before the name of ``file``, which MariaDB sends from 4 GiB on; 0: there is none."""
+    name = file.encode()
+    return int.from_bytes(body[:8], "little") if name and body[8:].startswith(name) else 0
+
+
 def parse_incident(body: bytes) -> str:
     """Return number and message of an INCIDENT event, as text."""
     cursor = ByteCursor(body)

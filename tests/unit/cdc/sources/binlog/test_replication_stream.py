@@ -36,16 +36,22 @@ def test_dump_by_gtid_asks_for_heartbeats_with_long_offsets(by_gtid, requests):
     assert flags == (2 if by_gtid else 0)
 
 
-def test_offset_after_a_long_heartbeat_exceeds_4_gib():
-    name = b"b.000001"
-    body = b"\x01" + bytes([len(name)]) + name + b"\x02\x09\xfe" + struct.pack("<Q", 5 << 30) + b"\x00"
-    start = BinlogPosition("", 0, "a", f"{UUID}:1-5")
+FILE = b"b.000001"
+OF_MYSQL = b"\x01" + bytes([len(FILE)]) + FILE + b"\x02\x09\xfe" + struct.pack("<Q", 5 << 30) + b"\x00"
+OF_MARIADB = struct.pack("<Q", 5 << 30) + FILE  # the offset in the head of the event is 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "gtids"), [(41, OF_MYSQL, f"{UUID}:1-5"), (27, OF_MARIADB, "0-1-5")], ids=["mysql", "mariadb"]
+)
+def test_offset_after_a_long_heartbeat_exceeds_4_gib(kind, body, gtids):
+    start = BinlogPosition("", 0, "a", gtids)
     decoder = BinlogDecoder(
         table_filter=NoTables(), tables=NoTables(), on_statement=lambda _: None, start=start, sequence=0, framed=True
     )
-    rotation = event(4, struct.pack("<Q", 4) + name, flags=0x20)
-    data = packets(rotation, format_description(), event(41, body))
+    rotation = event(4, struct.pack("<Q", 4) + FILE, flags=0x20)
+    data = packets(rotation, format_description(), event(kind, body))
     decoder.free_space()[: len(data)] = data
     decoder.feed(len(data))
     batch = decoder.next()
-    assert batch.last == BinlogPosition("b.000001", 5 << 30, "a", f"{UUID}:1-5")
+    assert batch.last == BinlogPosition("b.000001", 5 << 30, "a", gtids)
