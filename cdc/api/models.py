@@ -92,7 +92,7 @@ class CheckpointStatus:
     id: int
     state: CheckpointState
     committed_at: str | None = None
-    closed_by: CloseReason | None = None
+    closed_by: CloseReason | None = None  # why its commit cycle closed
     rows: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # buffer, prepare, commit, save

@@ -17,8 +17,8 @@ from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
-from cdc.pipeline.change_plan import plan_change
-from cdc.pipeline.change_steps import alter_steps, target_before
+from cdc.pipeline.schema_change_plan import plan_change
+from cdc.pipeline.schema_change_steps import alter_steps, target_before
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.state.base import Checkpoint
 from channels.mapping import ExpressionTypes

@@ -34,11 +34,11 @@ from cdc.pipeline.cycles import Cycles
 from cdc.pipeline.dispatcher import CANCEL_S, Dispatcher
 from cdc.pipeline.flow_control import BUSY_POLL_S, CommitLimits, FlowControl
 from cdc.pipeline.maintenance import MaintenanceSchedule
+from cdc.pipeline.omitted_tables import restore_tables
 from cdc.pipeline.progress import Progress, progress_of
 from cdc.pipeline.range_reads import RangeReads
 from cdc.pipeline.recovery import Recovery
 from cdc.pipeline.schema_changes import prepare_change
-from cdc.pipeline.table_intake import restore_tables
 from cdc.run_context import RunContext
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.sources.base import RangePlanner

@@ -25,9 +25,9 @@ from cdc.model.schema_change import ChangeAction, ChangePlan, PlannedStep, Plann
 from cdc.model.snapshot import TableSnapshot
 from cdc.model.table_names import originals_of
 from cdc.model.timing import utc_now
-from cdc.pipeline.change_plan import plan_change
-from cdc.pipeline.change_steps import alter_steps, target_after, target_before
 from cdc.pipeline.committer import last_of
+from cdc.pipeline.schema_change_plan import plan_change
+from cdc.pipeline.schema_change_steps import alter_steps, target_after, target_before
 from cdc.run_context import RunContext
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from channels.sinks.base import SinkCheckpoint, TableAlterer, can_alter

@@ -28,7 +28,7 @@ from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.binlog.transport import ByteSource
 from cdc.sources.binlog.xa_watch import XaWatch, refuse_undecided
 from cdc.sources.prepared_xa import refuse_unknown
-from cdc.sources.read_ahead import Window
+from cdc.sources.window import Window
 
 log = logging.getLogger(__name__)
 

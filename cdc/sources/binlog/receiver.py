@@ -36,8 +36,8 @@ from cdc.sources.binlog.replication_stream import ReaderIdentity
 from cdc.sources.binlog.table_registry import TableRegistry
 from cdc.sources.binlog.transport import ByteSource, FileByteSource, ServerByteSource, scan_files
 from cdc.sources.binlog.xa_watch import XaWatch
-from cdc.sources.read_ahead import Window
 from cdc.sources.schema_history import ResumeOptions, SchemaHistory
+from cdc.sources.window import Window
 
 WINDOW_BYTES = 256 << 20
 TIMEOUT_S = 30.0  # if the source is unreachable for longer, get raises SourceUnavailable; reconnecting continues

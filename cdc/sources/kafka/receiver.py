@@ -34,8 +34,8 @@ from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.range_planner import ExecutorReads, RangePlans
 from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
 from cdc.sources.partition_reader import PartitionReader
-from cdc.sources.read_ahead import Window
 from cdc.sources.schema_history import SchemaHistory
+from cdc.sources.window import Window
 
 WINDOW_BYTES = 256 << 20
 TIMEOUT_S = 30.0  # if the brokers do not answer for longer, get raises SourceUnavailable; reading continues

@@ -23,7 +23,7 @@ from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.kafka.truncation import truncated_logs
-from cdc.sources.read_ahead import Window
+from cdc.sources.window import Window
 
 REFRESH_S = 30.0
 _AWAY_REFRESH_S = 2.0  # while the brokers do not answer

@@ -21,7 +21,7 @@ from channels.sinks.doris.names import DORIS_NAMES, DORIS_UNICODE_NAMES, in_lowe
 from channels.sinks.doris.orphans import DorisTransactions
 from channels.sinks.doris.table import DORIS_TABLES, rename_findings
 from channels.sinks.labels import job_prefix, label_prefix
-from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
+from channels.sinks.stream_load.alter import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.name_rules import NameRules

@@ -29,7 +29,7 @@ from channels.sinks.starrocks.orphans import OrphanTransactions, is_shared
 from channels.sinks.starrocks.shared_transaction import COMMIT_WAIT_S, RolledBack, SharedTransaction
 from channels.sinks.starrocks.table import STARROCKS_TABLES
 from channels.sinks.starrocks.transaction_mode import TransactionMode
-from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S
+from channels.sinks.stream_load.alter import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.sink import ClusterSink, by_table, label_of

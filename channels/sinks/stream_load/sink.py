@@ -20,7 +20,7 @@ from cdc.model.batch import PreparedLoad, TargetState
 from cdc.retry import Backoff
 from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.labels import label_for, label_prefix
-from channels.sinks.stream_load.alterer import ALTER_TIMEOUT_S, AlteringSink, ColumnAlterer, light_findings
+from channels.sinks.stream_load.alter import ALTER_TIMEOUT_S, AlteringSink, ColumnAlterer, light_findings
 from channels.sinks.stream_load.checkpoints import VISIBLE_TIMEOUT_S, CheckpointTable
 from channels.sinks.stream_load.checksums import ChecksumProbe
 from channels.sinks.stream_load.frontend import FrontendSql

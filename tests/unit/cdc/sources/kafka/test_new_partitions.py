@@ -13,7 +13,7 @@ from cdc.sources.kafka.cluster import KafkaSettings, Topic, Topics
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.stream import KafkaStream, StreamStart
-from cdc.sources.read_ahead import Window
+from cdc.sources.window import Window
 
 OLD, NEW = ("orders", 0), ("orders", 1)
 

@@ -10,7 +10,7 @@ import pytest
 from cdc.model.batch import Batch, Changes
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
-from cdc.sources.read_ahead import Window
+from cdc.sources.window import Window
 
 SCHEMA = TableSchema("shop", "orders", (), ())
 

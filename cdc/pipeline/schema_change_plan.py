@@ -28,7 +28,7 @@ from cdc.model.schema_change import (
     TableChange,
 )
 from cdc.model.timing import utc_now
-from cdc.pipeline.change_steps import alter_steps, target_before
+from cdc.pipeline.schema_change_steps import alter_steps, target_before
 from cdc.pipeline.table_planner import PlanRefused, TablePlanner, keep_rows_hint
 from cdc.run_context import RunContext
 from channels.sinks.base import AlterAction, can_alter, can_list_keys

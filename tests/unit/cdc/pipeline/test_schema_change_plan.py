@@ -29,8 +29,8 @@ from cdc.model.schema_change import (
     TableChange,
 )
 from cdc.mysql.table_contents import replaced
-from cdc.pipeline.change_plan import plan_change
-from cdc.pipeline.change_steps import alter_steps, target_after, target_before
+from cdc.pipeline.schema_change_plan import plan_change
+from cdc.pipeline.schema_change_steps import alter_steps, target_after, target_before
 from channels.mapping import Mapping
 from channels.routes import Routes
 from channels.sinks.base import AlterAction, Finding
