@@ -30,6 +30,7 @@ READ_TIMEOUT_S = 60.0  # in addition to the timeout of the get; the server may c
 SLOWEST_BYTES_S = 1 << 20  # how fast a frame arrives at least: a huge row needs longer than READ_TIMEOUT_S
 IDLE_TIMEOUT_MS = 24 * 3600 * 1000  # the server disconnects a client with which it exchanges nothing for so long
 LARGEST_ANSWER = 1 << 20  # before the first batch: a handshake, or an ack with a stack trace
+_READ_BYTES = 16 << 20
 LARGEST_FRAME = 1 << 30  # a batch has at most the ring and one event, and an event at most 1 GiB
 _MILLISECONDS = 2
 _NOTHING_THERE = -1
@@ -213,10 +214,14 @@ class CanalConnection:
 
     def _exactly(self, size: int, deadline: float, pause_s: float = 0.0) -> memoryview:
         """Read ``size`` bytes. ``pause_s``: the longest pause between two of them; 0: until ``deadline``."""
-        # Memory that is not initialized costs nothing until bytes arrive, so a damaged length does no harm.
-        data = np.empty(size, np.uint8).data
+        # most frames need no copy; a larger one grows with the bytes that arrive, because a length may be damaged
+        data = np.empty(min(size, _READ_BYTES), np.uint8).data
         filled = 0
         while filled < size:
+            if filled == len(data):
+                grown = np.empty(min(size, 4 * filled), np.uint8).data
+                grown[:filled] = data
+                data = grown
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._fault("no complete answer in time", _RECONNECT_HINT)

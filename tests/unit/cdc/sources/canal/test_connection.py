@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,41 +14,48 @@ from cdc.sources.canal import connection as module
 from cdc.sources.canal.connection import CanalConnection
 
 
-@contextmanager
-def sending(*parts: bytes, pause_s: float) -> Iterator[CanalConnection]:
-    """Yield a connection to a server that sends ``parts`` with a pause after each."""
+class SlowSocket:
+    """Gives ``data`` in pieces of at most ``size`` bytes, each after ``seconds`` of its own clock."""
+
+    def __init__(self, data: bytes, size: int, seconds: float) -> None:
+        self.data, self.size, self.seconds = data, size, seconds
+        self.now = self.limit = 0.0
+
+    def settimeout(self, limit: float) -> None:
+        self.limit = limit
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self.now += min(self.seconds, self.limit)
+        if self.seconds > self.limit or not self.data:
+            raise TimeoutError("timed out")
+        piece, count = self.data[: min(self.size, len(buffer))], min(self.size, len(buffer), len(self.data))
+        buffer[:count] = piece
+        self.data = self.data[count:]
+        return count
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, sock: SlowSocket) -> CanalConnection:
+    monkeypatch.setattr(module, "SLOWEST_BYTES_S", 1)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: sock.now))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def send() -> None:
-            peer, _ = listener.accept()
-            with peer:
-                for part in parts:
-                    peer.sendall(part)
-                    time.sleep(pause_s)
-
-        thread = threading.Thread(target=send)
-        thread.start()
         found = CanalConnection(f"127.0.0.1:{listener.getsockname()[1]}", destination="d", client_id=1)
-        try:
-            yield found
-        finally:
-            thread.join()
-            found.close()
+    found.close()
+    found._socket = cast(Any, sock)
+    return found
 
 
-def test_frame_that_needs_longer_than_the_timeout_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [7, 240, 1000])
+def test_frame_that_needs_longer_than_the_timeout_arrives(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """It would be requested again and again, because no try has more time than the one before."""
-    monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(module, "SLOWEST_BYTES_S", 50)
-    with sending(struct.pack(">i", 80), *[b"x" * 10] * 8, pause_s=0.1) as connection:
-        assert bytes(connection._frame(0.3)) == b"x" * 80
+    monkeypatch.setattr(module, "_READ_BYTES", first)
+    body = bytes(range(240))
+    sock = SlowSocket(struct.pack(">i", len(body)) + body, 30, 25.0)
+    assert bytes(connected(monkeypatch, sock)._frame(module.READ_TIMEOUT_S)) == body
+    assert sock.now > 2 * module.READ_TIMEOUT_S
 
 
 def test_frame_that_stops_is_given_up_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(module, "SLOWEST_BYTES_S", 50)
-    with sending(struct.pack(">i", 80), b"x" * 10, pause_s=0.6) as connection:
-        started = time.monotonic()
-        with pytest.raises(SourceUnavailable, match="timed out"):
-            connection._frame(0.2)
-        assert time.monotonic() - started < 0.5
+    sock = SlowSocket(struct.pack(">i", 100_000) + bytes(10), 10, 1.0)
+    with pytest.raises(SourceUnavailable, match="timed out"):
+        connected(monkeypatch, sock)._frame(module.READ_TIMEOUT_S)
+    assert sock.limit <= module.READ_TIMEOUT_S
