@@ -16,6 +16,7 @@ import pytest
 
 from cdc.job.supervisor import LOG_BYTES, rotate
 from cdc.logging_setup import FOLLOW_S, LineFormatter, follow_log, last_lines
+from tests.support.limits import HANG_S
 
 
 def line(message: str, *arguments: object, secrets: tuple[str, ...] = (), **extra: object) -> str:
@@ -57,7 +58,7 @@ def test_set_up_logs_omits_information_of_libraries() -> None:
         "logging.info('py4j'); logging.getLogger('cdc.x').info('own'); logging.getLogger('__main__').info('main');"
         "logging.warning('careful')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert [text.split()[-1] for text in done.stderr.splitlines()] == ["own", "main", "careful"]
 
 
