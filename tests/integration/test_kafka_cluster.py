@@ -19,6 +19,7 @@ from tests.conftest import unavailable
 from tests.emulators.kafka import KafkaBroker, obtain_kafka
 from tests.support.kafka_ranges import Tables, next_range, read
 from tests.support.kafka_receivers import RowsOfTests, receiver_of, row, start_at
+from tests.support.limits import HANG_S
 from tests.support.receiving import Collector, Mapped, until
 
 SHOP = Mapped("shop")
@@ -35,6 +36,12 @@ def nodes(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
         first = stack.enter_context(KafkaBroker(jars, tmp_path / "1"))
         others = [KafkaBroker(jars, tmp_path / str(node), first, node) for node in (2, 3)]
         yield [first, *(stack.enter_context(one) for one in others)]
+
+
+@pytest.fixture(autouse=True)
+def patient_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job opens its receiver again if no leader is elected in time; these tests do not."""
+    monkeypatch.setattr("cdc.sources.kafka.stream._ASK_S", HANG_S)
 
 
 def leader_of(node: KafkaBroker, topic: str) -> int:
