@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from channels.sinks.base import PartWriter
 
-PART_BYTES = 32 << 20  # each reader holds two parts in memory: one is written, the rows of the next one are read
+PART_BYTES = 32 << 20  # each reader holds one part in memory while it is written
 PART_ROWS = 200_000  # a data file of a Delta table
 SLOW_START_S = 20.0  # time for kernels, connections and index searches before the first row
 _PROGRESS = "__progress"
@@ -212,50 +210,19 @@ def _attempt() -> int:
     return context.attemptNumber() if context is not None else 0
 
 
-class PartWrites:
-    """Writes parts on a thread, one at a time, while the caller reads the rows of the next one."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "write-part")
-        self._running: Future[PreparedLoad | None] | None = None
-        self._loads: list[PreparedLoad] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=True)  # after a failure too: nothing writes after the end of its Spark task
-
-    def start(self, write: Callable[[], PreparedLoad | None]) -> None:
-        """Start ``write`` after the end of the previous one. Raises: the error of the previous one."""
-        self._wait()
-        self._running = self._thread.submit(write)
-
-    def loads(self) -> list[PreparedLoad]:
-        """Wait for the last write. Return the loads of all parts. Raises: the error of a write."""
-        self._wait()
-        return self._loads
-
-    def _wait(self) -> None:
-        running, self._running = self._running, None
-        load = running.result() if running is not None else None
-        if load is not None:
-            self._loads.append(load)
-
-
 class PartBuffer:
     """Collects batches of one load into parts."""
 
-    def __init__(self, target: PartitionTarget, writes: PartWrites) -> None:
+    def __init__(self, target: PartitionTarget) -> None:
         self._name = replace(target.name, attempt=target.name.attempt + _attempt())
         self._writer, self._key = target.writer, target.key
-        self._writes = writes
         self._held: list[pa.RecordBatch] = []
         self._rows = self._next = 0
         self.bytes = 0  # of the buffered rows
+        self.loads: list[PreparedLoad] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows. A part is written when it is large enough. Raises: the error of an earlier write."""
+        """Add rows. A part is written when it is large enough."""
         self._held.append(batch)
         self._rows += batch.num_rows
         self.bytes += batch.nbytes
@@ -263,24 +230,23 @@ class PartBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Start to write the buffered rows as the last part. Raises: the error of an earlier write."""
+        """Write the buffered rows as the last part."""
         if self._held:
-            self._writes.start(partial(self._write, self._held, self._next))
-            self._held = []
+            held, self._held = self._held, []
+            if self._key:
+                held = newest_rows(pa.Table.from_batches(held), self._key).to_batches()
+            load = self._writer(replace(self._name, part=self._next), iter(held))
             self._rows = self.bytes = 0
             self._next += 1
-
-    def _write(self, batches: list[pa.RecordBatch], part: int) -> PreparedLoad | None:
-        if self._key:
-            batches = newest_rows(pa.Table.from_batches(batches), self._key).to_batches()
-        return self._writer(replace(self._name, part=part), iter(batches))
+            if load is not None:
+                self.loads.append(load)
 
 
 class _PartBuffers:
     """Collects batches of the loads of one range into parts, with the memory of one part for all of them."""
 
-    def __init__(self, targets: Sequence[PartitionTarget], writes: PartWrites) -> None:
-        self._buffers = [PartBuffer(target, writes) for target in targets]
+    def __init__(self, targets: Sequence[PartitionTarget]) -> None:
+        self._buffers = [PartBuffer(target) for target in targets]
 
     def add(self, table: int, batch: pa.RecordBatch) -> None:
         """Add rows of a table."""
@@ -288,10 +254,11 @@ class _PartBuffers:
         if sum(one.bytes for one in self._buffers) >= PART_BYTES:
             max(self._buffers, key=attrgetter("bytes")).flush()
 
-    def flush(self) -> None:
-        """Start to write the last parts."""
+    def loads(self) -> list[PreparedLoad]:
+        """Write the last parts. Return all loads of the range."""
         for one in self._buffers:
             one.flush()
+        return [load for one in self._buffers for load in one.loads]
 
 
 def _plain_reader(shares: Sequence[_Share], budget: ReadBudget) -> Callable[[Batches], Batches]:
@@ -303,14 +270,13 @@ def _plain_reader(shares: Sequence[_Share], budget: ReadBudget) -> Callable[[Bat
 
 
 def _read_plain(reader: _ShareReader, share: _Share) -> dict[str, Any]:
+    loads: list[PreparedLoad] = []
     try:
-        with PartWrites() as writes:
-            for partition, batches in reader.partitions(share):
-                parts = _PartBuffers(partition.targets, writes)
-                for table, batch in batches:
-                    parts.add(table, batch)
-                parts.flush()
-            loads = writes.loads()
+        for partition, batches in reader.partitions(share):
+            parts = _PartBuffers(partition.targets)
+            for table, batch in batches:
+                parts.add(table, batch)
+            loads += parts.loads()
     except CdcError as error:
         return {"error": error_to_json(error)}
     return {"loads": [load.to_json() for load in loads], "partitions": [asdict(one) for one in reader.progress]}
@@ -338,11 +304,7 @@ def _typed_reader(shares: Sequence[_Share], budget: ReadBudget, schema: pa.Schem
 
 def _typed_writer(target: PartitionTarget) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        with PartWrites() as writes:
-            yield from write_with(writes, batches)
-
-    def write_with(writes: PartWrites, batches: Batches) -> Batches:
-        parts = PartBuffer(replace(target, name=replace(target.name, task=_share_of_task())), writes)
+        parts = PartBuffer(replace(target, name=replace(target.name, task=_share_of_task())))
         for batch in batches:
             progress = next(iter(batch.column(_PROGRESS).drop_null().to_pylist()), None)
             rows = batch.drop_columns([_PROGRESS]).slice(0, batch.num_rows - (progress is not None))
@@ -353,7 +315,7 @@ def _typed_writer(target: PartitionTarget) -> Callable[[Batches], Batches]:
                     parts.flush()
                     data = json.loads(progress)
                     yield _outcome_batch(
-                        data if "error" in data else {**data, "loads": [one.to_json() for one in writes.loads()]}
+                        data if "error" in data else {**data, "loads": [one.to_json() for one in parts.loads]}
                     )
             except CdcError as error:
                 yield _outcome_batch({"error": error_to_json(error)})
