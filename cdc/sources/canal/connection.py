@@ -219,9 +219,9 @@ class CanalConnection:
         filled = 0
         while filled < size:
             if filled == len(data):
-                grown = np.empty(min(size, 4 * filled), np.uint8).data
-                grown[:filled] = data
-                data = grown
+                larger = np.empty(min(size, 4 * filled), np.uint8).data
+                larger[:filled] = data
+                data = larger
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._fault("no complete answer in time", _RECONNECT_HINT)

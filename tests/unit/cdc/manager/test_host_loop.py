@@ -27,7 +27,7 @@ def test_tick_is_repeated_when_the_lease_of_a_host_ends(tmp_path: Path) -> None:
         store.hosts.lease_s = 0.4
         store.hosts.heartbeat(Host("b", "run-b"))
         store.hosts.lease_s = 6.0
-        assert 0 < loop.tick() <= 0.45
+        assert 0 < loop.tick() < 0.5  # the rest of the lease and a margin, after rounding
         store.hosts.leave("b", "run-b")
         assert loop.tick() == TICK_S
 
