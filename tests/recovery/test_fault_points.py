@@ -1,7 +1,6 @@
 """Cases beyond the matrix: several faults in one run, repeated crashes, two unfinished checkpoints, lost loads."""
 
 import random
-import time
 
 import pyarrow as pa
 import pytest
@@ -17,6 +16,8 @@ from tests.model.faults import CONTRACT_FAULT_POINTS, Fault, Script, put_in
 from tests.model.harness import Harness
 from tests.model.process import killed, run_in_process
 from tests.model.source import Source
+from tests.support.limits import HANG_S
+from tests.support.receiving import until
 
 TASKS_AT_ONCE = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=60, max_rows=6, task_bytes=1)
 
@@ -253,6 +254,13 @@ class Sequenced:
 
         return recorded
 
+    def lose(self, loads, receiver):
+        """Lose ``loads`` while the next cycle buffers rows, which have higher sequences than all that were written."""
+        newest = max(sequence for rows in self.written.values() for _, sequence in rows)
+        until(lambda: receiver._sequence >= newest + 50, HANG_S, "reading ahead")
+        for load in loads:
+            self.inner.lose(load)
+
     def commit(self, loads, checkpoint):
         shown = [load for load in loads if self.inner.state(load) is LoadState.PREPARED]
         self.inner.commit(loads, checkpoint)
@@ -263,13 +271,22 @@ class Sequenced:
                 self.shown[key] = max(sequence, self.shown.get(key, 0))
 
 
-def test_loads_lost_in_two_runs_get_no_lower_sequences(make):
-    """The rows of the first replay are above those that were read ahead. One of its tables is committed."""
+LARGE_CYCLES = CommitLimits(
+    interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=1 << 20, max_rows=100, task_bytes=1 << 20
+)
+
+
+def long_source():
+    """300 updates of a row in each of two tables."""
     source = Source()
     for _ in range(300):
         source.write(("shop.orders", 1), ("shop.items", 1))
-    limits = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=1 << 20, max_rows=100, task_bytes=1 << 20)
-    harness = make(source, limits=limits)
+    return source
+
+
+def test_loads_lost_in_two_runs_get_no_lower_sequences(make):
+    """The rows of the first replay are above those that were read ahead. One of its tables is committed."""
+    harness = make(long_source(), limits=LARGE_CYCLES)
 
     class Sink(Sequenced):
         def commit(self, loads, checkpoint):
@@ -277,13 +294,8 @@ def test_loads_lost_in_two_runs_get_no_lower_sequences(make):
             items = [load for load in loads if load.table == "ods.items"]
             if orders and items and self.times:
                 self.times -= 1
-                if self.times:  # while the next cycle buffers rows, the sink loses all loads
-                    newest = max(sequence for rows in self.written.values() for _, sequence in rows)
-                    deadline = time.monotonic() + 60
-                    while harness.receiver._sequence < newest + 50 and time.monotonic() < deadline:
-                        time.sleep(0.005)
-                    for load in loads:
-                        self.inner.lose(load)
+                if self.times:
+                    self.lose(loads, harness.receiver)
                 else:  # it commits one table, then neither it nor the state store answers
                     super().commit(orders, checkpoint)
                     self.inner.lose(items[0])
@@ -299,11 +311,7 @@ def test_loads_lost_in_two_runs_get_no_lower_sequences(make):
 
 def test_failed_replay_gives_its_rows_no_lower_sequences_again(make):
     """Without prepared loads, as with `two_phase_commit: false`, rows of a replay are visible although it failed."""
-    source = Source()
-    for _ in range(300):
-        source.write(("shop.orders", 1), ("shop.items", 1))
-    limits = CommitLimits(interval_s=0.02, min_rows=1, min_bytes=1, max_bytes=1 << 20, max_rows=100, task_bytes=1 << 20)
-    harness = make(source, limits=limits)
+    harness = make(long_source(), limits=LARGE_CYCLES)
     ignored, shown, replays = [], {}, []
 
     class Plain(Sequenced):
@@ -330,12 +338,7 @@ def test_failed_replay_gives_its_rows_no_lower_sequences_again(make):
         def commit(self, loads, checkpoint):
             if len({load.table for load in loads}) > 1 and self.times:
                 self.times -= 1
-                newest = max(sequence for rows in self.written.values() for _, sequence in rows)
-                deadline = time.monotonic() + 60
-                while harness.receiver._sequence < newest + 50 and time.monotonic() < deadline:
-                    time.sleep(0.005)
-                for load in loads:
-                    self.inner.lose(load)
+                self.lose(loads, harness.receiver)
             super().commit(loads, checkpoint)
 
     sink = Plain(harness.sink, 1)

@@ -182,8 +182,8 @@ def _damaged(error: KafkaError, partition: Partition, offset: int) -> DecodeErro
     """Return the error for messages that librdkafka cannot read: it continues after them, and they would be missing."""
     return DecodeError(
         f"Messages cannot be read: {text_of(error)}.",
-        hint="If the log of the partition is damaged, delete it on its leader, so that another replica becomes the "
-        "leader. Without `check.crcs` in `source.properties`, checksums are not compared.",
+        hint="Check the partition's log and the disk of its leader. If another replica in sync is intact, make it the "
+        "leader, then `cdc resume`.",
         topic=partition[0],
         partition=partition[1],
         offset=offset,
