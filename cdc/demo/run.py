@@ -157,6 +157,8 @@ def _run_job(
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", START_TIMEOUT_S)
     report.print("[bold]3[/] The job runs")
     _watch(job, shoppers, seconds / 4, report)
+    # a first start compiles kernels, and a table must have its first commit before it changes and the job is killed
+    job.wait_for("all tables are loaded", _is_loaded, START_TIMEOUT_S)
     _change(server, "ADD COLUMN source VARCHAR(10) NOT NULL DEFAULT 'web'", report)
     _watch(job, shoppers, seconds / 4, report)
     os.kill(job.pid, signal.SIGKILL)
@@ -169,6 +171,11 @@ def _run_job(
     _watch(job, shoppers, seconds / 4, report)
     _change(server, "RENAME COLUMN source TO channel", report)
     _watch(job, shoppers, seconds / 4, report)
+
+
+def _is_loaded(status: dict[str, Any]) -> bool:
+    snapshots = [channel["snapshot"] for channel in status["channels"]]
+    return len(snapshots) == len(shop.TABLES) and all(one and one["consistent"] for one in snapshots)
 
 
 def _verify(job: JobProcess, shoppers: list[shop.Shopper], report: Console) -> bool:
