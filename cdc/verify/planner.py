@@ -78,7 +78,9 @@ class VerifyPlanner:
         """
         context, (database, table) = self._context, table_of(name)
         if not context.routes.maps(database, table):
-            raise CannotCompare("the job does not read this table")
+            left_out = context.routes.left_out.get(name)
+            reason = f"leaves this table out: {left_out.reason}" if left_out else "does not read this table"
+            raise CannotCompare(f"the job {reason}")
         today = table_schemas(server, [(database, table)], context.routes.leave_out).get((database, table))
         if today is None:
             raise CannotCompare("the source does not have this table")

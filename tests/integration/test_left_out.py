@@ -91,6 +91,9 @@ def test_wildcard_job_omits_unmappable_tables(mysql, database, tmp_path):
         assert "exclude: [T0]" in left_out[f"{database}.T0"]["hint"]
         shown = _cdc(home, "status", "shop").stdout
         assert "LEFT OUT" in shown and f"{database}.backup" in shown
+        verified = _cdc(home, "verify", "shop")
+        assert verified.returncode == 1 and "some tables were not compared" in verified.stdout, verified
+        assert "leaves this table out" in verified.stdout and f"{database}.backup" in verified.stdout
 
         # a table that gets a key later stays omitted and is not loaded partly
         mysql.execute(
