@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cdc.errors import SchemaMismatch, SourceUnavailable
 from cdc.model.schema import CopyStatement
 from cdc.model.schema_change import SchemaChange, TableChange
+from cdc.model.table_names import table_of
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
@@ -22,6 +23,8 @@ from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables
 from cdc.sources.table_statements import TableStatements, changes_tables
+
+_UNKNOWN = "the columns of {} before the statement are not known"
 
 
 def copy_statement(statement: Statement) -> CopyStatement:
@@ -57,12 +60,15 @@ class ChangeReader:
             changes = [one for one in found if self._tables.is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
-                return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
+                return _UNKNOWN.format(", ".join(sorted(missing)))
             if not all(one.before.columns for one in changes):
                 return "the columns before the statement are not known"
             time = StatementTime(statement.timestamp, statement.microseconds, statement.time_zone)
             tables = with_time(self._confirmed(statement, changes), time, self._history.connect)
         except Unreadable as error:
+            unknown = sorted(name for name in effect.tables if not self._history.has(table_of(name)))
+            if unknown:  # it was compared with what the server had when it was opened, perhaps after the statement
+                return f"{_UNKNOWN.format(', '.join(unknown))}, because no row of it came before"
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"

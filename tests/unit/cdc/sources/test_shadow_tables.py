@@ -220,6 +220,15 @@ def test_rename_and_drop_of_mapped_tables_give_a_change_for_each_name() -> None:
     assert [one.before.table for one in stream.change("DROP DATABASE shop").tables] == ["t", "u"]
 
 
+def test_change_of_a_table_without_rows_before_it_names_the_unknown_columns() -> None:
+    """The server described the table when the job was started at an older position: it has the new column already."""
+    stream = Stream()
+    stream.history.catalog = {("shop", "new"): replace(T, table="new")}
+    stop = stream.stop("ALTER TABLE new ADD COLUMN a INT")
+    assert stop.change is None and "the columns of shop.new before the statement are not known" in stop.message
+    assert "twice" in stream.stop("ALTER TABLE t ADD COLUMN a INT").message
+
+
 def test_create_after_an_ignored_drop_stops_with_the_difference() -> None:
     stream = Stream(replace(T, is_dropped=True))
     create = "CREATE TABLE t (id INT NOT NULL PRIMARY KEY, c INT) CHARSET=utf8mb4"
