@@ -47,7 +47,6 @@ class BoundarySteps:
         # without saved snapshots the job had another `start` until now, and its targets may have had rows before it
         can_delete = bool(committed.snapshots) and can_list_keys(self._sink)
         self._coordinator.begin(committed.snapshots, whole, dropped, written if can_delete else ())
-        self._cycles.save_snapshots()  # the status shows the pending snapshots at once
 
     @property
     def is_due(self) -> bool:
@@ -58,7 +57,7 @@ class BoundarySteps:
 
     def take(self) -> None:
         """Run a step at the current position of the stream, and pass its loads to the commit thread."""
-        self._cycles.save_snapshots()  # if the step fails, its requests are saved already
+        self._cycles.save_state()  # if the step fails, its requests are saved already
         if self._coordinator.is_due:
             self._take_snapshot_step()
         else:

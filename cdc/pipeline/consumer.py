@@ -155,6 +155,10 @@ class Consumer:
             self._steps.begin(whole)
         if isinstance(self._receiver, RangePlanner) and self._receiver.plans:
             self._ranges = RangeReads(context, self._receiver, cycles, self._flow, self._stopping, self._now)
+        # before a target is created with these columns: else the run after a stop without a commit would begin with the
+        # columns of that day, and the targets would not fit. The status also shows the pending snapshots at once.
+        cycles.save_state()
+        dispatcher.join_all()
         return cycles
 
     def _run_cycles(self, cycles: Cycles) -> Ended:
@@ -237,7 +241,7 @@ class Consumer:
         if reason is not None and (cycles.may_close or (waits_for_ack and not self._commits.is_busy)):
             cycles.close(reason)
         elif idle and cycles.coordinator is not None and not self._commits.is_busy and dispatcher.is_fresh:
-            cycles.save_snapshots()
+            cycles.save_state()
 
     @property
     def _is_step_due(self) -> bool:
@@ -281,7 +285,7 @@ class Consumer:
         else:
             cycles.wait_for_commit(deadline)
         if cycles.coordinator is not None and not self._commits.is_busy and cycles.dispatcher.is_fresh:
-            cycles.save_snapshots()
+            cycles.save_state()
 
     def _clean_up(self) -> None:
         """Abort the open cycle, and close threads and receiver. The next recovery repeats what fails here."""

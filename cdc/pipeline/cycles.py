@@ -137,12 +137,12 @@ class Cycles:
         self.dispatcher.begin(read.last)
         self._commits.begin(ClosedCycle(closed, [], read.oldest_commit_us, step_loads=tuple(loads)))
 
-    def save_snapshots(self) -> None:
-        """Save changes of snapshots, verifications and omitted tables. An idle source closes no cycle to save them."""
-        first = self.dispatcher.cycle.first
-        known = self.committed.snapshots, self.committed.left_out
+    def save_state(self) -> None:
+        """Save changes of columns, snapshots, verifications and omitted tables, for which no cycle closes."""
+        first, saved = self.dispatcher.cycle.first, self.committed
+        known = saved.snapshots, saved.left_out, saved.schemas
         verify = self.session.run if self.session is not None else None
-        is_changed = (self._snapshots(first), self._context.routes.left_out) != known
+        is_changed = (self._snapshots(first), self._context.routes.left_out, self.dispatcher.schemas) != known
         if is_changed or (verify is not None and verify != self.committed.verify):
             self._save_empty(first, CloseReason.SNAPSHOT)
 

@@ -27,19 +27,14 @@ class Dispatcher:
     def __init__(
         self, context: RunContext, first: Position, sequence: int, waiting: frozenset[str] = frozenset()
     ) -> None:
-        """Create the channels. For ``waiting``, tables with a pending snapshot, the first rows create the channel.
-
-        Such a table can have new columns in the source, while the DDL statement is still ahead in the binlog. A target
-        that is created now would get the old columns.
-        """
+        """``waiting``: tables with a pending snapshot; see ``join_all``."""
         self._context = context
         self.channels: dict[str, Channel] = {}  # by source table
-        self.schemas: tuple[TableSchema, ...] = ()  # at the first position of the cycle
+        self.schemas = context.receiver.schemas()  # at the first position of the cycle
         self.cycle = OpenCycle(first)
         self.sequence = sequence  # highest sequence of a started Task
         self.newest_commit_us: int | None = None
         self._waiting = waiting
-        self._join_all()
 
     def begin(self, first: Position) -> None:
         """Begin the next cycle at ``first``."""
@@ -141,8 +136,13 @@ class Dispatcher:
 
     # tables
 
-    def _join_all(self) -> None:
-        self._join_new()
+    def join_all(self) -> None:
+        """Create the channels of all known tables. Calls: once, before the first ``dispatch``.
+
+        For a table with a pending snapshot, its first rows create the channel: it can have new columns in the source
+        while the DDL statement is still ahead in the binlog, and a target that is created now would get the old ones.
+        """
+        self._join_missing()
         for mapping in self._context.routes.mappings:
             if not mapping.is_pattern and mapping.source not in {*self.channels, *self._waiting}:
                 with suppress(SchemaMismatch):  # a source of binlog files knows a table from its first rows on
@@ -151,10 +151,12 @@ class Dispatcher:
     def _join_new(self) -> None:
         """Create channels for new tables that a pattern matches."""
         schemas = self._context.receiver.schemas()
-        if schemas == self.schemas:
-            return
-        self.schemas = schemas
-        for schema in schemas:
+        if schemas != self.schemas:
+            self.schemas = schemas
+            self._join_missing()
+
+    def _join_missing(self) -> None:
+        for schema in self.schemas:
             if schema.name not in self.channels and schema.name not in self._waiting and not schema.is_dropped:
                 self._join(schema)
 

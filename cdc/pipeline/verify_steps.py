@@ -107,7 +107,7 @@ class VerifySteps:
                 cycles.dispatcher.begin(first)
         self._next_at = self._now() + max(self._now() - began, self._pause_s)
         if not cycles.is_committing:  # the checkpoint of a repair has its progress, and nothing is saved before it
-            cycles.save_snapshots()
+            cycles.save_state()
 
     def _take(self, cycles: Cycles, first: Position) -> None:
         dispatcher, began = cycles.dispatcher, self._now()

@@ -237,6 +237,28 @@ def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, datab
         job.stop()
 
 
+@pytest.mark.parametrize("table", ["*", "orders"])
+def test_change_during_a_stop_before_the_first_commit_is_followed(table, mysql, database, tmp_path):
+    """The target was created with the columns of the start, so the next run must begin with them too."""
+    mysql.execute(f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, a INT NOT NULL)")
+    port, file, orders = free_port(), tmp_path / "job.yaml", tmp_path / "warehouse" / "ods" / "orders"
+    text = JOB.format(port=mysql.port, database=database, status=port, changes="evolve")
+    file.write_text(text.replace("start: snapshot", "start: latest").replace(".*", f".{table}"))
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("its target", lambda _: (orders / "_delta_log").is_dir(), HANG_S)
+        job.kill()
+        mysql.execute(
+            f"ALTER TABLE {database}.orders RENAME COLUMN a TO b, ADD COLUMN note VARCHAR(9) DEFAULT 'n'",
+            f"INSERT INTO {database}.orders (id, b) VALUES (1, 7)",
+        )
+        job.start()
+        status = job.wait_for("the row", lambda status: is_caught_up(status, _end(mysql)), HANG_S)
+        assert status["schema_changes"]["applied"] == 1 and not status["left_out"]
+        assert proof.read_delta(orders).to_pylist() == [{"id": 1, "b": 7, "note": "n"}]
+        job.stop()
+
+
 def test_job_of_explicit_columns_pauses_and_says_what_to_change(mysql, database, tmp_path):
     mysql.execute(f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, a INT)")
     port, file = free_port(), tmp_path / "job.yaml"
