@@ -16,7 +16,8 @@
         PreparedLoadLost                   REPLAY
         LoadRejected, TargetMismatch, TargetLost, SinkOwnershipError, SinkLimitExceeded   PAUSE
       LeaseLost                            EXIT
-      CheckpointError, any other exception RETRY
+      CheckpointError                      RETRY        exit 3
+      any other exception                  RETRY
 """
 
 from __future__ import annotations
@@ -200,6 +201,8 @@ class SinkLimitExceeded(SinkError):
 
 class CheckpointError(CdcError):
     """The state store cannot be read or written (disk full, locked, damaged)."""
+
+    exit_code = 3
 
 
 class LeaseLost(CdcError):

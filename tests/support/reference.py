@@ -57,7 +57,7 @@ EXIT_CODES = (
     ("0", "The command has done its work."),
     ("1", "A fault while the job or the command ran, or another process runs the job already."),
     ("2", "The job file or the command line is not valid, or the command does not apply to the state of the job."),
-    ("3", "A prerequisite is missing: Java, a server, a port, a privilege, a setting."),
+    ("3", "A prerequisite is missing: Java, a server, the state store, a port, a privilege, a setting."),
     ("130, 143", "The command was ended by Ctrl-C or SIGTERM."),
 )
 
