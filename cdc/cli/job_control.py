@@ -226,7 +226,7 @@ def stop(name: str, forget: bool, yes: bool) -> None:
             set_offline_state(store, record, JobState.CANCELLED, *stopped_by_user(name))
         state = get_job(store, name).state  # DONE if a source of files has ended meanwhile
         if forget:
-            store.forget(name)
+            store.forget(name, record.incarnation)
             JobDirectory(state_folder(), name).remove()
     print_result(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
 

@@ -17,6 +17,7 @@ from cdc.state import opening
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import JobIdentity
 from cdc.state.job_directory import JobDirectory
+from cdc.state.job_lock import replaced_job
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
 from cdc.state.sql import SqlStore
 
@@ -135,16 +136,19 @@ def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reaso
     """Save a new state for a job without a driver, also for one that is assigned to another host.
 
     Return the saved record: a job that is CANCELLED or DONE meanwhile keeps its state. Raises: LeaseLost - it has a
-    driver; CheckpointError.
+    driver, or another job has its name now; CheckpointError.
     """
     before, this = store.deployments.get(record.name) if store.is_shared else None, store.host.name
+    if before is not None and before.record.incarnation != record.incarnation:
+        raise replaced_job(record.name)  # before the assignment, which ends a run of the other job
     if before is None or before.is_held or before.host in (None, this):
-        return _save_ended(store, store.acquire(record.name, record.job_file), record, state, reason, hint)
+        held = store.acquire(record.name, record.job_file, record.incarnation)
+        return _save_ended(store, held, record, state, reason, hint)
     fence = before.fence
     is_moved = store.deployments.assign(record.name, this, fence, actor=this)  # only the host of the job may save
     try:
         fence += 1
-        held = store.acquire(record.name, record.job_file)
+        held = store.acquire(record.name, record.job_file, record.incarnation)
         fence = held.fence
         return _save_ended(store, held, record, state, reason, hint)
     finally:

@@ -194,10 +194,12 @@ class CheckpointStore(Protocol):
     def write_times(self) -> WriteTimes:
         """The writes of runs by this process since its start."""
 
-    def acquire(self, job: str, job_file: str) -> JobRecord:
+    def acquire(self, job: str, job_file: str, incarnation: str | None = None) -> JobRecord:
         """Lock the job for this process, increase its fence by one, and return its record, created if it is new.
 
-        Raises: LeaseLost - another process has the lock; the message names its pid, or its host.
+        ``incarnation``: of the job that the caller means. Nothing is changed if the job has another one now.
+        Raises: LeaseLost - another process has the lock; the message names its pid, or its host;
+        the job has another incarnation.
         """
 
     def renew(self, summary: Mapping[str, Any] | None = None) -> None:
@@ -267,8 +269,11 @@ class CheckpointStore(Protocol):
         checkpoint. The newest 100 are kept.
         """
 
-    def forget(self, job: str) -> None:
-        """Delete everything about a job. Raises: LeaseLost - a process has its lock."""
+    def forget(self, job: str, incarnation: str | None = None) -> None:
+        """Delete everything about a job. ``incarnation``: see ``acquire``.
+
+        Raises: LeaseLost - a process has its lock; the job has another incarnation.
+        """
 
     def close(self) -> None:
         """Release the lock and close the store. May be repeated."""

@@ -95,6 +95,15 @@ def older_copy(held: JobRecord, location: str, saves: int, expected: int) -> Lea
     )
 
 
+def replaced_job(job: str) -> LeaseLost:
+    """Return the error of a change that was meant for an earlier job of this name."""
+    return LeaseLost(
+        f"The job {job} was deleted, or started again from nothing, while this command ran.",
+        hint=f"Nothing was changed. See `cdc status {job}`, and repeat the command if you mean the present job.",
+        job=job,
+    )
+
+
 def held_elsewhere(job: str, host: str | None, left_s: float) -> LeaseLost:
     """Return the error of a start while a run on another host has the lease."""
     return LeaseLost(

@@ -18,7 +18,7 @@ from cdc.state.database import Database, Transaction
 from cdc.state.deployments import insert_job, locked_record, write_record
 from cdc.state.events import EventKind, add_event
 from cdc.state.hosts import HostIdentity
-from cdc.state.job_lock import assigned_elsewhere, held_elsewhere, older_copy, other_run
+from cdc.state.job_lock import assigned_elsewhere, held_elsewhere, older_copy, other_run, replaced_job
 from cdc.state.write_times import WriteTimes
 
 _OWN = "WHERE name = :name AND fence = :fence AND token = :token"
@@ -41,10 +41,12 @@ class RunRow:
         self.write_times = WriteTimes()
         self._thread_lock = threading.RLock()
 
-    def acquire(self, job: str, job_file: str, lock_file: IO[str]) -> JobRecord:
-        """Take the row with a greater fence. Create it for a new job. Raises: LeaseLost."""
+    def acquire(self, job: str, job_file: str, lock_file: IO[str], incarnation: str | None = None) -> JobRecord:
+        """Take the row with a greater fence. Create it for a new job, if ``incarnation`` is None. Raises: LeaseLost."""
         token = secrets.token_hex(8)
-        record = self._database.transact(lambda transaction: self._acquire(transaction, job, job_file, token))
+        record = self._database.transact(
+            lambda transaction: self._acquire(transaction, job, job_file, token, incarnation)
+        )
         with self._thread_lock:
             self._held, self._lock_file, self._token, self._saves = record, lock_file, token, 0
         return record
@@ -141,9 +143,13 @@ class RunRow:
             raise assigned_elsewhere(job, assigned)
         return fence, holder, known
 
-    def _acquire(self, transaction: Transaction, job: str, job_file: str, token: str) -> JobRecord:
+    def _acquire(
+        self, transaction: Transaction, job: str, job_file: str, token: str, incarnation: str | None
+    ) -> JobRecord:
         now, host = self._database.words.now, self._host
         row = self.refuse_other_host(transaction, job)
+        if incarnation is not None and (row is None or row[2].incarnation != incarnation):
+            raise replaced_job(job)
         if row is None:
             known = JobRecord(job, secrets.token_hex(4), 0, JobState.PENDING, job_file)
             insert_job(transaction, known)

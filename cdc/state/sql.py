@@ -24,7 +24,7 @@ from cdc.state.database import Database, Transaction
 from cdc.state.deployments import Deployments
 from cdc.state.events import EventKind, Events, add_event
 from cdc.state.hosts import HostIdentity, Hosts
-from cdc.state.job_lock import folder_errors, lock_job
+from cdc.state.job_lock import folder_errors, lock_job, replaced_job
 from cdc.state.run_row import RunRow, record_of
 from cdc.state.tables import OF_JOB
 from cdc.state.verifications import add_request as add_verification
@@ -65,11 +65,11 @@ class SqlStore:
         """See ``CheckpointStore``."""
         return self._run.write_times
 
-    def acquire(self, job: str, job_file: str) -> JobRecord:
+    def acquire(self, job: str, job_file: str, incarnation: str | None = None) -> JobRecord:
         """See ``CheckpointStore``."""
         lock_file = self._lock(job)
         try:
-            return self._run.acquire(job, job_file, lock_file)
+            return self._run.acquire(job, job_file, lock_file, incarnation)
         except BaseException:
             lock_file.close()
             raise
@@ -180,11 +180,13 @@ class SqlStore:
         """See ``CheckpointStore``."""
         return read_verifications(self.database.all, job, limit)
 
-    def forget(self, job: str) -> None:
+    def forget(self, job: str, incarnation: str | None = None) -> None:
         """See ``CheckpointStore``."""
 
         def work(transaction: Transaction) -> None:
-            self._run.refuse_other_host(transaction, job)
+            row = self._run.refuse_other_host(transaction, job)
+            if row is not None and incarnation not in (None, row[2].incarnation):
+                raise replaced_job(job)
             transaction.run("DELETE FROM cdc_jobs WHERE name = :name", name=job)
             for table in OF_JOB:
                 transaction.run(f"DELETE FROM {table} WHERE job = :job", job=job)

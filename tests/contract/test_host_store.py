@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ConfigError, LeaseLost
+from cdc.job.registry import set_offline_state
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.deployments import DesiredState
 from cdc.state.events import EventKind
@@ -195,6 +196,23 @@ def test_record_saved_during_a_change_of_the_run_is_kept(fleet, monkeypatch, cha
             assert newer.acquire("shop", "shop.yaml").state is JobState.CANCELLED
     found = newer.job("shop")
     assert (found.state, found.reason, found.fence) == (JobState.CANCELLED, "stopped by its user", record.fence + 1)
+
+
+@servers
+def test_offline_state_for_an_earlier_job_changes_nothing(fleet):
+    """A job was forgotten and started again on another host, after this host has read its record."""
+    first, second = fleet.host("a"), fleet.host("b")
+    known = first.acquire("shop", "shop.yaml")
+    first.release()
+    first.forget("shop")
+    second.deployments.declare("shop", spec="name: shop", new=NEW)
+    assert second.deployments.assign("shop", "b", 0)
+    second.acquire("shop", "new.yaml")
+    second.release()  # its run has ended, and `cdc serve` starts the next one
+    before = second.job("shop"), second.deployments.get("shop").host
+    with pytest.raises(LeaseLost, match="started again from nothing"):
+        set_offline_state(first, known, JobState.CANCELLED, "stopped by its user", "")
+    assert (second.job("shop"), second.deployments.get("shop").host) == before
 
 
 @servers

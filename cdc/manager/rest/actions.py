@@ -120,7 +120,7 @@ class JobActions:
             raise ConfigError(
                 f"The job {record.name} is {record.state}.", hint="Stop it first, and repeat this when it is CANCELLED."
             )
-        self._store.forget(record.name)
+        self._store.forget(record.name, record.incarnation)
         JobDirectory(state_folder(), record.name).remove()
 
 

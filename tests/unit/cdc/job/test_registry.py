@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cdc.api.client import Driver
+from cdc.errors import LeaseLost
 from cdc.job.registry import offline_status, set_offline_state
 from cdc.state.base import JobRecord, JobState
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
@@ -79,6 +80,26 @@ def test_offline_state_of_a_job_that_has_ended_is_kept(tmp_path: Path, state: Jo
         assert set_offline_state(store, known, JobState.PAUSED, "the second one", "").state is state
         found = store.job("shop")
         assert found is not None and (found.state, found.reason) == (state, "the first one")
+
+
+@pytest.mark.parametrize("change", [JobState.PAUSED, JobState.CANCELLED, JobState.PENDING, "forget"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_offline_change_of_a_replaced_job_is_refused(tmp_path: Path, change: JobState | str, is_new: bool) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        known = store.acquire("shop", "shop.yaml")
+        store.release()
+        store.forget("shop")  # after the caller has read the record
+        if is_new:
+            store.acquire("shop", "new.yaml")
+            store.release()
+        before = store.job("shop")
+        is_refused = is_new or change != "forget"
+        with pytest.raises(LeaseLost, match="started again from nothing") if is_refused else nullcontext():
+            if change == "forget":
+                store.forget("shop", known.incarnation)
+            else:
+                set_offline_state(store, known, JobState(change), "by a late command", "")
+        assert store.job("shop") == before and (before is not None) is is_new
 
 
 @contextmanager
