@@ -28,7 +28,7 @@ from cdc.errors import ConfigError, LeaseLost
 from cdc.job.compatibility import build_identity, check_destination, check_file, check_identity
 from cdc.job.lease import LeaseKeeper, RunSummary
 from cdc.job.process_end import ProcessEnd, restored_signals
-from cdc.job.record import RETRY_S, SavedRecord
+from cdc.job.record import SavedRecord
 from cdc.job.remote_calls import RemoteCalls
 from cdc.job.requests import JobRequest, RequestQueue
 from cdc.job.resume_policy import ResumePolicy, check_resume
@@ -204,6 +204,7 @@ class Job:
             self._runner.close()
             with suppress(LeaseLost):
                 self._saved.save(driver_pid=None, status_url=None)
+            self._saved.close()
             self._lease.close()
             self._store.release()
             self._end.is_over = True
@@ -257,15 +258,10 @@ class Job:
                 self._apply_resume()
                 self._resumes += 1
             if self._saved.is_paused_by_hand:
-                self._wait_for_request()
+                self._requests.wait(None)
             elif self._runner.run_once() is Ended.FINISHED:
                 self._saved.set_state(JobState.DONE, "the source has ended, and all its changes are committed")
                 return self._end.after_save(0)
-
-    def _wait_for_request(self) -> None:
-        """Wait while a user has paused the job. A pause that is not in the store is lost with this process: save it."""
-        while self._requests.wait(RETRY_S if self._saved.is_unsaved else None) is None:
-            self._saved.save()
 
     def _save_end(self) -> None:
         if self._saved.is_paused_by_hand:  # the next start keeps the pause

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cdc.errors import CdcError, CheckpointError, DdlStop, with_job
+from cdc.errors import CdcError, CheckpointError, DdlStop, LeaseLost, with_job
 from cdc.logging_setup import masked
 from cdc.model.change_record import ChangeSummary
 from cdc.model.kafka_position import KafkaPosition
@@ -27,7 +28,8 @@ _log = logging.getLogger(__name__)
 class SavedRecord:
     """Keeps the record in memory and in the store.
 
-    If the store cannot be written, the job continues with the newer record in memory, and the next save contains it.
+    If the store cannot be written, the job continues with the newer record in memory. A thread repeats the save every
+    ``RETRY_S``: an idle run has no other write, and the next driver would continue with the older state.
     Calls: any thread.
     """
 
@@ -35,6 +37,9 @@ class SavedRecord:
         self._store = store
         self.now = store.job(name) or JobRecord(name, "", 0, JobState.PENDING, job_file)
         self.is_unsaved = False  # the last save failed: the record in the store is older
+        self._saving = threading.Lock()
+        self._repeater: threading.Thread | None = None
+        self._over = threading.Event()
 
     @property
     def is_paused_by_hand(self) -> bool:
@@ -43,15 +48,18 @@ class SavedRecord:
 
     def save(self, **changes: Any) -> None:
         """Save the record with ``changes`` of its fields. Raises: LeaseLost - another process runs the job."""
-        self.now = replace(self.now, **changes)
-        try:
-            self._store.save_job(self.now)
-        except CheckpointError as error:
-            level = logging.ERROR if changes else logging.DEBUG  # one error for each state, not for each repetition
-            _log.log(level, "the state %s cannot be saved: %s", self.now.state, error)
-            self.is_unsaved = True
-        else:
-            self.is_unsaved = False
+        with self._saving:
+            if changes:  # a repetition must not replace a record that the run loop changes at this moment
+                self.now = replace(self.now, **changes)
+            try:
+                self._store.save_job(self.now)
+            except CheckpointError as error:
+                level = logging.ERROR if changes else logging.DEBUG  # one error for each state, not for each repetition
+                _log.log(level, "the state %s cannot be saved: %s", self.now.state, error)
+                self.is_unsaved = True
+                self._repeat_later()
+            else:
+                self.is_unsaved = False
 
     def save_again(self, limit_s: float) -> bool:
         """Repeat a failed save every ``RETRY_S`` for at most ``limit_s``. Return whether the record is saved.
@@ -63,6 +71,30 @@ class SavedRecord:
             time.sleep(RETRY_S)
             self.save()
         return not self.is_unsaved
+
+    def close(self) -> None:
+        """Stop to repeat a save."""
+        self._over.set()
+        repeater = self._repeater
+        if repeater is not None:
+            repeater.join()
+
+    def _repeat_later(self) -> None:
+        """Start the thread that repeats the save, unless it runs. Calls: with the lock."""
+        if self._repeater is None and not self._over.is_set():
+            self._repeater = threading.Thread(target=self._repeat, name="save state", daemon=True)
+            self._repeater.start()
+
+    def _repeat(self) -> None:
+        while not self._over.wait(RETRY_S):
+            with self._saving:
+                if not self.is_unsaved:
+                    self._repeater = None
+                    return
+            # an adoption that has just increased the fence saves the record itself; a run that has lost the job ends
+            # at its next write
+            with suppress(LeaseLost):
+                self.save()
 
     def set_state(
         self, state: JobState, reason: str | None = None, hint: str | None = None, resume: ResumeKind | None = None

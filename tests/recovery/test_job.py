@@ -48,6 +48,7 @@ from tests.model.harness import MAPPINGS
 from tests.model.runner import ThreadRunner
 from tests.model.sink import FileSink
 from tests.model.source import Source, SourceReceiver, position_at
+from tests.support.limits import HANG_S
 from tests.support.webhook_receiver import WebhookReceiver
 
 ROOT = Path(__file__).parents[2]
@@ -868,8 +869,7 @@ class LockedStore:
             real(store, record)
 
         monkeypatch.setattr(SqliteStore, "save_job", save_job)
-        for module in (cdc.job.job, cdc.job.record):
-            monkeypatch.setattr(module, "RETRY_S", 0.02)
+        monkeypatch.setattr(cdc.job.record, "RETRY_S", 0.02)
 
 
 def saved_state(setup):
@@ -887,6 +887,26 @@ def test_pause_that_cannot_be_saved_is_saved_later(setup, monkeypatch, caplog):
         assert time.monotonic() < deadline, locked.left
         time.sleep(0.02)
     assert locked.left == 0
+    errors = [one for one in caplog.records if "cannot be saved" in one.getMessage() and one.levelname == "ERROR"]
+    assert len(errors) == 1
+    end_by_signal(job)
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_running_that_cannot_be_saved_is_saved_later(setup, monkeypatch, caplog, is_resumed):
+    """The source has no changes, so no checkpoint is saved: only a repetition saves that the job runs."""
+    setup.source = Source.random(1, transactions=0)
+    if is_resumed:
+        first = setup.job()
+        first.until("RUNNING")
+        first.job.request(PauseJob())
+        first.saved(JobState.PAUSED)
+        end_by_signal(first)
+    caplog.clear()
+    locked = LockedStore(monkeypatch, JobState.RUNNING, 5)
+    job = setup.job(resume=Resume() if is_resumed else None)
+    job.until("RUNNING")
+    assert job.saved(JobState.RUNNING, HANG_S).reason is None and locked.left == 0
     errors = [one for one in caplog.records if "cannot be saved" in one.getMessage() and one.levelname == "ERROR"]
     assert len(errors) == 1
     end_by_signal(job)
