@@ -19,6 +19,8 @@ Rules of a shared store:
 - The lease only says when another host may try. ``acquire`` is refused while a run of another host has a lease that has
   not expired by the clock of the store, or while the job is assigned to another host. A host gets its own job back at
   once, because the flock of its lock file proves that the older process has ended.
+- No rule needs a clock that only increases. If the clock of the store is set back, a dead host is taken over later by
+  as much, because nothing renews its lease. If it is ahead, a live run is taken over, and its next write is refused.
 - ``Deployments.assign`` increases the fence: an older run saves nothing from then on.
 - ``cdc serve`` manages the jobs that have a specification; ``cdc start`` without it saves none.
 - Secrets are never in the store: a specification keeps ``${NAME}``.

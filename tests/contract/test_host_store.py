@@ -9,13 +9,15 @@ import pytest
 
 from cdc.errors import ConfigError, LeaseLost
 from cdc.job.registry import set_offline_state
-from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.base import CheckpointState, JobRecord, JobState, ResumeKind
 from cdc.state.deployments import DesiredState
 from cdc.state.events import EventKind
 from cdc.state.hosts import Host
 from cdc.state.opening import open_store
-from cdc.state.server import _ServerTransaction
+from cdc.state.server import _WORDS, _ServerTransaction
 from cdc.state.sql import SqlStore
+from cdc.state.store_url import store_url
+from tests.contract.test_checkpoint_store import make_checkpoint
 from tests.support.store_servers import create_database
 
 SERVERS = ("mysql", "mariadb", "postgres")
@@ -234,6 +236,59 @@ def test_lease_of_another_host_refuses_a_start_until_it_ends(fleet):
     assert "b" in str(lost.value)
     event = second.events.newest("shop")[0]
     assert (event.kind, event.detail) == (EventKind.TAKE_OVER, {"from": "a", "to": "b", "fence": 2})
+
+
+def set_clock(fleet, offset_s):
+    """Set the clock of the store to the real time plus ``offset_s``, for all hosts."""
+    for store in fleet.opened:
+        words = _WORDS[store_url(fleet.environment).kind]
+        store.database.words = replace(words, now=f"({words.now} + ({offset_s}))")
+
+
+def is_refused(call, *arguments):
+    try:
+        call(*arguments)
+    except LeaseLost:
+        return True
+    return False
+
+
+@servers
+def test_lease_after_the_clock_is_set_back_ends_late_for_a_dead_host_only(fleet):
+    first, second = fleet.host("a"), fleet.host("b")
+    first.acquire("shop", "shop.yaml")
+    set_clock(fleet, -3600)
+    with pytest.raises(LeaseLost, match="runs on host a"):
+        second.acquire("shop", "shop.yaml")
+    assert 3600 < second.deployments.get("shop").lease_left_s < 3611, "a take-over is late by the step of the clock"
+    first.save(make_checkpoint(1))
+    first.renew()
+    assert 0 < second.deployments.get("shop").lease_left_s < 11, "the next renewal of a live run corrects its lease"
+    set_clock(fleet, -7200)  # and `cdc move` does not wait for the lease
+    assert second.deployments.assign("shop", "b", 1)
+    assert second.acquire("shop", "shop.yaml").fence == 3
+    assert is_refused(first.save, make_checkpoint(2))
+
+
+@servers
+def test_run_that_lost_its_lease_by_a_step_of_the_clock_commits_nothing(fleet):
+    """The clock is ahead for a moment: another host takes the job, and then both leases look valid."""
+    first, second = fleet.host("a"), fleet.host("b")
+    record = first.acquire("shop", "shop.yaml")
+    first.save(make_checkpoint(1, CheckpointState.PREPARED))
+    set_clock(fleet, 3600)
+    assert second.acquire("shop", "shop.yaml").fence == record.fence + 1
+    set_clock(fleet, 0)
+    changes = [
+        (first.save, make_checkpoint(1)), (first.save, make_checkpoint(2)), (first.save_job, record), (first.discard, 1),
+        (first.drop_requests, [1]), (first.save_adoption, replace(record, fence=9), make_checkpoint(3)),
+        (first.check_fence,), (first.renew,),
+    ]  # fmt: skip
+    assert all(is_refused(*change) for change in changes)
+    assert [one.state for one in second.unfinished()] == [CheckpointState.PREPARED]
+    second.save(make_checkpoint(1))
+    first.release()  # must not end the lease of the other run
+    assert [one.id for one in second.committed("shop")] == [1] and second.deployments.get("shop").is_held
 
 
 def acquired_within(store, limit_s):
