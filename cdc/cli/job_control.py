@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.cli.options import debug_option, job_file_argument, name_argument
+from cdc.cli.sending import PAUSE_S, end_supervisor, send_until
 from cdc.cli.start import (
     check_first_start,
     check_prerequisites,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from cdc.job.remote_calls import RemoteDriver
     from cdc.state.base import JobRecord
     from cdc.state.sql import SqlStore
-
-PAUSE_S = 120.0  # the driver finishes a running merge first
 
 
 @click.command()
@@ -94,21 +91,21 @@ def _starts_on_hosts(job_file: Path, *, adopt: bool) -> bool:
 def pause(name: str) -> None:
     """Pause a job; its position is kept."""
     from cdc.api.models import PauseJob
-    from cdc.job.registry import driver_of, get_job, open_store, set_offline_state, status_of
+    from cdc.job.registry import get_job, open_store, set_offline_state, status_of
     from cdc.state.base import JobState
 
     with open_store() as store:
+
+        def is_paused(record: JobRecord) -> bool:
+            refuse_ended(record)
+            return is_paused_by_hand(status_of(store, record))
+
+        def save_pause(record: JobRecord) -> None:
+            set_offline_state(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
+
         record = get_job(store, name)
         refuse_ended(record)
-        driver = driver_of(store, record)
-        if driver.status() is not None:
-            driver.request(PauseJob())
-            # read the record again: a driver that fails meanwhile is replaced by another one
-            poll_until(f"Pausing {name}", lambda: is_paused_by_hand(status_of(store, get_job(store, name))), PAUSE_S)
-        else:
-            _end_supervisor(store, record)
-            hint = f"Run `cdc resume {name}`."
-            refuse_ended(set_offline_state(store, record, JobState.PAUSED, "paused by its user", hint))
+        send_until(store, record, PauseJob(), f"Pausing {name}", is_reached=is_paused, change=save_pause)
     print_result(f"{name} is PAUSED.")
 
 
@@ -163,7 +160,7 @@ def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *
     """Start a driver that applies a resume. Return when the job runs. Raises: CdcError - why it does not."""
     from cdc.job.registry import job_file_of
 
-    _end_supervisor(store, record)
+    end_supervisor(store, record)
     flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
     start_detached(store, record.name, job_file_of(store, record), ["--resume", flags or "plain"], debug=debug)
 
@@ -198,7 +195,6 @@ def stop(name: str, forget: bool, yes: bool) -> None:
     """Cancel a job permanently. `cdc pause` pauses it; `cdc restart` only restarts its process."""
     from cdc.api.models import StopJob
     from cdc.job.registry import (
-        driver_of,
         get_job,
         has_driver,
         has_supervisor,
@@ -207,23 +203,21 @@ def stop(name: str, forget: bool, yes: bool) -> None:
         stopped_by_user,
     )
     from cdc.paths import state_folder
-    from cdc.state.base import FORGOTTEN, JobState, forgetting
+    from cdc.state.base import ENDED, FORGOTTEN, JobState, forgetting
     from cdc.state.job_directory import JobDirectory
 
     with open_store() as store:
+
+        def is_over(record: JobRecord) -> bool:
+            return record.state in ENDED and not has_driver(store, record) and not has_supervisor(store, record)
+
+        def save_stop(record: JobRecord) -> None:
+            if record.state not in ENDED:
+                set_offline_state(store, record, JobState.CANCELLED, *stopped_by_user(name))
+
         record = get_job(store, name)
-        driver = driver_of(store, record)
         _ask_before_stop(record, forget=forget, yes=yes)
-        if driver.status() is not None:
-            driver.request(StopJob())
-            poll_until(
-                f"Stopping {name}",
-                lambda: driver.status() is None and not has_driver(store, record) and not has_supervisor(store, record),
-                PAUSE_S,
-            )
-        elif record.state not in (JobState.CANCELLED, JobState.DONE):
-            _end_supervisor(store, record)
-            set_offline_state(store, record, JobState.CANCELLED, *stopped_by_user(name))
+        send_until(store, record, StopJob(), f"Stopping {name}", is_reached=is_over, change=save_stop)
         state = get_job(store, name).state  # DONE if a source of files has ended meanwhile
         if forget:
             store.forget(name, record.incarnation)
@@ -258,7 +252,7 @@ def restart(context: click.Context, name: str) -> None:
         hosts_start_it = is_on_hosts(store, name)
         before = before_start(store, name)
         if has_supervisor(store, record):
-            _end_supervisor(store, record)
+            end_supervisor(store, record)
         elif has_driver(store, record) and record.driver_pid is not None:
             raise ConfigError(
                 f"The job {name} was started with --foreground and has no supervisor (process {record.driver_pid}).",
@@ -296,13 +290,3 @@ def refuse_ended(record: JobRecord) -> None:
 
     if record.state in {"CANCELLED", "DONE"}:
         raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
-
-
-def _end_supervisor(store: SqlStore, record: JobRecord) -> None:
-    """End a supervisor that waits to start the next driver, so that it starts none while the state changes."""
-    from cdc.job.registry import has_supervisor
-
-    if record.supervisor_pid is None or not has_supervisor(store, record):
-        return
-    os.kill(record.supervisor_pid, signal.SIGTERM)
-    poll_until(f"Ending the supervisor of {record.name}", lambda: not has_supervisor(store, record), PAUSE_S)

@@ -24,6 +24,7 @@ from cdc.state.base import JobRecord, JobState
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
 from cdc.state.sqlite import SqliteStore
+from tests.support.limits import HANG_S
 
 ROOT = Path(__file__).parents[2]
 JOB = """\
@@ -330,6 +331,35 @@ def test_pause_of_an_automatic_pause_becomes_manual(cli: Cli) -> None:
     assert (cli.status()["state"], cli.status()["resume"]) == ("PAUSED", "automatic")
     cli.run("pause", "shop")
     assert (cli.record().reason, cli.record().resume) == ("paused by its user", "manual")
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause", "PAUSED"), ("stop", "CANCELLED")])
+@pytest.mark.parametrize("is_supervised", [True, False])
+def test_request_that_was_lost_with_its_driver_is_repeated(
+    cli: Cli, command: str, state: str, is_supervised: bool
+) -> None:
+    """The driver has accepted the request, and is killed before it has carried it out."""
+    driver = None
+    if is_supervised:
+        cli.start()
+    else:
+        words = ["start", str(cli.job_file), "--foreground"]
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.cdc_fake_driver", *words], cwd=ROOT, env=cli.environment
+        )
+        wait_for(lambda: has_record(cli) and cli.status()["state"] == "RUNNING", "RUNNING")
+    cli.set_driver_file("lose")
+    assert f"shop is {state}" in cli.run(command, "shop")
+    assert not cli.job_file.with_name("lose").exists(), "the driver did not get the request"
+    if driver is not None:
+        assert driver.wait(HANG_S) == 9
+    assert (cli.record().state, cli.status()["state"]) == (state, state)
+
+
+def has_record(cli: Cli) -> bool:
+    with suppress(AssertionError):
+        return cli.record() is not None
+    return False
 
 
 def test_done_job_stays_done_and_does_not_start(cli: Cli) -> None:
