@@ -14,7 +14,7 @@ from cdc.job.remote_calls import RemoteDriver
 from cdc.job.status_builder import build_status
 from cdc.paths import state_folder
 from cdc.state import opening
-from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.base import ENDED, JobRecord, JobState, ResumeKind
 from cdc.state.identity import JobIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.job_lock import replaced_job
@@ -135,8 +135,9 @@ def _identity_from(file: Path) -> JobIdentity | None:
 def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reason: str, hint: str) -> JobRecord:
     """Save a new state for a job without a driver, also for one that is assigned to another host.
 
-    Return the saved record: a job that is CANCELLED or DONE meanwhile keeps its state. Raises: LeaseLost - it has a
-    driver, or another job has its name now; CheckpointError.
+    Return the saved record. A job that is CANCELLED or DONE meanwhile keeps its state, and one that only `cdc resume`
+    continues stays PAUSED for its reason, unless it is CANCELLED.
+    Raises: LeaseLost - it has a driver, or another job has its name now; CheckpointError.
     """
     before, this = store.deployments.get(record.name) if store.is_shared else None, store.host.name
     if before is not None and before.record.incarnation != record.incarnation:
@@ -161,11 +162,14 @@ def _save_ended(
 ) -> JobRecord:
     try:
         ended = replace(held, host=known.host, home=known.home)  # that host has the job file
-        if held.state not in (JobState.CANCELLED, JobState.DONE):
+        # a report of a failed start must not end a pause, and a second pause must not hide the statement of the first
+        is_paused = (held.state, held.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
+        if held.state not in ENDED and not (is_paused and state is not JobState.CANCELLED):
             resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
             ended = replace(
-                ended, state=state, reason=reason, hint=hint, resume=resume, driver_pid=None, supervisor_pid=None
-            )
+                ended, state=state, reason=reason, hint=hint, resume=resume, is_paused_by_user=resume is not None,
+                driver_pid=None, supervisor_pid=None,
+            )  # fmt: skip
         store.save_job(ended)
         return ended
     finally:

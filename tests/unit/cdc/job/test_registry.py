@@ -17,7 +17,8 @@ import pytest
 from cdc.api.client import Driver
 from cdc.errors import LeaseLost
 from cdc.job.registry import offline_status, set_offline_state
-from cdc.state.base import JobRecord, JobState
+from cdc.model.position import BinlogPosition
+from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive, is_supervisor_alive
@@ -80,6 +81,32 @@ def test_offline_state_of_a_job_that_has_ended_is_kept(tmp_path: Path, state: Jo
         assert set_offline_state(store, known, JobState.PAUSED, "the second one", "").state is state
         found = store.job("shop")
         assert found is not None and (found.state, found.reason) == (state, "the first one")
+
+
+def test_offline_pause_is_shown_as_the_desired_state(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        known = store.acquire("shop", "shop.yaml")
+        store.save_job(replace(known, state=JobState.RUNNING))
+        store.release()
+        paused = set_offline_state(store, known, JobState.PAUSED, "paused by its user", "")
+        assert offline_status(store, paused).desired_state == "PAUSED"
+
+
+@pytest.mark.parametrize("state", [JobState.PAUSED, JobState.PENDING, JobState.CANCELLED])
+def test_offline_state_after_a_manual_pause_keeps_it_unless_stopped(tmp_path: Path, state: JobState) -> None:
+    """`cdc serve` reports a failed start, or a user pauses the job again, after the record was read."""
+    statement = BinlogPosition("mysql-bin.000001", 4)
+    with closing(SqliteStore(tmp_path)) as store:
+        known = store.acquire("shop", "shop.yaml")
+        paused = replace(known, state=JobState.PAUSED, resume=ResumeKind.MANUAL, reason="a TRUNCATE follows")
+        store.save_job(replace(paused, stopped_at_ddl=statement, driver_pid=7))
+        store.release()
+        set_offline_state(store, known, state, "the later one", "")
+        found = store.job("shop")
+        assert found is not None and found.stopped_at_ddl == statement
+        is_stopped = state is JobState.CANCELLED
+        expected = (state, None, "the later one") if is_stopped else (JobState.PAUSED, paused.resume, paused.reason)
+        assert (found.state, found.resume, found.reason) == expected
 
 
 @pytest.mark.parametrize("change", [JobState.PAUSED, JobState.CANCELLED, JobState.PENDING, "forget"])
