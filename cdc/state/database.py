@@ -67,3 +67,22 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Close all connections. May be repeated."""
+
+
+def insert_once(insert: Callable[[Transaction], int], found: str, **values: Any) -> Callable[[Transaction], int]:
+    """Return work that inserts a row with a serial key and returns the key, and that ``transact`` may repeat.
+
+    If the first COMMIT was carried out and its answer was lost, a second row would be a second request. ``found``: a
+    SELECT with ``:number`` that returns the row of an earlier attempt. It must compare the content too, because after a
+    failover that lost the first transaction, the row of another client can have its number.
+    """
+    numbers: list[int] = []
+
+    def work(transaction: Transaction) -> int:
+        for number in numbers:
+            if transaction.all(found, number=number, **values):
+                return number
+        numbers.append(insert(transaction))
+        return numbers[-1]
+
+    return work

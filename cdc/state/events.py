@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from cdc.state.database import Database, Row, Transaction
+from cdc.state.database import Database, Row, Transaction, insert_once
 
 KEPT_EVENTS = 1000  # of one job
 REQUEST_S = 60.0  # a driver that starts later than this does not carry out an old request
@@ -81,13 +81,14 @@ class Events:
         """Save a request for the driver of ``job`` and return its id. It is not carried out after ``valid_s``."""
         now, detail = self._database.words.now, {"verb": verb, "body": dict(body)}
 
-        def work(transaction: Transaction) -> int:
+        def insert(transaction: Transaction) -> int:
             number = add_event(transaction, now, job, EventKind.REQUEST, verb, actor, detail)
             sql = f"UPDATE cdc_events SET expires_at = {now} + :valid_s WHERE id = :id"
             transaction.run(sql, valid_s=valid_s, id=number)
             return number
 
-        return self._database.transact(work)
+        found = "SELECT 1 FROM cdc_events WHERE id = :number AND job = :job AND kind = 'request' AND detail = :detail"
+        return self._database.transact(insert_once(insert, found, job=job, detail=json.dumps(detail)))
 
     def open_requests(self, job: str) -> tuple[JobEvent, ...]:
         """Return the requests of ``job`` that no driver has taken and that have not expired, oldest first."""

@@ -20,15 +20,14 @@ from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord
 from cdc.state.change_history import read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
-from cdc.state.database import Database, Transaction
+from cdc.state.database import Database, Transaction, insert_once
 from cdc.state.deployments import Deployments
 from cdc.state.events import EventKind, Events, add_event
 from cdc.state.hosts import HostIdentity, Hosts
 from cdc.state.job_lock import folder_errors, lock_job, replaced_job
 from cdc.state.run_row import RunRow, record_of
 from cdc.state.tables import OF_JOB
-from cdc.state.verifications import add_request as add_verification
-from cdc.state.verifications import read_verifications, record_result
+from cdc.state.verifications import read_verifications, record_result, verification_insert
 from cdc.state.write_times import WriteTimes
 
 KEPT_COMMITTED = 100  # for a person who examines them; recovery needs one
@@ -154,8 +153,13 @@ class SqlStore:
     def add_request(self, job: str, request: SnapshotRequest) -> None:
         """See ``CheckpointStore``."""
         sql = "INSERT INTO cdc_snapshot_requests (job, source, predicate) VALUES (:job, :source, :predicate)"
-        values = {"job": job, "source": request.table, "predicate": request.where}
-        self.database.transact(lambda transaction: transaction.insert(sql, **values))
+        found = "SELECT 1 FROM cdc_snapshot_requests WHERE number = :number AND job = :job AND source = :source"
+        key = {"job": job, "source": request.table}
+
+        def insert(transaction: Transaction) -> int:
+            return transaction.insert(sql, predicate=request.where, **key)
+
+        self.database.transact(insert_once(insert, found, **key))
 
     def requests(self, job: str) -> tuple[SnapshotRequest, ...]:
         """See ``CheckpointStore``."""
@@ -174,7 +178,7 @@ class SqlStore:
 
     def add_verification(self, job: str, request: VerifyRequest) -> None:
         """See ``CheckpointStore``."""
-        self.database.transact(lambda transaction: add_verification(transaction, job, request))
+        self.database.transact(verification_insert(job, request))
 
     def verifications(self, job: str, limit: int) -> tuple[Verification, ...]:
         """See ``CheckpointStore``."""

@@ -10,20 +10,28 @@ from cdc.model.timing import utc_now
 from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState
 from cdc.state.codec import from_json, to_json
-from cdc.state.database import Transaction
+from cdc.state.database import Transaction, insert_once
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
 KEPT = 100  # of each job
 
 
-def add_request(transaction: Transaction, job: str, request: VerifyRequest) -> None:
-    """Save a request, and delete the oldest verifications."""
+def verification_insert(job: str, request: VerifyRequest) -> Callable[[Transaction], int]:
+    """Return work that saves a request and deletes the oldest verifications. It may be repeated."""
     body = to_json(Verification(0, request, utc_now()))  # a row has its number
-    transaction.insert("INSERT INTO cdc_verifications (job, body) VALUES (:job, :body)", job=job, body=body)
-    sql = f"SELECT number FROM cdc_verifications WHERE job = :job ORDER BY number DESC LIMIT 1 OFFSET {KEPT}"
-    for (number,) in transaction.all(sql, job=job):
-        transaction.run("DELETE FROM cdc_verifications WHERE job = :job AND number <= :number", job=job, number=number)
+
+    def insert(transaction: Transaction) -> int:
+        sql = "INSERT INTO cdc_verifications (job, body) VALUES (:job, :body)"
+        inserted = transaction.insert(sql, job=job, body=body)
+        sql = f"SELECT number FROM cdc_verifications WHERE job = :job ORDER BY number DESC LIMIT 1 OFFSET {KEPT}"
+        for (number,) in transaction.all(sql, job=job):
+            old = "DELETE FROM cdc_verifications WHERE job = :job AND number <= :number"
+            transaction.run(old, job=job, number=number)
+        return inserted
+
+    found = "SELECT 1 FROM cdc_verifications WHERE number = :number AND job = :job AND body = :body"
+    return insert_once(insert, found, job=job, body=body)
 
 
 def record_result(transaction: Transaction, job: str, checkpoint: Checkpoint) -> None:

@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from cdc.errors import CheckpointError, LeaseLost
+from cdc.model.snapshot import SnapshotRequest
+from cdc.model.verify import VerifyRequest
 from cdc.state.base import CheckpointState
 from cdc.state.opening import open_store
 from cdc.state.server import ServerStore
@@ -108,6 +110,25 @@ def test_save_with_a_lost_commit_is_saved_once(store, proxy, lost):
     number = store.events.request("shop", "pause", {})
     proxy.loses = lost
     assert store.events.take(number, "driver")
+
+
+@servers
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_request_with_a_lost_commit_is_saved_once(store, proxy, lost):
+    """A second row would be carried out too: a resume with --past-ddl would pass a later statement unseen."""
+    store.acquire("shop", "shop.yaml")
+    before = proxy.lost
+    proxy.loses = lost
+    number = store.events.request("shop", "resume", {"past_ddl": True}, actor="ann")
+    assert [event.id for event in store.events.open_requests("shop")] == [number]
+    for where in ("id > 9", None):
+        proxy.loses = lost
+        store.add_request("shop", SnapshotRequest("shop.orders", where))
+    assert [one.where for one in store.requests("shop")] == ["id > 9", None]
+    proxy.loses = lost
+    store.add_verification("shop", VerifyRequest(token="abc"))
+    assert [one.request.token for one in store.verifications("shop", 9)] == ["abc"]
+    assert proxy.lost == before + 4
 
 
 @servers
