@@ -88,8 +88,14 @@ class Supervisor:
             signal.signal(number, self._end)
         backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, spread=0.0)
         while True:
-            started = self._clock()
-            code = self._run_driver()
+            started, self._driver = self._clock(), None
+            try:
+                driver = self._start_driver()
+            except (CheckpointError, OSError) as error:  # may pass: a read-only disk, no memory for a process
+                _log.error("The driver cannot be started: %s", error)
+                code = 1
+            else:
+                code = self._wait_for(driver)
             if self._ending is not None or not self._to_be_restarted(code):
                 return 128 + self._ending if self._ending is not None else code
             ran_s = self._clock() - started
@@ -101,25 +107,31 @@ class Supervisor:
             if self._ending is not None:
                 return 128 + self._ending
 
-    def _run_driver(self) -> int:
+    def _start_driver(self) -> subprocess.Popen[bytes]:
+        """Start a driver. Raises: CheckpointError, OSError."""
         self._folder.set_failure(None)
         environment = {**os.environ, SUPERVISOR_PID: str(os.getpid())}
-        command, self._once = [*self._command, *self._once], ()
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as self._driver:
-            _log.info("The driver starts.", extra={"pid": self._driver.pid})
+        command = [*self._command, *self._once]
+        self._driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        self._once = ()
+        _log.info("The driver starts.", extra={"pid": self._driver.pid})
+        return self._driver
+
+    def _wait_for(self, driver: subprocess.Popen[bytes]) -> int:
+        with driver:
             if self._ending is not None:
-                self._driver.terminate()  # the signal arrived before the driver was started
+                driver.terminate()  # the signal arrived before the driver was started
             deadline = None
             while True:
                 with suppress(subprocess.TimeoutExpired):
-                    return self._driver.wait(timeout=1)
+                    return driver.wait(timeout=1)
                 with suppress(OSError):  # the disk is full: the driver pauses and logs it
                     rotate(self._folder.log)
                 if self._ending is not None:
                     deadline = deadline or self._clock() + END_S
                     if self._clock() > deadline:
-                        _log.warning("The driver does not end; it is killed.", extra={"pid": self._driver.pid})
-                        self._driver.kill()
+                        _log.warning("The driver does not end; it is killed.", extra={"pid": driver.pid})
+                        driver.kill()
 
     def _to_be_restarted(self, code: int) -> bool:
         if code < 0:
