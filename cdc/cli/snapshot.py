@@ -60,4 +60,4 @@ def _save_request(store: SqlStore, record: JobRecord, table: str, where: str | N
 
     request = SnapshotRequest(table_text(*table_of(table)), where)
     check_without_run(request, build(load_config(job_file_of(store, record))))
-    store.add_request(record.name, request)
+    store.add_request(record.name, request, record.incarnation)

@@ -252,8 +252,11 @@ class CheckpointStore(Protocol):
     def change_summary(self, job: str) -> ChangeSummary:
         """Return how many schema changes are done, the newest one and the current one. Needs no lock."""
 
-    def add_request(self, job: str, request: SnapshotRequest) -> None:
-        """Save a request to load a table again. Needs no lock. A run of the job finds it within a second."""
+    def add_request(self, job: str, request: SnapshotRequest, incarnation: str | None = None) -> None:
+        """Save a request to load a table again. Needs no lock. A run of the job finds it within a second.
+
+        ``incarnation``: see ``acquire``. Raises: LeaseLost - the job has another incarnation.
+        """
 
     def requests(self, job: str) -> tuple[SnapshotRequest, ...]:
         """Return the saved requests, oldest first. Needs no lock."""

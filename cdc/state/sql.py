@@ -20,12 +20,13 @@ from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord
 from cdc.state.change_history import read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
-from cdc.state.database import Database, Transaction, insert_once
+from cdc.state.database import Database, Transaction
 from cdc.state.deployments import Deployments
 from cdc.state.events import EventKind, Events, add_event
 from cdc.state.hosts import HostIdentity, Hosts
 from cdc.state.job_lock import folder_errors, lock_job, replaced_job
 from cdc.state.run_row import RunRow, record_of
+from cdc.state.snapshot_requests import read_requests, request_insert
 from cdc.state.tables import OF_JOB
 from cdc.state.verifications import read_verifications, record_result, verification_insert
 from cdc.state.write_times import WriteTimes
@@ -150,21 +151,13 @@ class SqlStore:
         """See ``CheckpointStore``."""
         return summarize_changes(self.database.all, job)
 
-    def add_request(self, job: str, request: SnapshotRequest) -> None:
+    def add_request(self, job: str, request: SnapshotRequest, incarnation: str | None = None) -> None:
         """See ``CheckpointStore``."""
-        sql = "INSERT INTO cdc_snapshot_requests (job, source, predicate) VALUES (:job, :source, :predicate)"
-        found = "SELECT 1 FROM cdc_snapshot_requests WHERE number = :number AND job = :job AND source = :source"
-        key = {"job": job, "source": request.table}
-
-        def insert(transaction: Transaction) -> int:
-            return transaction.insert(sql, predicate=request.where, **key)
-
-        self.database.transact(insert_once(insert, found, **key))
+        self.database.transact(request_insert(job, request, incarnation))
 
     def requests(self, job: str) -> tuple[SnapshotRequest, ...]:
         """See ``CheckpointStore``."""
-        sql = "SELECT source, predicate, number FROM cdc_snapshot_requests WHERE job = :job ORDER BY number"
-        return tuple(SnapshotRequest(*row) for row in self.database.all(sql, job=job))
+        return read_requests(self.database.all, job)
 
     def drop_requests(self, numbers: Collection[int]) -> None:
         """See ``CheckpointStore``."""

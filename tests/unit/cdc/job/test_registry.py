@@ -18,6 +18,7 @@ from cdc.api.client import Driver
 from cdc.errors import LeaseLost
 from cdc.job.registry import offline_status, set_offline_state
 from cdc.model.position import BinlogPosition
+from cdc.model.snapshot import SnapshotRequest
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from cdc.state.identity import ChannelIdentity, JobIdentity, SinkIdentity, SourceIdentity
 from cdc.state.job_directory import JobDirectory
@@ -109,7 +110,7 @@ def test_offline_state_after_a_manual_pause_keeps_it_unless_stopped(tmp_path: Pa
         assert (found.state, found.resume, found.reason) == expected
 
 
-@pytest.mark.parametrize("change", [JobState.PAUSED, JobState.CANCELLED, JobState.PENDING, "forget"])
+@pytest.mark.parametrize("change", [JobState.PAUSED, JobState.CANCELLED, JobState.PENDING, "forget", "snapshot"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_offline_change_of_a_replaced_job_is_refused(tmp_path: Path, change: JobState | str, is_new: bool) -> None:
     with closing(SqliteStore(tmp_path)) as store:
@@ -124,9 +125,12 @@ def test_offline_change_of_a_replaced_job_is_refused(tmp_path: Path, change: Job
         with pytest.raises(LeaseLost, match="started again from nothing") if is_refused else nullcontext():
             if change == "forget":
                 store.forget("shop", known.incarnation)
+            elif change == "snapshot":
+                store.add_request("shop", SnapshotRequest("shop.orders"), known.incarnation)
             else:
                 set_offline_state(store, known, JobState(change), "by a late command", "")
         assert store.job("shop") == before and (before is not None) is is_new
+        assert store.requests("shop") == (), "the next job of this name would carry it out"
 
 
 @contextmanager
