@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -39,7 +40,9 @@ class RemoteCalls:
         self._job = job
         self._controls = controls
         self._folder = folder
-        self._name = f"{store.host.name}:{os.getpid()}"
+        # the random part: a later process can have the same id, and must not carry out what this one has taken
+        self._name = f"{store.host.name}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._results: dict[int, Mapping[str, Any]] = {}  # of requests that were carried out and are not answered yet
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -56,10 +59,22 @@ class RemoteCalls:
 
     def _run(self) -> None:
         while not self._over.wait(POLL_S):
-            with suppress(CheckpointError):  # the store cannot be reached: the requests wait
-                for event in self._store.events.open_requests(self._job):
-                    if self._store.events.take(event.id, self._name):
-                        self._store.events.answer(event.id, self._carry_out(event))
+            with suppress(CheckpointError):  # the store cannot be reached: requests and answers wait
+                self._answer_all()
+
+    def _answer_all(self) -> None:
+        """Carry out each open request once, and answer it. Raises: CheckpointError."""
+        for number in tuple(self._results):
+            self._answer(number)
+        events = self._store.events
+        for event in events.open_requests(self._job, self._name):
+            if events.take(event.id, self._name):
+                self._results[event.id] = self._carry_out(event)
+                self._answer(event.id)
+
+    def _answer(self, number: int) -> None:
+        self._store.events.answer(number, self._results[number])
+        del self._results[number]
 
     def _carry_out(self, event: JobEvent) -> Mapping[str, Any]:
         try:

@@ -90,13 +90,18 @@ class Events:
         found = "SELECT 1 FROM cdc_events WHERE id = :number AND job = :job AND kind = 'request' AND detail = :detail"
         return self._database.transact(insert_once(insert, found, job=job, detail=json.dumps(detail)))
 
-    def open_requests(self, job: str) -> tuple[JobEvent, ...]:
-        """Return the requests of ``job`` that no driver has taken and that have not expired, oldest first."""
+    def open_requests(self, job: str, by: str = "") -> tuple[JobEvent, ...]:
+        """Return the requests of ``job`` that no other process than ``by`` has taken, oldest first.
+
+        They have no result and have not expired. One that ``by`` has taken is returned too: the answer of the store to
+        ``take`` can be lost.
+        """
         now = self._database.words.now
         rows = self._database.all(
             f"SELECT {_COLUMNS} FROM cdc_events WHERE job = :job AND kind = 'request' AND result IS NULL"
-            f" AND taken_by IS NULL AND expires_at > {now} ORDER BY id",
+            f" AND (taken_by IS NULL OR taken_by = :by) AND expires_at > {now} ORDER BY id",
             job=job,
+            by=by,
         )
         return tuple(_event(row) for row in rows)
 
