@@ -25,9 +25,7 @@ from cdc.cli.terminal import POLL_S, console, poll_until, print_result
 from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cdc.api.client import Driver
     from cdc.api.models import JobStatus, Resume
-    from cdc.job.remote_calls import RemoteDriver
     from cdc.state.base import JobRecord
     from cdc.state.sql import SqlStore
 
@@ -148,7 +146,7 @@ def resume(
         check_resume(record, request)
         driver = driver_of(store, record)
         if (before := driver.status()) is not None:
-            _resume_running(driver, request, before)
+            _resume_running(store, record, request, before)
         else:
             check_identity(record, load_config(job_file_of(store, record)), accept_server=accept_server)
             resume_without_driver(store, record, request, debug=context.obj)
@@ -165,21 +163,22 @@ def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *
     start_detached(store, record.name, job_file_of(store, record), ["--resume", flags or "plain"], debug=debug)
 
 
-def _resume_running(driver: Driver | RemoteDriver, request: Resume, before: JobStatus) -> None:
-    driver.request(request)
+def _resume_running(store: SqlStore, record: JobRecord, request: Resume, before: JobStatus) -> None:
+    from cdc.job.registry import driver_of, get_job
+
+    driver_of(store, record).request(request)
     last = before
-
-    def is_running() -> bool:
-        nonlocal last
-        last = driver.status() or last
-        return last.state == "RUNNING"
-
     with console(stderr=True).status(f"Resuming {before.job}"):
         deadline = time.monotonic() + PAUSE_S
-        while not is_running() and time.monotonic() < deadline:
-            # the status shows the earlier pause until the driver has applied the resume
-            if last.state == "PAUSED" and (last.resumes > before.resumes or before.state != "PAUSED"):
-                break
+        while time.monotonic() < deadline:
+            found = get_job(store, before.job)  # a driver that dies meanwhile is replaced by another one
+            status = driver_of(store, found).status()
+            if status is not None:
+                last = status
+                # the status shows the earlier pause until the driver has applied the resume
+                is_applied = last.resumes > before.resumes or before.state != "PAUSED" or found.fence != record.fence
+                if last.state == "RUNNING" or (last.state == "PAUSED" and is_applied):
+                    break
             time.sleep(POLL_S)
     if last.state != "RUNNING":
         raise not_running(last)

@@ -3,7 +3,7 @@
 Usage: ``python -m tests.integration.cdc_fake_driver start JOB.yaml --foreground [--resume FLAGS]``. Files beside the
 job file control it: ``fail`` (raise that class at start), ``die`` (exit with that code once RUNNING), ``still`` (a
 resume ends in the same pause), ``away`` (the job is PAUSED automatically), ``end`` (the job is DONE), ``hold`` (start
-only after the file is deleted), ``lose`` (die once, with a pause or stop that was accepted).
+only after the file is deleted), ``lose`` (die once, with a request that was accepted).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FakeJob:
 
     def request(self, request: RequestBody) -> None:
         lose = Path(self.record.job_file).with_name("lose")
-        if lose.exists() and isinstance(request, PauseJob | StopJob):
+        if lose.exists():
             lose.unlink()
             threading.Timer(0.3, os._exit, (9,)).start()  # after the answer
             return

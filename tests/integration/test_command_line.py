@@ -356,6 +356,14 @@ def test_request_that_was_lost_with_its_driver_is_repeated(
     assert (cli.record().state, cli.status()["state"]) == (state, state)
 
 
+def test_resume_whose_driver_dies_reports_the_state_of_the_next_one(cli: Cli) -> None:
+    cli.start()
+    cli.run("pause", "shop")
+    cli.set_driver_file("lose")
+    assert "shop is RUNNING" in cli.run("resume", "shop")
+    assert not cli.job_file.with_name("lose").exists(), "the driver did not get the request"
+
+
 def has_record(cli: Cli) -> bool:
     with suppress(AssertionError):
         return cli.record() is not None
