@@ -29,6 +29,8 @@ _DATETIME = re.compile(rf"{_DATE}(?:[ T]{_TIME})?", re.ASCII)
 _DURATION = re.compile(r"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
 # the charsets in which Python's codec has exactly the characters of the server's charset
 _CODECS = {"utf8mb4": "utf-8", "latin1": "cp1252", "ascii": "ascii", "utf16": "utf-16", "utf16le": "utf-16-le"}
+# in the literals of other charsets, ASCII bytes can be other characters: _utf16'ab' is one character
+_INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8", "_LATIN1", "_ASCII", "_BINARY")
 _NOT_ASCII = ("swe7", "binary")  # an ASCII character may be another byte, or the text has no characters
 
 
@@ -116,8 +118,11 @@ class _Literal:
         words = [token.word for token in tokens]
         self.text = self.number = None if tokens else ""
         self.data: bytes | None = None
+        self.is_quoted_hex = False
         if words[0] in ("DATE", "TIME", "TIMESTAMP") or (words[0].startswith("_") and len(tokens) == 2):
             self.is_introduced = words[0].startswith("_")
+            if self.is_introduced and words[0] not in _INTRODUCERS:
+                raise _Uncertain
             tokens = tokens[1:]
         else:
             self.is_introduced = False
@@ -125,6 +130,7 @@ class _Literal:
             self.text = text_of(tokens[0].literal)
         elif len(tokens) == 1 and tokens[0].digits and not self.is_introduced:
             self.data = _bytes_of(tokens[0])
+            self.is_quoted_hex = tokens[0].digits == "quoted hex"
         elif words in (["TRUE"], ["FALSE"]):
             self.number = str(int(words == ["TRUE"]))
         elif all(words) and _NUMBER.fullmatch("".join(words)) and not self.is_introduced:
@@ -134,6 +140,8 @@ class _Literal:
 
     def decimal(self) -> Decimal:
         """Return the number, of a text too. Raises: _Uncertain."""
+        if self.is_quoted_hex:
+            raise _Uncertain  # X'31' is the number 49 for MySQL, and the text '1' for MariaDB
         if self.data is not None:
             return Decimal(int.from_bytes(self.data))
         text = self.number or self.text or ""
@@ -146,7 +154,7 @@ class _Literal:
 
 
 def _bytes_of(token: Token) -> bytes:
-    base = 16 if token.digits == "hex" else 2
+    base = 2 if token.digits == "bit" else 16
     if not token.text:
         return b""
     return int(token.text, base).to_bytes(-(-len(token.text) * (4 if base == 16 else 1) // 8))
@@ -318,8 +326,8 @@ def _characters(literal: _Literal, column: Column) -> str:
 
 def _number_text(literal: _Literal) -> str:
     number = literal.number or ""
-    if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", number, re.ASCII):
-        raise _Uncertain
+    if not re.fullmatch(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", number, re.ASCII) or (number[0] == "-" and not float(number)):
+        raise _Uncertain  # for example -0, which is stored as 0
     return number
 
 

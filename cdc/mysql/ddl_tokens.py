@@ -37,7 +37,7 @@ class Token:
     word: str  # upper case, of an unquoted word or a sign; "" for quoted names and values
     name: bool  # whether it can be an identifier
     literal: str | None = None  # of a plain string literal: its text with the quotes
-    digits: str = ""  # of X'41' and 0x41 "hex", of B'101' and 0b101 "bit"; ``text`` has the digits
+    digits: str = ""  # of 0x41 "hex", of X'41' "quoted hex", of B'101' and 0b101 "bit"; ``text`` has the digits
 
 
 class Unreadable(Exception):
@@ -111,6 +111,8 @@ def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
         elif kind.endswith("STRING"):
             literal = code[token.start : token.end + 1] if kind == "STRING" else None
             digits = {"HEX_STRING": "hex", "BIT_STRING": "bit"}.get(kind, "")
+            if digits == "hex" and code[token.end] == "'":
+                digits = "quoted hex"
             found.append(Token(token.text, "", False, literal, digits))
         elif (
             found

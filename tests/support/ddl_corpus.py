@@ -22,11 +22,11 @@ class Case:
 INTEGERS = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT")
 DEFAULTS = {
     **dict.fromkeys(("TINYINT", "BIGINT"), ("'007'", "-3", "1.5", "'2.4'", "b'101'", "TRUE", "'-1.5'", "1e1", "+4")),
-    **dict.fromkeys(("SMALLINT", "MEDIUMINT", "INT"), ("7", "'-1.5'", "x'41'")),
+    **dict.fromkeys(("SMALLINT", "MEDIUMINT", "INT"), ("7", "'-1.5'", "x'41'", "x'31'", "0x31")),
     "BIGINT UNSIGNED": ("18446744073709551615", "0x7fffffffffffffff"),
     "INT(5) ZEROFILL": ("42",),
     "BOOL": ("TRUE", "FALSE"),
-    "DECIMAL(5,2)": ("1.005", "'1.005'", "-1.995", "0", "-0.001", "1e2", ".5", "'3.'", "x'05'", "999.994"),
+    "DECIMAL(5,2)": ("x'31'", "1.005", "'1.005'", "-1.995", "0", "-0.001", "1e2", ".5", "'3.'", "x'05'", "999.994"),
     "DECIMAL(40,3) UNSIGNED": ("12345678901234567890.5",),
     "FLOAT": ("1.5", "'2.25'", "0", "123456", "1.234567", "1e10", "-0.5"),
     "FLOAT(7,3)": ("1.5", "2.25"),
@@ -48,6 +48,7 @@ DEFAULTS = {
     "VARCHAR(20)": (
         "'it''s'", "'a\\\\b'", "'tab\\t'", "' x '", "''", "-5", "1.50", "x'4142'", "_utf8mb4'ab'", "'ü€😀'", "N'x'",
         "'AFTER id'", "'a, b'", "TRUE", "\"double\"", "007",
+        "-0", "_utf16'ab'", "_latin1'ab'", "_ucs2'ab'",
     ),
     "VARCHAR(20) CHARACTER SET latin1": ("'ü€'", "'x'", "x'41'"),
     "VARCHAR(20) CHARACTER SET utf16": ("'ü€'", "'x'"),

@@ -27,6 +27,10 @@ def fill(text: str, dialect: Dialect = KNOWN, charset: str = "utf8mb4") -> Fill:
         ("DECIMAL(5,2) NOT NULL", b"0.00"),
         ("BIT(4) DEFAULT b'101'", b"5"),
         ("BINARY(3) DEFAULT 0x41", b"A\0\0"),
+        ("INT DEFAULT 0x31", b"49"),
+        ("VARCHAR(9) DEFAULT X'31'", b"1"),
+        ("VARCHAR(9) DEFAULT _latin1'ab'", b"ab"),
+        ("VARCHAR(9) DEFAULT -0.5", b"-0.5"),
         ("BINARY(3) NOT NULL", b"\0\0\0"),
         ("CHAR(5) DEFAULT 'a '", b"a"),
         ("VARCHAR(9) DEFAULT 'it''s'", b"it's"),
@@ -81,6 +85,12 @@ def test_fill_of_current_time_is_the_statement_time(definition: str) -> None:
         "GEOMETRY NOT NULL",
         "JSON DEFAULT ('{\"b\": 1}')",
         "BIT(4) DEFAULT '1'",
+        "INT DEFAULT X'31'",  # 49 in MySQL, 1 in MariaDB
+        "DECIMAL(5,2) DEFAULT (x'31')",
+        "VARCHAR(9) DEFAULT _utf16'ab'",
+        "INT DEFAULT _utf16'12'",
+        "VARCHAR(9) DEFAULT -0",
+        "VARCHAR(9) DEFAULT -0.0",
     ],
 )
 def test_fill_that_is_not_certain_is_by_row(definition: str) -> None:
