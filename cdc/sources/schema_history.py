@@ -36,6 +36,7 @@ class SchemaHistory:
         self.connect = connect
         self.fold_case = False  # the server stores table names in lower case
         self.catalog: dict[Name, TableSchema] = {}  # read when the source was opened; a table's next DDL removes it
+        self.catalog_end: Position | None = None  # ``catalog`` describes the tables at this position; None: not known
         self.searched: frozenset[Name] = frozenset()  # a search for statements on these runs: they count as known
         self._table_filter = table_filter
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
@@ -89,6 +90,23 @@ class SchemaHistory:
     def current(self, name: Name) -> TableSchema | None:
         """Return the table's newest version, or the catalog's description of a table without versions."""
         return None if self.dropped(name) is not None else self.newest(name) or self.catalog.get(name)
+
+    def at_statement(self, name: Name, position: Position) -> TableSchema | None:
+        """Return ``current`` for a statement at ``position``.
+
+        Without columns if only the catalog describes the table, and was read after the statement: it has the columns
+        after it, and those of later statements.
+        """
+        found = self.current(name)
+        if found is None or self.newest(name) is not None or self._is_after_catalog(position):
+            return found
+        return replace(found, columns=(), key=(), charset="")
+
+    def _is_after_catalog(self, position: Position) -> bool:
+        try:
+            return self.catalog_end is not None and position.reached(self.catalog_end)
+        except ValueError:  # the two positions cannot be compared
+            return False
 
     def dropped(self, name: Name) -> TableSchema | None:
         """Return the columns of a table that was dropped or renamed, while its target has its rows; else None."""

@@ -67,9 +67,16 @@ def charset_after(statement: CopyStatement, known: TableSchema, *, fold_case: bo
 class TableStatements:
     """Reads statements that rename, drop or create tables. Calls: the thread that reads the source."""
 
-    def __init__(self, history: SchemaHistory, shadows: ShadowTables) -> None:
+    def __init__(
+        self,
+        history: SchemaHistory,
+        shadows: ShadowTables,
+        current: Callable[[Name], TableSchema | None] | None = None,
+    ) -> None:
+        """``current``: replaces ``history.current``: the table before the statement that is read."""
         self._history = history
         self._shadows = shadows
+        self._current = current or history.current
 
     def named(self, database: str, table: str) -> TableSchema | None:
         """Return a mapped table that the job has loaded, or one that was renamed to this name; None for others.
@@ -80,7 +87,7 @@ class TableStatements:
             found = self._history.renamed((database, table))
             return None if found is None else replace(found, is_renamed=False)
         is_loaded = bool(self._history.known(database, table))
-        return self._history.current((database, table)) or (TableSchema(database, table, (), ()) if is_loaded else None)
+        return self._current((database, table)) or (TableSchema(database, table, (), ()) if is_loaded else None)
 
     def read(
         self, statement: CopyStatement, effect: Effect, schema_of: Callable[[str, str], TableSchema | None]
@@ -184,6 +191,7 @@ class TableStatements:
                 found = table_schemas(server, [name]).get(name)
                 if found is not None and not is_changed_later(server, name):
                     return found
-        if before is not None and before.columns:
+        has_server = self._history.connect is not None
+        if before is not None and (before.columns or (before.is_dropped and has_server)):
             refuse(f"the columns of {table_text(*name)} after it are not known")
         return computed

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdc.errors import SchemaMismatch, SourceUnavailable
-from cdc.model.schema import CopyStatement
+from cdc.model.schema import CopyStatement, TableSchema
 from cdc.model.schema_change import SchemaChange, TableChange
 from cdc.model.table_names import table_of
 from cdc.mysql.catalog import table_schemas
@@ -25,6 +25,7 @@ from cdc.sources.shadow_tables import ShadowTables
 from cdc.sources.table_statements import TableStatements, changes_tables
 
 _UNKNOWN = "the columns of {} before the statement are not known"
+_NO_ROWS = ", because no row of it came before"
 
 
 def copy_statement(statement: Statement) -> CopyStatement:
@@ -46,13 +47,15 @@ class ChangeReader:
         self._history = history
         self._search = search
         self._shadows = shadows
-        self._tables = TableStatements(history, shadows)
+        self._tables = TableStatements(history, shadows, self._current)
+        self._statement: tuple[Statement, Effect] | None = None  # that is read
 
     def read(self, statement: Statement, effect: Effect) -> SchemaChange | str:
         """Return what ``statement`` changes, or the reason why that is not certain.
 
         Raises: SchemaMismatch - the server's columns are not those that follow from the statement.
         """
+        self._statement = (statement, effect)
         try:
             found = self._tables.read(copy_statement(statement), effect, self._tables.named)
             if changes_tables(found, effect):
@@ -61,14 +64,14 @@ class ChangeReader:
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
                 return _UNKNOWN.format(", ".join(sorted(missing)))
-            if not all(one.before.columns for one in changes):
-                return "the columns before the statement are not known"
+            if unknown := sorted({one.before.name for one in changes if not one.before.columns}):
+                return f"{_UNKNOWN.format(', '.join(unknown))}{_NO_ROWS}"
             time = StatementTime(statement.timestamp, statement.microseconds, statement.time_zone)
             tables = with_time(self._confirmed(statement, changes), time, self._history.connect)
         except Unreadable as error:
-            unknown = sorted(name for name in effect.tables if not self._history.has(table_of(name)))
+            unknown = sorted(name for name in effect.tables if self._is_only_loaded(table_of(name)))
             if unknown:  # it was compared with what the server had when it was opened, perhaps after the statement
-                return f"{_UNKNOWN.format(', '.join(unknown))}, because no row of it came before"
+                return f"{_UNKNOWN.format(', '.join(unknown))}{_NO_ROWS}"
             return str(error) or "it has an unknown form"
         except SourceUnavailable as error:
             return f"the source cannot be asked for the columns: {error.message}"
@@ -78,16 +81,35 @@ class ChangeReader:
     def _change_of_tables(self, statement: Statement, found: Sequence[TableChange]) -> SchemaChange | str:
         if statement.is_part:
             return "its transaction also has rows"
-        tables = self._tables.by_name(
-            found,
-            lambda changes: self._confirmed(statement, changes),
-            lambda server, name: bool(self._search.on_server(server, statement.after, {name})),
-        )
+        try:
+            tables = self._tables.by_name(
+                found,
+                lambda changes: self._confirmed(statement, changes),
+                lambda server, name: bool(self._search.on_server(server, statement.after, {name})),
+            )
+        except Unreadable as error:
+            return str(error)
         return SchemaChange(
             statement.sql, statement.before, statement.after, tables.tables, tables.forgets, tables.renamed
         )
 
+    def _is_only_loaded(self, name: Name) -> bool:
+        """Return whether the job loads the table, but has read no columns of it at an earlier position."""
+        return not self._history.has(name) and bool(self._history.known(*name))
+
     # --- the columns of the server ---
+
+    def _current(self, name: Name) -> TableSchema | None:
+        """Return the table before the statement, without columns if those that the job knows may be newer."""
+        if self._statement is None:
+            return self._history.current(name)
+        statement, effect = self._statement
+        found = self._history.at_statement(name, statement.before)
+        if found is None or found.columns or not effect.columns_stay or self._history.connect is None:
+            return found
+        with self._history.connect() as server:
+            is_changed = self._search.on_server(server, statement.after, {name})
+        return found if is_changed else self._history.current(name)
 
     def _confirmed(self, statement: Statement, changes: list[TableChange]) -> list[TableChange]:
         needs_no_server = all(one.rows is not None and not one.columns and one.key_is_certain for one in changes)

@@ -89,7 +89,7 @@ class TableRegistry:
         missing = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)]
         if server.full_metadata:
             self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
-            end = server.position()
+            end = self.history.catalog_end = server.position()
             is_near = (start.server, start.file) == (end.server, end.file) and end.offset - start.offset <= _NEAR_BYTES
             if not is_near:
                 return
