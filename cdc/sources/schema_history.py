@@ -6,6 +6,7 @@ are valid at the end of a Batch are saved with its checkpoint, and a restart beg
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,13 @@ from cdc.model.position import BinlogPosition, CanalPosition, Position
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.model.table_names import table_of, table_text
-from cdc.mysql.catalog import table_schemas
-from cdc.mysql.ddl import Effect, effect_of
+from cdc.mysql.catalog import system_versioned, table_schemas
+from cdc.mysql.ddl import Effect, EffectKind, effect_of
 from cdc.mysql.server import Server
 
 Name = tuple[str, str]  # database and table
 Connect = Callable[[], Server]
+_LIKE = re.compile(r"\bLIKE\b", re.IGNORECASE)
 
 
 class SchemaHistory:
@@ -172,6 +174,13 @@ class SchemaHistory:
         with self.connect() as server:
             return table_schemas(server, [name]).get(name)
 
+    def is_versioned(self, name: Name) -> bool:
+        """Return whether the server has this table with system versioning (MariaDB). Its deletes are updates there."""
+        if self.connect is None:
+            return False
+        with self.connect() as server:
+            return server.mariadb and bool(system_versioned(server, lambda database, table: (database, table) == name))
+
     def require(self, database: str, table: str, *, hint: str) -> TableSchema:
         """Return the table's current schema; query the server for an unknown table. Raises: SchemaMismatch."""
         name = (database, table)
@@ -186,6 +195,16 @@ class SchemaHistory:
         return found
 
     # --- statements ---
+
+    def creation(self, effect: Effect, sql: str) -> Effect:
+        """Return the effect of a CREATE TABLE: a change if the target has rows, or if it copies system versioning."""
+        name = table_of(effect.tables[0])
+        if self.dropped(name) is not None:
+            return replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
+        if _LIKE.search(sql) and self.is_versioned(name):
+            reason = "CREATE TABLE LIKE a table with system versioning"
+            return replace(effect, kind=EffectKind.TOUCHES, reason=reason, row_changing=True)
+        return effect
 
     def effect(self, sql: str, database: str, *, ansi_quotes: bool = False, mariadb: bool = True) -> Effect:
         """Return what a statement with the default database ``database`` does to the mapped tables."""

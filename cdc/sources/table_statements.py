@@ -181,6 +181,8 @@ class TableStatements:
         """Return the columns of ``name`` after the statement. Raises: Unreadable, SchemaMismatch."""
         computed = content.schema
         assert computed is not None
+        if self._history.is_versioned(name):
+            refuse(f"{table_text(*name)} has system versioning after it: its deletes are logged as updates")
         shadow = self._history.shadow(content.origin) if content.origin is not None else None
         if not computed.columns and shadow is not None:  # its rows can differ, but its columns are known
             computed = replace(shadow, copy=None, since=None)

@@ -66,9 +66,9 @@ class DdlHandler:
     # --- changes of tables ---
 
     def _handle_creation(self, statement: Statement, effect: Effect) -> None:
-        if self._history.dropped(table_of(effect.tables[0])) is not None:
-            # the target has the rows of the table that was dropped
-            self._handle_change(statement, replace(effect, kind=EffectKind.TOUCHES, row_changing=True))
+        effect = self._history.creation(effect, statement.sql)
+        if effect.kind is EffectKind.TOUCHES:
+            self._handle_change(statement, effect)
             return
         log.info(
             "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}

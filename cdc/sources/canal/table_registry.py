@@ -132,9 +132,8 @@ class CanalTables:
 
     def _handle(self, statement: CanalStatement) -> bool:
         effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
-        if effect.kind is EffectKind.CREATES and self.history.dropped(table_of(effect.tables[0])) is not None:
-            # the target has the rows of the table that was dropped
-            effect = replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
+        if effect.kind is EffectKind.CREATES:
+            effect = self.history.creation(effect, statement.sql)
         elif effect.may_rekey and self._is_rekeyed(table_of(effect.tables[0])):
             effect = replace(effect, kind=EffectKind.TOUCHES)
         if effect.kind is EffectKind.TOUCHES:
