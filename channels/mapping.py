@@ -84,8 +84,27 @@ class Mapping:
         return dict(self.columns)
 
     def _same_names(self, schema: TableSchema) -> dict[str, str]:
-        named = [(self.column_map.target_of(column.name), column.name) for column in schema.columns]
-        return {target: source for target, source in named if target is not None}
+        """Return target column -> source column. Raises: TargetMismatch - two source columns have one target column.
+
+        That happens if a rename was ignored, and the user has passed the statement that adds the old name again.
+        """
+        found: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for column in schema.columns:
+            target = self.column_map.target_of(column.name)
+            if target is None:
+                continue
+            if (other := taken.setdefault(target.casefold(), column.name)) != column.name:
+                both = f"{other} and {column.name}"
+                raise TargetMismatch(
+                    f"The source columns {both} have one target column, because a rename was ignored.",
+                    hint="Drop the target table, or move it away, and run `cdc resume NAME --reload-missing`: a "
+                    "snapshot loads the table with the columns that the source has now.",
+                    table=schema.name,
+                    shared_column=target,
+                )
+            found[target] = column.name
+        return found
 
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """Return the source columns that this mapping reads.

@@ -129,6 +129,9 @@ class TablePlanner:
         action = self._action(change.kind, column.name)
         if self._is_explicit(column):
             return
+        # the user can have passed the statement that dropped an earlier column of this name
+        names = {name: one for name, one in self.column_map.names.items() if name != column.name}
+        self.column_map = replace(self.column_map, names=names)
         if action is ChangeAction.IGNORE:
             self._map(column.name, None)
             return

@@ -10,10 +10,13 @@ import pytest
 from cdc.demo.local_servers import LocalServer, obtain
 from cdc.errors import DdlStop, PositionLost, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.schema import DELETED
+from cdc.model.schema_change import ChangeKind, ColumnMap
 from cdc.mysql.catalog import writes_beyond
 from cdc.mysql.server import Server
 from cdc.sources.binlog.receiver import BinlogReceiver
 from cdc.sources.schema_history import ResumeOptions
+from channels.mapping import Mapping
+from channels.routes import Routes
 from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of
 
 PAST_GAP = ResumeOptions(past_gap=True)
@@ -770,3 +773,27 @@ def test_tagged_gtids_are_counted_and_resumed(mysql):
     assert Collector(receiver).collect_rows(1).collect_to_end().values() == [4]
     receiver.close()
     mysql.execute("DROP DATABASE tagged")
+
+
+def test_accepted_statement_that_gives_two_columns_one_target_pauses_again(server, database):
+    """The target column ``price`` has the values of ``cost``, because the rename was ignored."""
+    run(server, database, "ALTER TABLE orders RENAME COLUMN price TO cost")
+    routes = Routes([Mapping(f"{database}.orders", "ods.orders")])
+    routes.use_column_maps({f"{database}.orders": ColumnMap({"cost": "price"})})
+    start = position(server)
+    run(server, database, "INSERT INTO orders VALUES (1, 10, 'before', 0)")
+    receiver = receiver_of(server, routes)
+    receiver.open(start, (), 0)
+    Collector(receiver).collect_rows(1)
+    run(server, database, "ALTER TABLE orders ADD COLUMN price INT")
+    run(server, database, "INSERT INTO orders VALUES (2, 20, 'behind', 0, 200)")
+    error, _ = pause(receiver)
+    schemas = receiver.schemas()
+    receiver.close()
+    receiver = receiver_of(server, routes, resume_options=accepted(error))
+    receiver.open(error.context["position"], schemas, 1)
+    again, _ = pause(receiver)
+    receiver.close()
+    assert "source columns cost and price have one target column" in again.message
+    assert again.context == error.context and again.change is not None, "so --apply-ddl can apply it"
+    assert [one.kind for one in again.change.tables[0].columns] == [ChangeKind.ADD_COLUMN]

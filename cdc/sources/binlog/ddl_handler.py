@@ -9,7 +9,15 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from cdc.errors import GAP_HINT, GAP_SNAPSHOT_HINT, DdlStop, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
+from cdc.errors import (
+    GAP_HINT,
+    GAP_SNAPSHOT_HINT,
+    STATEMENT_START,
+    DdlStop,
+    SchemaMismatch,
+    TargetMismatch,
+    UnsupportedRowFormat,
+)
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
@@ -97,6 +105,7 @@ class DdlHandler:
     def _handle_change(self, statement: Statement, effect: Effect) -> None:
         try:
             self._resume_options.check(effect, statement.sql, statement.before)
+            self._check_target_columns(statement, effect)
         except DdlStop as stop:
             self._describe(stop, statement, effect)
             raise
@@ -104,6 +113,29 @@ class DdlHandler:
             self._shadows.end_copies(map(table_of, effect.tables), statement.after)
         self._renew(statement, effect)
         log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))
+
+    def _check_target_columns(self, statement: Statement, effect: Effect) -> None:
+        """Raise DdlStop if an accepted statement leaves two columns with one target column.
+
+        The job can then still apply the statement: it gives the new column a target column of its own.
+        """
+        for name in map(table_of, effect.tables):
+            found = self._history.look_up(name)
+            try:
+                if found is not None and self._history.maps(*name):
+                    self._table_filter.reads(found)
+            except SchemaMismatch:
+                continue  # ``_renew`` raises it
+            except TargetMismatch as error:
+                if "shared_column" not in error.context:
+                    continue
+                raise DdlStop(
+                    f"{effect.reason} changes {', '.join(effect.tables)}: {error.message}",
+                    hint=f"--apply-ddl gives the new column a target column of another name. Or: {error.hint}",
+                    tables=", ".join(effect.tables),
+                    statement=statement.sql[:STATEMENT_START],
+                    position=statement.before,
+                ) from error
 
     def _describe(self, stop: DdlStop, statement: Statement, effect: Effect) -> None:
         """Add to ``stop`` what the statement changes, or why that is not certain."""

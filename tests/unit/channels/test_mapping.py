@@ -6,6 +6,7 @@ import pytest
 
 from cdc.errors import SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema_change import ColumnMap
 from channels.mapping import Mapping
 
 ID = Column("ID", Kind.BIGINT, "bigint", nullable=False)
@@ -69,3 +70,15 @@ def test_reads_reserved_column_name_raises_unless_omitted():
     with pytest.raises(SchemaMismatch, match="column name __Deleted is reserved"):
         Mapping("shop.orders", "ods.orders").reads(schema)
     assert Mapping("shop.orders", "ods.orders", columns={"id": "id"}).reads(schema).columns == {"ID"}
+
+
+@pytest.mark.parametrize("name", ["email", "Email"])
+def test_two_source_columns_with_one_target_column_raise(name: str) -> None:
+    """A rename of ``email`` was ignored, and a column of this name was added again."""
+    columns = (ID, Column("mail", Kind.INT, "int"), Column(name, Kind.INT, "int"))
+    schema = TableSchema("shop", "orders", columns, ("ID",))
+    mapping = Mapping("shop.orders", "ods.orders", column_map=ColumnMap({"mail": "email"}))
+    for call in (mapping.reads, mapping.target_table, mapping.copied):
+        with pytest.raises(TargetMismatch, match=f"columns mail and {name} have one target column.*reload-missing"):
+            call(schema)
+    assert mapping.copied(TableSchema("shop", "orders", columns[:2], ("ID",))) == {"ID": "ID", "email": "mail"}

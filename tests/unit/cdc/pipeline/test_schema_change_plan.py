@@ -208,6 +208,14 @@ def test_plan_added_column_with_the_old_name_of_an_ignored_rename_gets_a_free_na
     assert texts(plan)[-1] == f"add >{name}" and plan.tables[0].columns_after.names == {}
 
 
+@pytest.mark.parametrize("target", ["c", None])
+def test_plan_added_column_does_not_use_the_target_of_an_earlier_column_of_its_name(target: str | None) -> None:
+    """The user has passed the statement that dropped the earlier ``b``, so its difference is still recorded."""
+    plan = planned((ADDED,), column_map=ColumnMap({"b": target}), after=(ID, A, B))
+    assert texts(plan) == ["add >b"]
+    assert plan.tables[0].columns_after.names == {}
+
+
 def test_plan_rename_to_the_old_name_of_an_ignored_rename_keeps_both_targets() -> None:
     c = replace(A, name="c")
     change = ColumnChange(ChangeKind.RENAME_COLUMN, c, A)
