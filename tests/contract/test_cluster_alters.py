@@ -228,16 +228,43 @@ def test_repeated_step_runs_no_statement(kind: str, cluster: Any, sink: Any, ste
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.DROP_ANSWER])
 @pytest.mark.parametrize("step", [ADD_FIVE, RENAME, WIDEN, DROP], ids=lambda step: step.action.value)
 def test_lost_connection_in_statement_does_the_step_once(
-    cluster: Any, sink: Any, step: AlterStep, fault: Fault
+    cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch, step: AlterStep, fault: Fault
 ) -> None:
+    """The columns decide whether the statement is sent again: a second one could be executed after a later step."""
     if step in (WIDEN, DROP):
         sink.alter(TABLE, [ADD_FIVE], mark_of(2))
     before = len(cluster.alters.jobs)
     cluster.faults.order("sql", fault, match="ALTER TABLE `ods`")
+    received: list[str] = []
+    take = cluster.faults.take
+    monkeypatch.setattr(
+        cluster.faults, "take", lambda place, subject="": received.append(subject) or take(place, subject)
+    )
     sink.alter(TABLE, [step], mark_of(3))
+    first, *more = [number for number, one in enumerate(received) if one.startswith("ALTER TABLE `ods`")]
+    assert len(more) == (fault is Fault.RESET), "a statement that was executed is not sent again"
+    assert all(any(one.startswith("DESC") for one in received[first:number]) for number in more)
     assert [struck[1] for struck in cluster.faults.struck] == [fault]
     assert len(cluster.alters.jobs) - before == (0 if step is RENAME else 1)
     sink.alter(TABLE, [step], mark_of(3))
+
+
+@pytest.mark.parametrize("step", [DROP, WIDEN], ids=lambda step: step.action.value)
+def test_job_of_a_statement_without_answer_is_waited_for(cluster: Any, with_n: Any, step: AlterStep) -> None:
+    cluster.alters.are_light, cluster.alters.is_held = False, True
+    cluster.faults.order("sql", Fault.DROP_ANSWER, match="ALTER TABLE `ods`")
+    ended = run_alter(with_n, step)
+    wait_until(lambda: alters(cluster)[-1] == "RUNNING", cluster)
+    cluster.alters.is_held = False
+    assert ended() is None
+    assert len(cluster.alters.jobs) == 2 and ("n" in described(cluster)) is (step is WIDEN)
+
+
+@pytest.mark.parametrize("step", [RENAME, ADD_FIVE], ids=lambda step: step.action.value)
+def test_answers_that_are_always_lost_are_unavailable(cluster: Any, sink: Any, step: AlterStep) -> None:
+    cluster.faults.order("sql", Fault.RESET, times=50, match="ALTER TABLE `ods`")
+    with pytest.raises(SinkUnavailable):
+        sink.alter(TABLE, [step], mark_of(3))
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.DROP_ANSWER])

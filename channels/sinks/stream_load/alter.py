@@ -145,13 +145,14 @@ class ColumnAlterer:
     def _do(self, table: TargetTable, step: AlterStep, deadline: float, check_owner: Callable[[], object]) -> None:
         pauses = Backoff(self.first_pause_s, 4.0)
         begun, reason, statement = NO_JOB, "", ""
+        lost: SinkUnavailable | None = None  # the answer to the last statement
         for number in range(_TRIES + 1):
             job = self._await_job(table, deadline)
             columns = self._columns(table)
             if self._image(table, step, columns) is Image.AFTER:
                 return
             if number and job.number != begun.number and job.state == "CANCELLED":
-                reason = f"its job was cancelled: {shown(job.message)}"
+                reason, lost = f"its job was cancelled: {shown(job.message)}", None
             if number == _TRIES:
                 break
             if number:
@@ -168,24 +169,32 @@ class ColumnAlterer:
                     hint="The next start sends the statement.",
                     table=table.name,
                 )
-            reason = self._run(table, step, statement)
+            lost = None
+            try:
+                reason = self._run(table, statement)
+            except SinkUnavailable as error:
+                if step.action is AlterAction.TRUNCATE:
+                    raise
+                reason, lost = f"its answer was lost: {shown(error.message)}", error
             if step.action is AlterAction.TRUNCATE and not reason:
-                return  # it has ended when it is answered, and a lost answer raises
+                return  # it has ended when it is answered
+        if lost is not None:
+            raise lost
         raise TargetMismatch(
             f"{self._sql.messages.name} does not change {table.name}: {reason or 'its columns stay as they are'}.",
             hint=f"Run the statement by hand, then `cdc resume`: {statement}; or: {RECREATE}",
             table=table.name,
         )
 
-    def _run(self, table: TargetTable, step: AlterStep, statement: str) -> str:
-        """Run a statement. Return why it was refused; "" if it was not, or if nothing is known.
+    def _run(self, table: TargetTable, statement: str) -> str:
+        """Send a statement once. Return why it was refused; "" if it was not.
 
-        Raises: SinkUnavailable - also if the answer to TRUNCATE was lost; TargetMismatch.
+        A second TRUNCATE, or one that a first FE executes late, would remove the rows of later loads. A second DROP or
+        RENAME could change the column of a later step that has the same name.
+        Raises: SinkUnavailable - also if the answer was lost; TargetMismatch.
         """
-        # a second TRUNCATE, or one that a first FE executes late, would remove the rows of later loads
-        send = self._sql.run_once if step.action is AlterAction.TRUNCATE else self._sql.rows
         try:
-            send(statement)
+            self._sql.run_once(statement)
         except SqlError as error:
             return f"it refuses the statement: {shown(str(error))}"
         except TargetMismatch as error:
