@@ -210,6 +210,7 @@ class ClauseReader:
         part.take("COLUMN")
         only_existing = part.if_exists()
         name = part.name()
+        self.alteration.defaults.add(name.casefold())
         if only_existing and not self.alteration.has(name):
             return
         if part.take("SET", "VISIBLE") or part.take("SET", "INVISIBLE"):

@@ -50,6 +50,7 @@ class Alteration:
         self.drops_primary = False
         self.may_drop_key = False  # an index was dropped, whose columns are not known
         self.indexes: list[Index] = []
+        self.defaults: set[str] = set()  # casefolded names of columns with ALTER COLUMN
         self._dialect = dialect
         self._drops: set[str] = set()
         self._changes: dict[str, tuple[NewColumn, str | None]] = {}  # old name -> column, and its position
@@ -126,6 +127,8 @@ class Alteration:
         names = [new.column.name.casefold() for new in news]
         if len(set(names)) < len(names) or not names:
             refuse("the changed table has a column twice, or has no columns")
+        if any(new.old is None and new.column.name.casefold() in self.defaults for new in news):
+            refuse("it adds a column and also changes its default")  # MariaDB: existing rows get the changed one
         for new in news:
             self._complete(new)
         key, is_certain = self._key(news)

@@ -190,6 +190,8 @@ def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:
         ("ALTER TABLE orders ADD x INT AFTER nope", "no column nope"),
         ("ALTER TABLE orders DROP nope", "no column nope"),
         ("ALTER TABLE orders DROP a, ADD COLUMN IF NOT EXISTS a INT", "not clear whether"),
+        ("ALTER TABLE orders ADD x INT DEFAULT 1, ALTER x SET DEFAULT 2", "also changes its default"),
+        ("ALTER TABLE orders ALTER COLUMN X DROP DEFAULT, ADD x INT DEFAULT 1", "also changes its default"),
         ("ALTER TABLE orders ADD SYSTEM VERSIONING", "system versioning"),
         ("ALTER TABLE orders WITH SYSTEM VERSIONING", "system versioning"),
         ("CREATE TABLE n (id INT) WITH SYSTEM VERSIONING", "system versioning"),
