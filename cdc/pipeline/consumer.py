@@ -155,8 +155,8 @@ class Consumer:
             self._steps.begin(whole)
         if isinstance(self._receiver, RangePlanner) and self._receiver.plans:
             self._ranges = RangeReads(context, self._receiver, cycles, self._flow, self._stopping, self._now)
-        # before a target is created with these columns: else the run after a stop without a commit would begin with the
-        # columns of that day, and the targets would not fit. The status also shows the pending snapshots at once.
+        # Columns are saved before a target is created with them: else the run after a stop without a commit would begin
+        # with the columns of that day, and the targets would not fit. The status shows the pending snapshots at once.
         cycles.save_state()
         dispatcher.join_all()
         return cycles
@@ -169,6 +169,7 @@ class Consumer:
         """
         while not self._stopping.is_set():
             cycles.poll_tasks()
+            cycles.dispatcher.join_new(cycles.committed.schemas)
             if self._flow.is_full(cycles.dispatcher.cycle) and not cycles.may_close:
                 self._stopping.wait(BUSY_POLL_S)
                 continue
@@ -191,6 +192,7 @@ class Consumer:
                 continue
             if batch is None and self._receiver.status().is_finished:
                 cycles.close_and_commit(CloseReason.END)
+                cycles.dispatcher.join_new(cycles.committed.schemas)  # tables without rows
                 if self._receiver.status().is_finished:  # False after a replay, which rolls the receiver back
                     return Ended.FINISHED
             self._check_close(cycles, batch)

@@ -139,6 +139,7 @@ class Cycles:
 
     def save_state(self) -> None:
         """Save changes of columns, snapshots, verifications and omitted tables, for which no cycle closes."""
+        self.dispatcher.read_schemas()
         first, saved = self.dispatcher.cycle.first, self.committed
         known = saved.snapshots, saved.left_out, saved.schemas
         verify = self.session.run if self.session is not None else None

@@ -35,6 +35,7 @@ class Dispatcher:
         self.sequence = sequence  # highest sequence of a started Task
         self.newest_commit_us: int | None = None
         self._waiting = waiting
+        self._joined: tuple[TableSchema, ...] = ()  # have channels, if a mapping reads them
 
     def begin(self, first: Position) -> None:
         """Begin the next cycle at ``first``."""
@@ -98,7 +99,7 @@ class Dispatcher:
 
     def close(self) -> Checkpoint | None:
         """Start Tasks for all buffered rows. Return the OPEN checkpoint, or None if the cycle has no rows."""
-        self._join_new()
+        self.read_schemas()
         self.start_tasks(0)
         return self.cycle.checkpoint
 
@@ -142,21 +143,22 @@ class Dispatcher:
         For a table with a pending snapshot, its first rows create the channel: it can have new columns in the source
         while the DDL statement is still ahead in the binlog, and a target that is created now would get the old ones.
         """
-        self._join_missing()
+        self.join_new(self.schemas)
         for mapping in self._context.routes.mappings:
             if not mapping.is_pattern and mapping.source not in {*self.channels, *self._waiting}:
                 with suppress(SchemaMismatch):  # a source of binlog files knows a table from its first rows on
                     self._join(self._context.receiver.schema(mapping.name.database, mapping.name.table))
 
-    def _join_new(self) -> None:
-        """Create channels for new tables that a pattern matches."""
-        schemas = self._context.receiver.schemas()
-        if schemas != self.schemas:
-            self.schemas = schemas
-            self._join_missing()
+    def read_schemas(self) -> None:
+        """Read the columns of the tables at the end of the newest Batch. Calls: while the cycle can end there."""
+        self.schemas = self._context.receiver.schemas()
 
-    def _join_missing(self) -> None:
-        for schema in self.schemas:
+    def join_new(self, schemas: tuple[TableSchema, ...]) -> None:
+        """Create the missing channels of ``schemas``, which are saved. See ``Consumer`` for the reason."""
+        if self._joined is schemas:
+            return
+        self._joined = schemas
+        for schema in schemas:
             if schema.name not in self.channels and schema.name not in self._waiting and not schema.is_dropped:
                 self._join(schema)
 
