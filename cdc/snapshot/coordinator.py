@@ -195,8 +195,11 @@ class SnapshotCoordinator:
         if today is None:
             self._forget(name)
             return None
-        known = self._context.receiver.schema(database, table)
-        if not same_columns(today, known):
+        try:
+            known = self._context.receiver.schema(database, table)
+        except SchemaMismatch:  # not known at the position of the stream; other tables can be read
+            known = None
+        if known is None or not same_columns(today, known):
             self._mismatches.append(name)
             return None
         channel = self._channel(known)

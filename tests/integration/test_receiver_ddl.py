@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from cdc.sources.binlog.receiver import BinlogReceiver
 from cdc.sources.schema_history import ResumeOptions
 from channels.mapping import Mapping
 from channels.routes import Routes
-from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of
+from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of, until
 
 PAST_GAP = ResumeOptions(past_gap=True)
 
@@ -797,3 +798,19 @@ def test_accepted_statement_that_gives_two_columns_one_target_pauses_again(serve
     assert "source columns cost and price have one target column" in again.message
     assert again.context == error.context and again.change is not None, "so --apply-ddl can apply it"
     assert [one.kind for one in again.change.tables[0].columns] == [ChangeKind.ADD_COLUMN]
+
+
+@pytest.mark.parametrize("server", ["mysql", "mariadb"], indirect=True)
+def test_table_without_rows_is_described_at_the_end_of_the_binlog(server, database):
+    """Until then a statement may follow which explains the columns that the server has now."""
+    server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    start = position(server)
+    server.execute("FLUSH BINARY LOGS", f"CREATE TABLE {database}.other (id INT PRIMARY KEY)")
+    server.execute(f"INSERT INTO {database}.other VALUES (1)", "FLUSH BINARY LOGS")
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (), 0)
+        with pytest.raises(SchemaMismatch, match="not known yet"):
+            receiver.schema(database, "t")
+        Collector(receiver).collect_rows(1)
+        until(lambda: f"{database}.t" in {schema.name for schema in receiver.schemas()})
+        assert receiver.schema(database, "t") in receiver.schemas()

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from cdc.errors import CdcError, SourceUnavailable
+from cdc.errors import CdcError, SchemaMismatch, SourceUnavailable
 from cdc.model.batch import Batch
 from cdc.model.position import BinlogPosition, Position
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
+from cdc.model.table_names import table_text
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.sources.base import LogProgress, ReceiverStatus
@@ -182,7 +183,15 @@ class BinlogReceiver:
 
     def schema(self, database: str, table: str) -> TableSchema:
         """See ``Receiver``."""
-        return self._history.require(database, table, hint="Correct `source` of the channel, or create the table.")
+        found = self._history.require(database, table, hint="Correct `source` of the channel, or create the table.")
+        if self._tables.is_unsure((database, table)):
+            raise SchemaMismatch(
+                "The columns that the table has at the position of the stream are not known yet.",
+                hint="No action is needed: the job creates the target at the first row, or when the stream has reached "
+                "the end of the binlog.",
+                table=table_text(database, table),
+            )
+        return found
 
     def note_loaded(self, tables: Iterable[str]) -> None:
         """See ``Receiver``."""

@@ -161,3 +161,18 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     steps.begin(())
     found = {name: one.deletes_orphans for name, one in coordinator.tables.items() if name not in saved}
     assert found == {ORDERS: has_keys and not is_first, "shop.items": False, "shop.adopted": False}
+
+
+def test_table_of_unknown_columns_waits_and_other_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel was added, and a statement on its table may follow the position of the stream."""
+
+    def schema(*_: str) -> TableSchema:
+        raise SchemaMismatch("The columns are not known yet.", hint="No action is needed.")
+
+    monkeypatch.setattr("cdc.snapshot.coordinator.table_schemas", lambda _, names, *__: dict.fromkeys(names, "today"))
+    routes = SimpleNamespace(maps=lambda *_: True, leave_out=lambda *_: False)
+    context = SimpleNamespace(routes=routes, receiver=SimpleNamespace(schema=schema))
+    coordinator = SnapshotCoordinator(cast(Any, context), cast(Any, None), lambda _: None)
+    coordinator.tables = {ORDERS: TableSnapshot()}
+    assert coordinator._prepare_table(cast(Server, None), ORDERS, HERE) is None
+    assert coordinator.tables == {ORDERS: TableSnapshot()} and coordinator._mismatches == [ORDERS]

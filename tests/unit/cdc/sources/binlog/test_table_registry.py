@@ -172,3 +172,51 @@ def test_columns_after_a_statement_are_not_those_of_a_later_one(today, full, mon
     known.search._scan = lambda server, since, end, look: None
     ddl._renew(added, effect)
     assert [one.name for one in known.history.current(("shop", "t")).columns] == ["id", "e", "c"]
+
+
+@pytest.fixture
+def far(today, monkeypatch):
+    """A registry that is connected at offset 100 of a file, while the server writes another one."""
+    name = ("shop", "t")
+    monkeypatch.setattr(cdc.sources.binlog.table_registry, "mapped_tables", lambda *_: [name])
+    known, ddl = known_tables(today)
+    monkeypatch.setattr(known.rules, "note_server", lambda server: None)
+    today[name] = table("id", "a")
+    server = StubServer(today)
+    server.full_metadata, server.position = True, lambda: BinlogPosition("b.000002", 200, "u")
+    known.begin(())
+    known.prepare(server, at(100))
+    known.rules.progress = SimpleNamespace(position=at(100), inside_xa=False, is_ahead=False)
+    return known, ddl
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_description_of_the_server_is_unsure_until_its_position_is_read(far, at_end):
+    """A statement between the position and the end of the binlog may have changed the table meanwhile."""
+    known, name = far[0], ("shop", "t")
+    for position in (BinlogPosition("b.000002", 150, "u"), BinlogPosition("", 0, "u", f"{OURS}:1-5")):
+        known.note_read(position, at_end=False)
+        assert known.is_unsure(name) and not known.history.at(at(100))
+    # a new file begins without a transaction: the end of the binlog is then after the position
+    known.note_read(BinlogPosition("b.000002", 150 if at_end else 200, "u"), at_end=at_end)
+    assert not known.is_unsure(name) and [one.name for one in known.history.at(at(100))] == ["shop.t"]
+
+
+def test_description_before_a_statement_is_not_saved(far, today):
+    known, ddl = far
+    known.search.on_server = lambda *_: {("shop", "t"): None}  # one more statement follows
+    ddl.handle(Statement("shop", "ALTER TABLE t ADD COLUMN a INT", at(100), at(200), 0, False, False))
+    assert known.is_unsure(("shop", "t"))
+    known.note_read(BinlogPosition("b.000002", 200, "u"), at_end=False)
+    assert not known.is_unsure(("shop", "t")) and not known.history.at(at(300))
+
+
+def test_changed_table_of_a_near_position_is_unsure(today, monkeypatch):
+    name = ("shop", "t")
+    monkeypatch.setattr(cdc.sources.binlog.table_registry, "mapped_tables", lambda *_: [name, ("shop", "u")])
+    known, _ = known_tables(today)
+    monkeypatch.setattr(known.rules, "note_server", lambda server: None)
+    monkeypatch.setattr(known.search, "on_server", lambda *_: {name: None})
+    today[name], today["shop", "u"] = table("id"), replace(table("id"), table="u")
+    known.prepare(StubServer(today), at(100))
+    assert known.is_unsure(name) and not known.is_unsure(("shop", "u"))
