@@ -149,12 +149,17 @@ class Routes:
         )
         return True
 
-    def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut]) -> None:
-        """Restore saved state: tables with committed rows, which are never left out, and tables that are left out."""
+    def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut], joined: Iterable[str] = ()) -> None:
+        """Restore saved state: tables with committed rows, which are never left out, and tables that are left out.
+
+        ``joined``: tables that the job reads. They keep their targets too: without committed rows, a table that was
+        left out for its target would take the target at each start.
+        """
         with self._lock:
             self._loaded, self._left_out = set(loaded), dict(left_out)
             self._forget_tables()
-            for name in sorted(self._loaded):  # first, so that they keep their targets
+            # first, so that they keep their targets
+            for name in [*sorted(self._loaded), *sorted({*joined} - self._loaded - self._left_out.keys())]:
                 self._match(TableName(*table_of(name)))
 
     @property

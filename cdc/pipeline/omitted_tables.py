@@ -25,7 +25,9 @@ def restore_tables(context: RunContext) -> frozenset[str]:
     known: list[Checkpoint] = [*([committed] if committed else []), *context.store.unfinished()]
     saved = {name: one for checkpoint in known for name, one in checkpoint.left_out.items()}
     routes = context.routes
-    routes.restore({name for checkpoint in known for name in checkpoint.loaded}, saved)
+    joined = {one.name for checkpoint in known for one in checkpoint.schemas if not one.is_dropped}
+    joined |= {name for checkpoint in known for name in checkpoint.snapshots}
+    routes.restore({name for checkpoint in known for name in checkpoint.loaded}, saved, joined)
     for name in sorted(saved):
         if not routes.matches(name):
             routes.restore_table(name)
