@@ -59,6 +59,7 @@ class SnapshotCoordinator:
         self._count_left_s = LIMIT_S  # remaining time of this step for COUNT(*), because the stream waits for it
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
+        self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
         self._read_at: dict[str, float] = {}  # time at which the last chunk of a table was read
 
     # what is due
@@ -83,6 +84,8 @@ class SnapshotCoordinator:
         is_new = self._settings.initial
         new = [name for name in there if name in whole or (is_new and name not in kept and name not in dropped)]
         self.tables = {**kept, **{name: TableSnapshot(deletes_orphans=name in written) for name in new}}
+        # removed from the job file, dropped in the source, and added again: the stream has no statement of the drop
+        self._gone = frozenset(name for name in written if is_new and name not in {*there, *kept, *dropped})
 
     @property
     def is_due(self) -> bool:
@@ -92,8 +95,9 @@ class SnapshotCoordinator:
     def advance(self, position: Position, joined: Sequence[str], *, at_end: bool) -> Mapping[str, TableSnapshot]:
         """Return the states of the tables after the stream has reached ``position``.
 
-        New tables of ``joined`` are consistent at once, because the stream has all their rows. ``at_end``: the source
-        has no change after ``position``.
+        New tables of ``joined`` are consistent at once, because the stream has all their rows. If the target has rows
+        of an earlier table of that name, a snapshot deletes them. ``at_end``: the source has no change after
+        ``position``.
         """
         # saved with the checkpoint of the stream, so that requests survive a stop before their first step
         self.tables = self.requests.apply(self.tables)
@@ -104,7 +108,8 @@ class SnapshotCoordinator:
         }
         if self._settings.initial:
             born = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
-            self.tables = {**dict.fromkeys(joined, born), **self.tables}
+            again = {name: TableSnapshot(deletes_orphans=True) for name in joined if name in self._gone}
+            self.tables = {**dict.fromkeys(joined, born), **again, **self.tables}
         return self.tables
 
     def _is_long_ago(self, name: str) -> bool:

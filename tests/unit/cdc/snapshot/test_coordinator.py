@@ -148,6 +148,7 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     coordinator = SnapshotCoordinator(context, settings, lambda _: None)
     counts = {
         ORDERS: ChannelCounts(upserts=7, last_committed_at="2026-01-01T00:00:00Z"),
+        "shop.gone": ChannelCounts(upserts=7, last_committed_at="2026-01-01T00:00:00Z"),  # dropped in the source
         "shop.adopted": ChannelCounts(),  # nothing was committed since `--adopt`
     }
     saved = {} if is_first else {"shop.users": TableSnapshot(SnapshotState.CONSISTENT)}
@@ -161,6 +162,11 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     steps.begin(())
     found = {name: one.deletes_orphans for name, one in coordinator.tables.items() if name not in saved}
     assert found == {ORDERS: has_keys and not is_first, "shop.items": False, "shop.adopted": False}
+    # when the source has the table again, the stream has all its rows, and the target those of the dropped one
+    coordinator.requests = cast(Any, SimpleNamespace(apply=lambda tables: tables))
+    created = coordinator.advance(HERE, ["shop.gone", "shop.created"], at_end=False)
+    assert created["shop.created"].state is SnapshotState.CONSISTENT
+    assert created["shop.gone"].deletes_orphans == created["shop.gone"].is_due == (has_keys and not is_first)
 
 
 def test_table_of_unknown_columns_waits_and_other_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
