@@ -61,6 +61,14 @@ class SchemaHistory:
         self._versions[name] = (*self._versions.get(name, ()), version)
         return version
 
+    def add_after_end(self, name: Name, schema: TableSchema, since: Position) -> TableSchema:
+        """Add a version as ``add`` does, but at the earliest where the table's last version has ended, and return it.
+
+        For rows that are read after the statement which ended it, while ``since`` is before this statement.
+        """
+        ended_at = self._ended_at.get(name)
+        return self.add(name, schema, since if ended_at is None or since.reached(ended_at) else ended_at)
+
     def note_charset(self, name: Name, charset: str, position: Position) -> bool:
         """Record the table's default charset from ``position`` on. Return whether it is another one."""
         known = self.current(name)

@@ -814,3 +814,27 @@ def test_table_without_rows_is_described_at_the_end_of_the_binlog(server, databa
         Collector(receiver).collect_rows(1)
         until(lambda: f"{database}.t" in {schema.name for schema in receiver.schemas()})
         assert receiver.schema(database, "t") in receiver.schemas()
+
+
+@pytest.mark.parametrize("server", ["mysql", "mariadb"], indirect=True)
+def test_rows_after_an_accepted_change_show_the_columns_for_the_next_one(server, database):
+    """When the first statement is accepted, the server has the columns after the second one already."""
+    server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    start = position(server)
+    server.execute(
+        f"ALTER TABLE {database}.t ADD COLUMN a INT",
+        f"INSERT INTO {database}.t VALUES (1, 2)",
+        f"ALTER TABLE {database}.t ADD COLUMN b INT",
+    )
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (), 0)
+        with pytest.raises(DdlStop) as first:
+            Collector(receiver).collect_rows(1)
+    with closing(receiver_of(server, Mapped(database), resume_options=accepted(first.value))) as receiver:
+        receiver.open(first.value.context["position"], (), 0)
+        collector = Collector(receiver).collect_rows(1)
+        with pytest.raises(DdlStop) as second:
+            collector.collect_rows(2)
+        assert second.value.change is not None, second.value.message
+        saved = {schema.table: [column.name for column in schema.columns] for schema in receiver.schemas()}
+        assert saved["t"] == ["id", "a"]

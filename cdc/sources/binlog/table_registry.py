@@ -238,7 +238,11 @@ class TableRegistry:
         """Make ``schema`` the table's version from the position read up to, if it is not already."""
         if self.history.newest(name) is schema:
             return schema
-        return self.history.add(name, schema, self.rules.progress.position)
+        return self._add(name, schema, self.rules.progress.position)
+
+    def _add(self, name: Name, schema: TableSchema, since: Position) -> TableSchema:
+        """Add the columns that rows show. Rows of files are decoded again after a statement that ends a version."""
+        return (self.history.add if self.files is not None else self.history.add_after_end)(name, schema, since)
 
     # --- comments ---
 
@@ -252,7 +256,7 @@ class TableRegistry:
         if current is received:
             return received
         if current is None or not _merged(received, current).same_shape(current):
-            current = self.history.add(name, self._with_comments(received), at)
+            current = self._add(name, self._with_comments(received), at)
         self._described[name] = (received, current)
         return current
 

@@ -137,3 +137,13 @@ def test_history_shadow_table_begins_and_ends_at_its_statements(history):
     assert history.shadow(name) is None and history.at(at(200)) == ()
     history.add_shadow(name, shadow, at(300))
     assert columns(history.at(at(300))) == [["id"]] and history.at(at(250)) == ()
+
+
+@pytest.mark.parametrize(("read_at", "valid_from"), [(100, 200), (250, 250)])
+def test_version_of_rows_after_an_end_is_not_ended_by_it(history, read_at, valid_from):
+    """The position that was delivered can be before the statement, after which the rows are."""
+    history.add(NAME, table("id"), at(50))
+    history.end(NAME, at(200))
+    added = history.add_after_end(NAME, table("id", "a"), at(read_at))
+    assert history.newest(NAME) is added and added.since == at(valid_from)
+    assert columns(history.at(at(150))) == [["id"]] and columns(history.at(at(250))) == [["id", "a"]]
