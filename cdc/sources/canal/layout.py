@@ -29,6 +29,8 @@ _SYNONYMS = {
     "long": Kind.TEXT,
 }
 NO_SERVER_CHARSET = "utf8mb4"  # of text columns whose charset only the server knows: Canal sends all text in UTF-8
+_DIGITS = 11  # of a number in brackets that are read: more than the largest one, 4294967295, has
+_MOST_DIGITS, _MOST_BITS, _MOST_FSP = 65, 64, 6  # of DECIMAL, BIT, and fractional seconds
 _BARE_TEXTS = ("text", "tinytext", "mediumtext", "longtext")
 
 
@@ -67,15 +69,17 @@ def column_of(database: str, table: str, received: LayoutColumn) -> Column:
     match = _TYPE.match(received.type)
     base = " ".join(match[1].lower().split()) if match else ""
     kind = _SYNONYMS.get(base) or KINDS.get(base)
-    if match is None or kind is None or (kind in (Kind.ENUM, Kind.SET) and match[2] is None):
+    inside = (match[2] if match else None) or ""
+    sizes = re.findall(r"\d+", inside) if kind not in (Kind.ENUM, Kind.SET) else []
+    numbers = [int(size[:_DIGITS]) for size in sizes]
+    is_labelled = kind not in (Kind.ENUM, Kind.SET) or (match is not None and match[2] is not None)
+    if match is None or kind is None or not is_labelled or not _can_exist(kind, numbers):
         raise SchemaMismatch(
             f"Canal sends a column with the type {received.type!r}, which is not known.",
             hint="Remove the column from the mapping, or set `source.mysql` to read types from the server.",
             table=f"{database}.{table}",
             column=received.name,
         )
-    inside = match[2] or ""
-    numbers = [int(number) for number in re.findall(r"\d+", inside)] if kind not in (Kind.ENUM, Kind.SET) else []
     first = numbers[0] if numbers else 0
     temporal = kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
     decimal = kind is Kind.DECIMAL
@@ -94,6 +98,18 @@ def column_of(database: str, table: str, received: LayoutColumn) -> Column:
         charset=NO_SERVER_CHARSET if kind in texts else "",
         labels=labels_of(received.type) if kind in (Kind.ENUM, Kind.SET) else (),
     )
+
+
+def _can_exist(kind: Kind, numbers: Sequence[int]) -> bool:
+    """Return whether MySQL accepts a type with these numbers in brackets. Larger ones would exceed Arrow's types."""
+    first, second = (*numbers, 0, 0)[:2]
+    if kind is Kind.DECIMAL:
+        return first <= _MOST_DIGITS and second <= (first or 10)
+    if kind is Kind.BIT:
+        return first <= _MOST_BITS
+    if kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):
+        return first <= _MOST_FSP
+    return first < 1 << 32
 
 
 def mismatches(schema: TableSchema, layout: Layout, read: Sequence[str]) -> str | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from cdc.errors import CdcError, SourceActionRequired, SourceUnavailable
+from cdc.sources.kafka.formats.json_slices import parsed_json
 
 _TIMEOUT_S = 10.0
 _LARGEST = 16 << 20  # bytes of an answer
@@ -77,13 +77,13 @@ class SchemaRegistry:
     def _parsed(self, number: int, status: int, body: bytes) -> Any:
         if status == 200:
             try:
-                answer = json.loads(body)
+                answer = parsed_json(body)
                 if answer.get("schemaType", "AVRO") != "AVRO" or answer.get("references"):
                     raise self._refused(
                         f"Schema {number} is not a whole Avro schema.",
                         "Let Debezium use the AvroConverter. Schemas with references are not supported.",
                     )
-                return json.loads(answer["schema"])
+                return parsed_json(answer["schema"].encode())
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._refused(
                     f"The schema registry's answer for schema {number} cannot be read.",

@@ -25,6 +25,8 @@ _SIMPLE = {
     "string": kernels.SIZED,
     "enum": kernels.VARINT,
 }
+_MOST_INSTRUCTIONS = 1 << 17  # a table of MySQL has up to 4,096 columns, each with a few instructions in two images
+_MOST_BYTES = (1 << 31) - 1  # a message of Kafka is smaller
 _CONNECT = {"int": "int32", "long": "int64"}
 _ENVELOPE = (
     ("before",),
@@ -63,8 +65,12 @@ def events_of(schema: Any) -> AvroEvents:
     compiler = _Compiler()
     compiler.add(schema, (), "", frozenset())
     image = next(field["type"] for field in schema["fields"] if field["name"] == "before")
-    record = next(one for one in (image if isinstance(image, list) else [image]) if one != "null")
+    record = next((one for one in (image if isinstance(image, list) else [image]) if one != "null"), None)
+    if not isinstance(record, dict):
+        raise ValueError("its `before` is not a record")
     fields = {str(field["name"]): compiler.connect_field(field) for field in record["fields"]}
+    if missing := [name for name in fields if ("after", name) not in compiler.slots]:
+        raise ValueError(f"its `after` does not have {missing[0]}, which is in `before`")
     return AvroEvents(np.array(compiler.code, np.int64), compiler.slots, fields, True)
 
 
@@ -75,7 +81,9 @@ class _Compiler:
         self._named: dict[str, tuple[Any, str]] = {}  # full name: the type, and the namespace in it
 
     def add(self, node: Any, path: Path, space: str, outer: frozenset[str]) -> None:
-        """Append the instructions of a type. ``outer``: the records that it is in."""
+        """Append the instructions of a type. ``outer``: the records that it is in. Raises: ValueError."""
+        if len(self.code) > _MOST_INSTRUCTIONS:  # a named record in each of several others multiplies
+            raise ValueError("it is too large")
         slot = self._slot(path)
         if isinstance(node, list):
             self._add_union(node, path, space, outer, slot)
@@ -97,7 +105,9 @@ class _Compiler:
 
     def _add_named(self, node: Any, path: Path, name: str, outer: frozenset[str], slot: int) -> None:
         if node["type"] == "fixed":
-            self.code.append((kernels.FIXED, slot, int(node["size"])))
+            if not isinstance(node["size"], int) or not 0 <= node["size"] <= _MOST_BYTES:
+                raise ValueError(f"the size of {name} is not from 0 to {_MOST_BYTES}")
+            self.code.append((kernels.FIXED, slot, node["size"]))
             return
         if node["type"] == "enum":
             self.code.append((kernels.VARINT, -1, 0))

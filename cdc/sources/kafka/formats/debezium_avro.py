@@ -123,6 +123,8 @@ class DebeziumAvro(DebeziumRows):
             schema = self._registry.schema(id_)
             try:
                 self._events[id_] = events_of(schema)
+            except RecursionError:
+                self._events[id_] = "it is nested too deeply"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._events[id_] = f"{error}"
         return self._events[id_]
@@ -169,7 +171,10 @@ class DebeziumAvro(DebeziumRows):
         schema: Any = self._registry.schema(struct.unpack(">I", block.data[at + 1 : at + kernels.HEAD].tobytes())[0])
         if not isinstance(schema, dict) or schema.get("type") != "record":
             return ()
-        return tuple(str(field["name"]) for field in schema["fields"])
+        try:
+            return tuple(str(field["name"]) for field in schema["fields"])
+        except (KeyError, TypeError):
+            return ()
 
 
 def _with_times(values: Slices, times: NDArray[np.int64], faults: Faults) -> Slices:

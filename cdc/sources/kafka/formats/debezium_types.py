@@ -54,6 +54,7 @@ _PLAIN = {
     "bytes": (Kind.BLOB, "longblob"),
 }
 _INTEGERS = {Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.MEDIUMINT: 24, Kind.INT: 32, Kind.BIGINT: 64, Kind.YEAR: 16}
+_MOST_DIGITS = 65  # of a DECIMAL in MySQL
 _LARGEST_MS = 253_402_300_800_000  # the year 10000
 
 
@@ -111,7 +112,7 @@ def column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Colum
     """
     try:
         return _column_of_field(field, table, is_key)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:
         raise SchemaMismatch(
             f"The schema of column {field['field']} in the messages cannot be read: {error}.",
             hint="Check the converter of the program that sends the messages, or remove the column from the mapping.",
@@ -127,7 +128,7 @@ def _column_of_field(field: Mapping[str, Any], table: str, is_key: bool) -> Colu
     if kind_name == _DECIMAL:
         scale = int(given.get("scale", 0))
         precision = int(given.get("connect.decimal.precision", 38))
-        if not 0 <= scale <= precision:
+        if not 0 <= scale <= precision <= _MOST_DIGITS:
             raise ValueError(f"a decimal with {precision} digits has the scale {scale}")
         return Column(name, Kind.DECIMAL, f"decimal({precision},{scale})", nullable=nullable, precision=precision,
                       scale=scale)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,23 @@ FAULTS = {
     kernels.DEEP: "its JSON is nested more than 64 levels deep",
 }
 _SHOWN = 60  # bytes of a value in a message
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parsed_json(text: bytes) -> Any:
+    """Return a JSON text as a Python object.
+
+    Raises: ValueError - it is not valid, it is nested too deeply, or a text in it has half a surrogate pair.
+    """
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half a surrogate pair, which is not a character") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
 
 
 class Names:
@@ -58,11 +76,14 @@ class Texts:
         return self.data[start : start + max(int(self.lengths[row]), 0)].tobytes()
 
     def value(self, row: int) -> Any:
-        """Return one value as a Python object; None for null and absent. Raises: ValueError."""
+        """Return one value as a Python object; None for null and absent.
+
+        Raises: ValueError - it is not valid JSON, or a text in it has half a surrogate pair: it cannot be saved.
+        """
         if self.lengths[row] < 0:
             return None
         raw = self.bytes(row)
-        return json.loads(b'"' + raw + b'"' if self.kinds[row] in (STRING, kernels.ESCAPED) else raw)
+        return parsed_json(b'"' + raw + b'"' if self.kinds[row] in (STRING, kernels.ESCAPED) else raw)
 
 
 @dataclass(frozen=True, slots=True)
