@@ -66,7 +66,7 @@ def progress_of(
     status = context.receiver.status()
     return Progress(
         position=last_of(committed),
-        lag_s=_lag_s(closed, dispatcher, at_end=at_end),
+        lag_s=_with_held(_lag_s(closed, dispatcher, at_end=at_end), status.held_s),
         checkpoint=closed.checkpoint if closed and closed.is_prepared else committed,
         channels=tuple(
             ChannelProgress(
@@ -98,3 +98,8 @@ def _lag_s(closed: ClosedCycle | None, dispatcher: Dispatcher | None, *, at_end:
     newest = dispatcher.newest_commit_us if dispatcher else None
     since_us = min(oldest) if oldest else newest
     return None if since_us is None else max(0.0, time.time() - since_us / 1e6)
+
+
+def _with_held(lag_s: float | None, held_s: float) -> float | None:
+    """Return the lag with changes that the source holds back."""
+    return max(lag_s or 0.0, held_s) if held_s else lag_s

@@ -59,6 +59,7 @@ class ReceiverStatus:
     is_connected: bool = True  # false: the source does not answer, and the receiver connects again
     disconnects: int | None = None  # connections lost since the creation; None: this source does not count them
     log: LogProgress | None = None  # of the binlog of a server
+    held_s: float = 0.0  # for how long the source holds back changes, such as those of an open transaction of Kafka
     replay: ReplayProgress | None = None  # kept messages of Kafka are being loaded
 
 

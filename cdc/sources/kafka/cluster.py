@@ -95,6 +95,7 @@ class Topic:
 
     id: str
     partitions: tuple[int, ...]
+    leaderless: frozenset[int] = frozenset()  # the partitions that have no leader now
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,11 @@ class Topics:
     def partitions(self) -> frozenset[Partition]:
         """All partitions of the topics."""
         return frozenset((name, number) for name, topic in self.topics.items() for number in topic.partitions)
+
+    @property
+    def leaderless(self) -> frozenset[Partition]:
+        """The partitions that have no leader now: librdkafka waits for one, and reports no error."""
+        return frozenset((name, number) for name, topic in self.topics.items() for number in topic.leaderless)
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -167,7 +173,11 @@ class Cluster(AbstractContextManager["Cluster"]):
             names += [one for one in found if one not in names and any(rule.match(one) for rule in rules)]
         described = self._each(lambda: self.admin.describe_topics(TopicCollection(sorted(names)))) if names else {}
         topics = {
-            name: Topic(str(one.topic_id), tuple(sorted(each.id for each in one.partitions)))
+            name: Topic(
+                str(one.topic_id),
+                tuple(sorted(each.id for each in one.partitions)),
+                frozenset(each.id for each in one.partitions if each.leader is None or each.leader.id < 0),
+            )
             for name, one in described.items()
         }
         self._last_error, self.is_alarmed = None, False
@@ -186,6 +196,26 @@ class Cluster(AbstractContextManager["Cluster"]):
     def written(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the end of each partition with the messages of transactions that are still open."""
         return self._offsets(partitions, OffsetSpec.latest(), uncommitted=True)  # type: ignore[no-untyped-call]
+
+    def answered_ends(
+        self, partitions: Iterable[Partition], *, uncommitted: bool = False
+    ) -> tuple[dict[Partition, int], dict[Partition, CdcError]]:
+        """Return the ends of the partitions that answer now, and the errors of the others. ``uncommitted``: see
+        ``written``. Does not retry. Raises: SourceActionRequired - login or access is refused.
+        """
+        ends, errors = dict[Partition, int](), dict[Partition, CdcError]()
+        asked = {TopicPartition(*one): OffsetSpec.latest() for one in partitions}  # type: ignore[no-untyped-call]
+        level = self._level(uncommitted)
+        for item, future in self.admin.list_offsets(asked, isolation_level=level).items() if asked else ():
+            try:
+                ends[item.topic, item.partition] = future.result(self._timeout_s).offset
+            except (KafkaException, TimeoutError) as error:
+                code = KafkaError(KafkaError._TIMED_OUT) if isinstance(error, TimeoutError) else error.args[0]
+                found = self.translated(code, item.topic)
+                if isinstance(found, SourceActionRequired):
+                    raise found from error
+                errors[item.topic, item.partition] = found
+        return ends, errors
 
     def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
         """Return the offset of the first message at or after a time; the end if there is none."""
@@ -216,11 +246,13 @@ class Cluster(AbstractContextManager["Cluster"]):
         asked = {TopicPartition(*one): spec for one in partitions}
         if not asked:
             return {}
-        level = IsolationLevel.READ_COMMITTED
-        if uncommitted or self._settings.isolation == "read_uncommitted":
-            level = IsolationLevel.READ_UNCOMMITTED
+        level = self._level(uncommitted)
         found = self._each(lambda: self.admin.list_offsets(asked, isolation_level=level))
         return {(one.topic, one.partition): result.offset for one, result in found.items()}
+
+    def _level(self, uncommitted: bool) -> IsolationLevel:
+        is_uncommitted = uncommitted or self._settings.isolation == "read_uncommitted"
+        return IsolationLevel.READ_UNCOMMITTED if is_uncommitted else IsolationLevel.READ_COMMITTED
 
     def _each(self, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
         """Return the results of a call with one future per item, without items that do not exist."""

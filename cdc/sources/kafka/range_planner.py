@@ -52,6 +52,7 @@ class PlanReader(MessageReader):
         self._request, self._until = request, until or {}
         self._next: dict[Partition, int] = {}
         self._next_ask = 0.0
+        self._left_out: frozenset[Partition] = frozenset()
 
     def assign(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
         """See ``MessageReader``."""
@@ -66,6 +67,10 @@ class PlanReader(MessageReader):
         for partition in partitions:
             self._next.pop(partition, None)
 
+    def leave_out(self, partitions: frozenset[Partition]) -> None:
+        """See ``MessageReader``. One partition without a leader would let the request for all of them fail."""
+        self._left_out = partitions
+
     def read(self, timeout_s: float) -> ReadMessages:
         """Return the next range if one is requested and there are messages; else errors of connections."""
         is_due = self._request.messages and time.monotonic() >= self._next_ask
@@ -74,7 +79,7 @@ class PlanReader(MessageReader):
             return chunk
         self._next_ask = time.monotonic() + _ASK_AGAIN_S
         try:
-            ends = self._cluster.ends(self._next)
+            ends = self._cluster.ends(self._next.keys() - self._left_out)
         except CdcError as error:
             chunk.error = error
             return chunk

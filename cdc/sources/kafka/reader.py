@@ -39,6 +39,7 @@ class ReadMessages:
     ends: dict[Partition, int] = field(default_factory=dict)  # the offset at which a partition has no more messages now
     lost: list[Partition] = field(default_factory=list)  # its offset is not in the log
     truncated: list[Partition] = field(default_factory=list)  # a new leader does not have the messages that were read
+    failed: dict[Partition, CdcError] = field(default_factory=dict)  # transient errors of single partitions
     error: CdcError | None = None  # of those that arrived, one that ends the reading if there is one
     planned: dict[Partition, int] = field(default_factory=dict)  # the end of the next range, instead of its messages
     log_ends: dict[Partition, int] = field(default_factory=dict)  # with ``planned``: the ends now
@@ -94,6 +95,9 @@ class MessageReader:
             self._handle.remove(found)
             self._assigned -= {*found}
 
+    def leave_out(self, partitions: frozenset[Partition]) -> None:
+        """Request nothing from ``partitions`` for now. librdkafka knows that itself, so this does nothing."""
+
     def read(self, timeout_s: float) -> ReadMessages:
         """Return what has arrived. Blocks for ``timeout_s`` at most."""
         if self._reporter is not None:
@@ -139,6 +143,8 @@ class MessageReader:
                 errors.append(_damaged(error, partition, int(messages.offset[event])))
             else:
                 errors.append(self._cluster.translated(error, partition[0]))
+                if partition[0] and action_for(errors[-1]) is ErrorAction.RETRY:
+                    read.failed[partition] = errors[-1]
         final = (error for error in errors if action_for(error) is not ErrorAction.RETRY)
         read.error = next(final, errors[-1] if errors else None)
         return read

@@ -31,6 +31,7 @@ from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.formats.base import Format
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.kafka.new_partitions import NewPartitions
+from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S
 from cdc.sources.kafka.range_planner import ExecutorReads, RangePlans
 from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
 from cdc.sources.partition_reader import PartitionReader
@@ -63,6 +64,7 @@ class KafkaReceiver:
         window_bytes: int = WINDOW_BYTES,
         timeout_s: float = TIMEOUT_S,
         refresh_s: float = REFRESH_S,
+        transaction_s: float = OPEN_TRANSACTION_S,
     ) -> None:
         """``bad``: keeps messages that cannot be decoded. ``replays_bad``: first load the kept ones again.
 
@@ -84,6 +86,7 @@ class KafkaReceiver:
         self._new = NewPartitions()
         self._range_end: KafkaPosition | None = None  # of a planned range that the driver reads
         self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
+        self._transaction_s = transaction_s
         self._handed = self._acked = KafkaPosition("", ())
         self._stream: KafkaStream | None = None
 
@@ -138,6 +141,7 @@ class KafkaReceiver:
             accepted=self._accepted,
             window_bytes=self._window_bytes,
             refresh_s=self._refresh_s,
+            transaction_s=self._transaction_s,
         )
         self._stream.committed = self._acked
         self._stream.start()
@@ -232,7 +236,8 @@ class KafkaReceiver:
             is_window_full=stream.window.is_full(),
             window_bytes=stream.window.bytes_held(),
             warning=self._warning(stream),
-            is_connected=stream.away is None,
+            is_connected=stream.away is None and not stream.health.failed,
+            held_s=stream.health.held_s(stream.offsets),
             invalid_dates=self._invalid_dates(),
             partitions=_lag(stream),
             replay=replay.progress if replay is not None else None,
@@ -242,6 +247,8 @@ class KafkaReceiver:
         away, failure = stream.away, stream.report_failure
         if away is not None:
             return away[1]
+        if (found := stream.health.warning(stream.offsets, stream.partition_count)) is not None:
+            return found
         if not failure:
             return None
         return SourceUnavailable(
@@ -271,7 +278,8 @@ def _lag(stream: KafkaStream) -> tuple[PartitionLag, ...]:
     committed, ends, now_ms = stream.committed.offsets, stream.ends.copy(), time.time() * 1000
     found = []
     for (topic, number), offset in committed.items():
-        end = max(offset.next, ends.get((topic, number), offset.next))
+        # the end with open transactions: their messages wait too
+        end = max(offset.next, ends.get((topic, number), 0), stream.health.written.get((topic, number), 0))
         known = None if offset.time_ms < 0 else max(0.0, (now_ms - offset.time_ms) / 1000)
         found.append(PartitionLag(topic, number, offset.next, end, 0.0 if end == offset.next else known))
     return tuple(found)

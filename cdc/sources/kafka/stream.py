@@ -20,6 +20,7 @@ from cdc.sources.kafka.block_parts import before
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
 from cdc.sources.kafka.continuity import Accepted, continue_at, first_of_new, skip_lost, skip_truncated
 from cdc.sources.kafka.new_partitions import NewPartitions
+from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S, PartitionHealth
 from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.kafka.truncation import truncated_logs
@@ -57,7 +58,9 @@ class KafkaStream:
         accepted: Accepted,
         window_bytes: int,
         refresh_s: float = REFRESH_S,
+        transaction_s: float = OPEN_TRANSACTION_S,
     ) -> None:
+        self.health = PartitionHealth(transaction_s)
         self.window = window
         self.away: tuple[float, CdcError] | None = None  # monotonic time since which the brokers do not answer; why
         self.is_drained = False
@@ -102,6 +105,16 @@ class KafkaStream:
         reader = self._reader
         error = reader.report_error if reader is not None else None
         return error.str() if error is not None else ""
+
+    @property
+    def offsets(self) -> dict[Partition, PartitionOffset]:
+        """What is read. Calls: any thread."""
+        return self._maker.offsets.copy()
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions that are read."""
+        return len(self._assigned)
 
     # --- the start ---
 
@@ -177,7 +190,10 @@ class KafkaStream:
     def _read(self) -> ReadMessages:
         assert self._reader is not None
         chunk = self._reader.read(_READ_S)
-        if chunk.error is not None:
+        if chunk.failed:
+            self.health.note(chunk.failed)
+            self._next_refresh = min(self._next_refresh, self._refreshed_at + _AWAY_REFRESH_S)
+        if chunk.error is not None and (not chunk.failed or action_for(chunk.error) is not ErrorAction.RETRY):
             self._note(chunk.error)
         if chunk.lost:
             offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
@@ -213,7 +229,8 @@ class KafkaStream:
         moved = self._maker.empty()
         if moved is not None and not self.window.put(moved):
             return
-        self.is_drained = self._assigned <= self._at_end and not self._new and self.away is None
+        is_healthy = self.away is None and not self.health.failed
+        self.is_drained = self._assigned <= self._at_end and not self._new and is_healthy
         self.is_finished = self._begin.finishes and not self._assigned
 
     def _put_range(self, chunk: ReadMessages) -> bool:
@@ -265,13 +282,16 @@ class KafkaStream:
         if now < self._next_refresh and not is_alarm:
             return
         self._refreshed_at = now
-        self._next_refresh = now + (self._refresh_s if self.away is None else _AWAY_REFRESH_S)
         try:
             topics = self._cluster.topics()
             self._check(topics)
+            self.ends |= self.health.refresh(self._cluster, topics, self._assigned, self._maker.offsets)
+            assert self._reader is not None
+            self._reader.leave_out(self.health.failed)
             self._update(topics)
-            self.ends |= self._cluster.ends(self._assigned)
             self.away = None
+            is_soon = bool(self.health.failed)
+            self._next_refresh = now + (min(self._refresh_s, _AWAY_REFRESH_S) if is_soon else self._refresh_s)
         except CdcError as error:
             self._note(error)
             self._next_refresh = time.monotonic() + _AWAY_REFRESH_S
@@ -284,6 +304,7 @@ class KafkaStream:
         if self.away is None:
             _log.warning("the brokers do not answer: %s", error)
             self.away = (time.monotonic(), error)
+            self._next_refresh = min(self._next_refresh, self._refreshed_at + _AWAY_REFRESH_S)
 
     def _check(self, topics: Topics) -> None:
         """Raise if a topic of the position is another one now, or lacks partitions."""

@@ -98,3 +98,8 @@ def test_messages_that_librdkafka_leaves_out_end_the_range_of_an_executor(reader
     )  # fmt: skip
     with pytest.raises(RangeEnded, match="CRC32C"):
         list(_Reading(plan).batches(reader))
+
+
+def test_error_of_a_partition_names_the_partition(reader):
+    reader._consumer = Consumer((0, 4), (KafkaError.UNKNOWN, -1))
+    assert list(reader.read(0).failed) == [("orders", 0)]
