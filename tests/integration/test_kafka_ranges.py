@@ -287,8 +287,10 @@ def test_partition_whose_log_became_shorter_is_read_from_its_first_message(kafka
     receiver = opened(topic, accepted=Accepted(server=True))
     planned = next_range(receiver)
     receiver.ack(receiver.complete(planned, read(receiver, planned)[1]).batch.last)
-    ends = Cluster.ends
-    monkeypatch.setattr(Cluster, "ends", lambda *of: {one: min(end, 5) for one, end in ends(*of).items()})
+    for name in ("ends", "written"):
+        asked = getattr(Cluster, name)
+        shorter = lambda *of, asked=asked: {one: min(end, 5) for one, end in asked(*of).items()}  # noqa: E731
+        monkeypatch.setattr(Cluster, name, shorter)
     read_again = []
 
     def is_planned():

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from cdc.errors import PrerequisiteError
-from cdc.model.kafka_position import KafkaPosition
+from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.sources.kafka.cluster import Cluster
 from cdc.sources.kafka.range_planner import ExecutorReads
 from cdc.sources.kafka.receiver import KafkaReceiver
@@ -93,6 +93,18 @@ def test_short_transaction_is_no_warning(kafka: KafkaBroker, topic: str, opened:
     receiver = opened(kafka, topic, transaction_s=HANG_S)
     until(lambda: receiver.status().held_s, HANG_S)
     assert receiver.status().warning is None and receiver.status().is_connected
+
+
+def test_position_after_an_open_transaction_is_not_lost(kafka: KafkaBroker, topic: str, opened: Open) -> None:
+    kafka.create(topic)
+    producer = open_transaction(kafka, topic, *rows(1, 2))
+    start = start_at(kafka, topic)
+    # the job has read the uncommitted messages before its `isolation` was changed
+    saved = KafkaPosition.of(start.cluster, start.ids, {(topic, 0): PartitionOffset(2)})
+    receiver = opened(kafka, topic, saved)
+    producer.commit_transaction()
+    kafka.send(topic, *rows(3))
+    assert Collector(receiver).collect_rows(1).values() == [3]
 
 
 @pytest.fixture

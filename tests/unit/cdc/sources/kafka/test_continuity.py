@@ -17,7 +17,7 @@ class Logs:
     def first_offsets(self, partitions):
         return {one: self.logs[one][0] for one in partitions}
 
-    def ends(self, partitions):
+    def written(self, partitions):
         return {one: self.logs[one][1] for one in partitions}
 
 
