@@ -38,7 +38,7 @@ class SchemaHistory:
         self.connect = connect
         self.fold_case = False  # the server stores table names in lower case
         self.catalog: dict[Name, TableSchema] = {}  # read when the source was opened; a table's next DDL removes it
-        self.catalog_end: Position | None = None  # ``catalog`` describes the tables at this position; None: not known
+        self.catalog_end: Position | None = None  # end of the binlog when ``catalog`` was read
         self.searched: frozenset[Name] = frozenset()  # a search for statements on these runs: they count as known
         self._table_filter = table_filter
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
@@ -108,14 +108,15 @@ class SchemaHistory:
         after it, and those of later statements.
         """
         found = self.current(name)
-        if found is None or self.newest(name) is not None or self._is_after_catalog(position):
+        if found is None or self.newest(name) is not None or self.is_after_catalog(position):
             return found
         return replace(found, columns=(), key=(), charset="")
 
-    def _is_after_catalog(self, position: Position) -> bool:
+    def is_after_catalog(self, position: Position) -> bool:
+        """Return whether ``position`` has reached the end of the binlog at which ``catalog`` was read."""
         try:
             return self.catalog_end is not None and position.reached(self.catalog_end)
-        except ValueError:  # the two positions cannot be compared
+        except ValueError:  # a start by GTID has no file before its first event, and ``catalog_end`` has no GTIDs
             return False
 
     def dropped(self, name: Name) -> TableSchema | None:

@@ -58,7 +58,6 @@ class TableRegistry:
         self._sequences: set[Name] = set()
         # Tables that the server had when it was connected, and whose columns at the position read up to are not known.
         self._unsure: frozenset[Name] = frozenset()
-        self._described_at: BinlogPosition | None = None  # end of the binlog when the server described them
 
     def begin(self, saved: Iterable[TableSchema]) -> None:
         """Start again with the schemas that were saved for the start position."""
@@ -66,7 +65,7 @@ class TableRegistry:
         self.search.begin()
         self.rules.omitted.take()
         self._described, self._omitted_until = {}, {}
-        self._unsure, self._described_at = frozenset(), None
+        self._unsure = frozenset()
 
     def forget(self, names: Iterable[Name]) -> None:
         """Forget everything that was derived from the columns that the tables had until now."""
@@ -90,16 +89,15 @@ class TableRegistry:
         """
         self.history.fold_case = server.folds_case
         self.rules.note_server(server)
-        missing, is_near = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)], False
+        missing = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)]
         if server.full_metadata:
             self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
-            end = self.history.catalog_end = server.position()
-            is_near = (start.server, start.file) == (end.server, end.file) and end.offset - start.offset <= _NEAR_BYTES
+        end = self.history.catalog_end = server.position()
+        is_near = (start.server, start.file) == (end.server, end.file) and end.offset - start.offset <= _NEAR_BYTES
         # saved with the next checkpoint: a statement may change a table that has no rows by then
         if missing and (is_near or not server.full_metadata):
             self._learn(server, missing, start)
         self._unsure = frozenset(name for name in missing if not self.history.has(name))
-        self._described_at = server.position() if self._unsure else None
 
     def note_read(self, position: BinlogPosition, *, at_end: bool) -> None:
         """Record that every statement up to ``position`` was evaluated. ``at_end``: the binlog has no later event.
@@ -107,12 +105,12 @@ class TableRegistry:
         From the end of the binlog at the time of ``prepare`` on, the descriptions that it has read are valid. A
         statement in between has removed that of its table.
         """
-        if self._described_at is None or not (at_end or _is_past(position, self._described_at)):
+        if not self._unsure or not (at_end or self.history.is_after_catalog(position)):
             return
         for name, schema in list(self.history.catalog.items()):
             if name in self._unsure and not self.history.has(name) and self.maps(*name):
                 self.history.add(name, schema, position)
-        self._unsure, self._described_at = frozenset(), None
+        self._unsure = frozenset()
 
     def is_unsure(self, name: Name) -> bool:
         """Return whether the server's description of a table may be newer than the position read up to."""
@@ -270,13 +268,6 @@ class TableRegistry:
             log.warning("cannot read the comments of %s: %s", received.name, error.message)
             return received
         return _merged(received, found or received)
-
-
-def _is_past(position: BinlogPosition, end: BinlogPosition) -> bool:
-    try:
-        return position.reached(end)
-    except ValueError:  # a start by GTID has no file before its first event, and ``end`` has no GTIDs
-        return False
 
 
 def _merged(received: TableSchema, today: TableSchema) -> TableSchema:

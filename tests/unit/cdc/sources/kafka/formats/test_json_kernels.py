@@ -99,6 +99,15 @@ def test_slice_objects_lists_of_rows_equal_json():
         assert_equals(found, row, json.loads(text))
 
 
+def has_half_pair(document):
+    """Whether a text in the document has one half of a surrogate pair, which is not a character."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def test_slice_objects_mutated_documents_equal_json_or_are_faulty():
     rng = random.Random(seed_of())
     texts = []
@@ -126,6 +135,8 @@ def test_slice_objects_mutated_documents_equal_json_or_are_faulty():
             document = None
         if isinstance(document, dict):
             assert found.faults[number] == 0, text
+            if has_half_pair(document):
+                continue  # a value with it is refused where it is converted
             assert_equals(found, rows[number], document)
             accepted += 1
         else:
