@@ -243,7 +243,7 @@ class Consumer:
         if reason is not None and (cycles.may_close or (waits_for_ack and not self._commits.is_busy)):
             cycles.close(reason)
         elif idle and cycles.coordinator is not None and not self._commits.is_busy and dispatcher.is_fresh:
-            cycles.save_state()
+            cycles.save_at_rest()
 
     @property
     def _is_step_due(self) -> bool:

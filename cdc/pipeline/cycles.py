@@ -25,6 +25,7 @@ from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CloseReas
 from cdc.verify.session import VerifySession
 
 SHUTDOWN_S = 5.0  # after a pause or SIGTERM an OPEN cycle may continue this long
+_REST_S = 1.0  # time between two saves at rest
 
 
 class Cycles:
@@ -55,6 +56,7 @@ class Cycles:
         self.coordinator = coordinator
         self.session = session
         self.is_at_end = False  # the source has no more changes
+        self._next_save = 0.0  # time of the next save at rest
         self._context = context
         self._receiver = context.receiver
         self._flow = flow
@@ -136,6 +138,12 @@ class Cycles:
         self.dispatcher.newest_commit_us = read.newest_commit_us or self.dispatcher.newest_commit_us
         self.dispatcher.begin(read.last)
         self._commits.begin(ClosedCycle(closed, [], read.oldest_commit_us, step_loads=tuple(loads)))
+
+    def save_at_rest(self) -> None:
+        """Save the state of a source without changes, at most once a second, because all tables are compared."""
+        if self._now() >= self._next_save:
+            self._next_save = self._now() + _REST_S
+            self.save_state()
 
     def save_state(self) -> None:
         """Save changes of columns, snapshots, verifications and omitted tables, for which no cycle closes."""
