@@ -539,7 +539,7 @@ def test_read_only_home_ends_the_start_with_a_hint(shop: Shop) -> None:
     with shop.another("locked") as job, read_only(home):
         job.log = shop.folder / "locked.log"
         job.start()
-        assert job.wait(HANG_S) == 1
+        assert job.wait(HANG_S) == 3
     reported = job.log.read_text()
     assert "cannot be used" in reported or "cannot be written" in reported, reported
     assert "owner" in reported
