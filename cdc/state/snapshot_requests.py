@@ -19,7 +19,10 @@ def request_insert(job: str, request: SnapshotRequest, incarnation: str | None) 
     The work raises LeaseLost: the next job of this name would carry the request out.
     """
     sql = "INSERT INTO cdc_snapshot_requests (job, source, predicate) VALUES (:job, :source, :predicate)"
-    found = "SELECT 1 FROM cdc_snapshot_requests WHERE number = :number AND job = :job AND source = :source"
+    found = (
+        "SELECT 1 FROM cdc_snapshot_requests WHERE number = :number AND job = :job AND source = :source"
+        " AND COALESCE(predicate, '') = :predicate"
+    )
     key = {"job": job, "source": request.table}
 
     def insert(transaction: Transaction) -> int:
@@ -29,7 +32,7 @@ def request_insert(job: str, request: SnapshotRequest, incarnation: str | None) 
                 raise replaced_job(job)
         return transaction.insert(sql, predicate=request.where, **key)
 
-    return insert_once(insert, found, **key)
+    return insert_once(insert, found, predicate=request.where or "", **key)
 
 
 def read_requests(query: Query, job: str) -> tuple[SnapshotRequest, ...]:
