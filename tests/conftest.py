@@ -148,15 +148,22 @@ def _canal(source: LocalServer, folder: Path) -> Iterator[CanalServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real Kafka broker, shared by the session. Each test has topics of its own."""
-    from tests.emulators.kafka import KafkaBroker, obtain_kafka
+def kafka_jars() -> Path:
+    """The folder with the jars of a real Kafka."""
+    from tests.emulators.kafka import obtain_kafka
 
     try:
-        jars = obtain_kafka()
+        return obtain_kafka()
     except PrerequisiteError as error:
         unavailable(str(error))
-    with KafkaBroker(jars, tmp_path_factory.mktemp("kafka")) as broker:
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Kafka broker, shared by the session. Each test has topics of its own."""
+    from tests.emulators.kafka import KafkaBroker
+
+    with KafkaBroker(kafka_jars, tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 

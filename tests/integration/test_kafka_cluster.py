@@ -11,12 +11,10 @@ import pytest
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from cdc.errors import PrerequisiteError
 from cdc.model.kafka_position import KafkaPosition
 from cdc.sources.kafka.range_planner import ExecutorReads
 from cdc.sources.kafka.receiver import KafkaReceiver
-from tests.conftest import unavailable
-from tests.emulators.kafka import KafkaBroker, obtain_kafka
+from tests.emulators.kafka import KafkaBroker
 from tests.support.kafka_ranges import Tables, next_range, read
 from tests.support.kafka_receivers import RowsOfTests, receiver_of, row, start_at
 from tests.support.limits import HANG_S
@@ -26,15 +24,11 @@ SHOP = Mapped("shop")
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
+def nodes(kafka_jars: Path, tmp_path: Path) -> Iterator[list[KafkaBroker]]:
     """Three nodes; the first one has the controller."""
-    try:
-        jars = obtain_kafka()
-    except PrerequisiteError as error:
-        unavailable(str(error))
     with ExitStack() as stack:
-        first = stack.enter_context(KafkaBroker(jars, tmp_path / "1"))
-        others = [KafkaBroker(jars, tmp_path / str(node), first, node) for node in (2, 3)]
+        first = stack.enter_context(KafkaBroker(kafka_jars, tmp_path / "1"))
+        others = [KafkaBroker(kafka_jars, tmp_path / str(node), first, node) for node in (2, 3)]
         yield [first, *(stack.enter_context(one) for one in others)]
 
 

@@ -326,10 +326,10 @@ def test_receiver_respects_its_window(kafka, topic, opened):
     assert collected.values() == [*range(2000)] * 5
 
 
-def test_receiver_waits_for_brokers_that_are_away(tmp_path, topic):
-    from tests.emulators.kafka import KafkaBroker, obtain_kafka
+def test_receiver_waits_for_brokers_that_are_away(kafka_jars, tmp_path, topic):
+    from tests.emulators.kafka import KafkaBroker
 
-    with KafkaBroker(obtain_kafka(), tmp_path / "kafka") as broker:
+    with KafkaBroker(kafka_jars, tmp_path / "kafka") as broker:
         broker.create(topic)
         broker.send(topic, *rows(1))
         receiver = receiver_of(broker, SHOP, topic, timeout_s=1.0)

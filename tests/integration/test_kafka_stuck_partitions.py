@@ -10,13 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from cdc.errors import PrerequisiteError
 from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.sources.kafka.cluster import Cluster
 from cdc.sources.kafka.range_planner import ExecutorReads
 from cdc.sources.kafka.receiver import KafkaReceiver
-from tests.conftest import unavailable
-from tests.emulators.kafka import KafkaBroker, obtain_kafka
+from tests.emulators.kafka import KafkaBroker
 from tests.support.kafka_ranges import Tables, next_range, read
 from tests.support.kafka_receivers import RowsOfTests, receiver_of, row, rows, settings, start_at
 from tests.support.limits import HANG_S
@@ -108,13 +106,9 @@ def test_position_after_an_open_transaction_is_not_lost(kafka: KafkaBroker, topi
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[KafkaBroker]]:
+def nodes(kafka_jars: Path, tmp_path: Path) -> Iterator[list[KafkaBroker]]:
     """Two nodes; the first one has the controller."""
-    try:
-        jars = obtain_kafka()
-    except PrerequisiteError as error:
-        unavailable(str(error))
-    with KafkaBroker(jars, tmp_path / "1") as first, KafkaBroker(jars, tmp_path / "2", first, 2) as second:
+    with KafkaBroker(kafka_jars, tmp_path / "1") as first, KafkaBroker(kafka_jars, tmp_path / "2", first, 2) as second:
         yield [first, second]
 
 
