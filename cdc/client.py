@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from html import escape
@@ -22,13 +23,18 @@ from urllib.parse import quote
 import requests
 import yaml
 
+from cdc.api.log_page import LogPage
 from cdc.errors import CdcError, ConfigError, PrerequisiteError, error_from_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ANSWER_S = 30.0  # a driver on another host answers within 6 s
+CHECK_S = 300.0  # of source, sink and tables, with the start of Spark
 POLL_S = 0.5
+_PAGE = 1000  # tables or schema changes of one answer
+_SET_CA = "Set CDC_CA_FILE (in Python: ca_file) to a file with"
+_MISMATCHES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 COLUMNS = ("job", "state", "reason", "lag_seconds", "rows_per_second", "host", "last_committed_at")
 
 
@@ -38,10 +44,17 @@ class Jobs:
     Raises from every call: CdcError - the request is refused; PrerequisiteError - the server does not answer.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, *, ca_file: str | Path | None = None) -> None:
+        """``ca_file``: PEM certificates that the server is checked with; default: those of the requests package.
+
+        Raises: ConfigError - the file has no certificate, or cannot be read.
+        """
         self._url = url.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # a .netrc must not replace the token
+        if ca_file is not None:
+            _check_certificates(ca_file)
+            self._session.verify = str(ca_file)
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
@@ -52,28 +65,53 @@ class Jobs:
         """
         text = Path(spec).read_text(encoding="utf-8")
         headers = {"If-Match": f'"{generation}"'} if generation is not None else {}
-        answer = self._ask("PUT", self._path(_name_in(text, spec)), data=text.encode(), headers=headers)
+        answer = self._ask("PUT", self._path(name_in(text, spec)), data=text.encode(), headers=headers)
         return int(answer["generation"])
 
     def list(self) -> list[dict[str, Any]]:
         """Return all jobs: state, reason, hint, lag_seconds, rows_per_second, host."""
         return list(self._ask("GET", "/v1/jobs"))
 
-    def status(self, name: str) -> dict[str, Any]:
-        """Return a job. The item ``status`` has position and newest checkpoint, and the first 100 tables."""
-        return dict(self._ask("GET", self._path(name)))
+    def status(
+        self,
+        name: str,
+        *,
+        tables: int = 100,
+        offset: int = 0,
+        match: str = "",
+        after: str | None = None,
+        left_out_after: str | None = None,
+    ) -> dict[str, Any]:
+        """Return a job. The item ``status`` has position and newest checkpoint, and ``tables`` tables from ``offset``.
+
+        ``tables``: at most 1000. ``match``: only tables whose names contain this text. ``after``: tables by name, only
+        those after this source table, "" for the first page. Without it, tables with the most changes are first.
+        ``left_out_after``: in ``left_out``, only tables after this one.
+        """
+        query = {"tables": tables, "offset": offset, "match": match, "after": after, "left_out_after": left_out_after}
+        return dict(self._ask("GET", self._path(name), params=query))  # None is not sent
+
+    def whole_status(self, name: str, match: str = "") -> dict[str, Any]:
+        """Return a job with all its tables and all that are left out, by name. ``match``: as in ``status``."""
+        channels: builtins.list[dict[str, Any]] = []
+        left_out: builtins.list[dict[str, Any]] = []
+        while True:
+            after = channels[-1]["source"] if channels else ""
+            left_out_after = left_out[-1]["table"] if left_out else ""
+            found = self.status(name, tables=_PAGE, match=match, after=after, left_out_after=left_out_after)
+            page = found["status"]["channels"]
+            # a host with an older version returns its first page again
+            omitted = [one for one in found["status"]["left_out"] if one["table"] > left_out_after]
+            channels += page
+            left_out += omitted
+            if len(page) < _PAGE and len(omitted) < _PAGE:
+                return {**found, "status": {**found["status"], "channels": channels, "left_out": left_out}}
 
     def tables(self, name: str, match: str = "") -> pd.DataFrame:
         """Return all tables of a job whose names contain ``match``: source, target, upserts, deletes and so on."""
         import pandas as pd
 
-        found: builtins.list[dict[str, Any]] = []
-        while True:
-            query = {"tables": 1000, "offset": len(found), "match": match}
-            page = self._ask("GET", self._path(name), params=query)
-            found += page["status"]["channels"]
-            if not page["status"]["channels"] or len(found) >= page["tables_matching"]:
-                return pd.DataFrame(found)
+        return pd.DataFrame(self.whole_status(name, match)["status"]["channels"])
 
     def pause(self, name: str) -> None:
         """Pause a job; its position is kept. Return when its driver has accepted it."""
@@ -83,13 +121,63 @@ class Jobs:
         """Continue after a pause. ``options``: past_ddl, apply_ddl, accept_server, accept_gap, reload_missing."""
         self._request(name, "resume", options)
 
+    def snapshot(self, name: str, table: str, where: str | None = None) -> None:
+        """Load a table ``database.table`` again, or only the rows that the SQL condition ``where`` selects."""
+        self._request(name, "snapshot", {"table": table, "where": where})
+
     def stop(self, name: str) -> None:
         """Cancel a job for ever. The rows in its targets stay."""
         self._request(name, "stop", {})
 
+    def forget(self, name: str) -> None:
+        """Delete the state of a job that has ended, with its position. The rows in its targets stay."""
+        self._ask("DELETE", self._path(name), params={"forget": "true"})
+
+    def check(self, spec: str) -> dict[str, Any]:
+        """Check the text of a job file from the host: job, can_start, findings with problem, hint and fatal."""
+        return dict(self._ask("POST", "/v1/check", data=spec.encode(), timeout=CHECK_S))
+
+    def log(self, name: str, *, lines: int = 200, offset: int | None = None) -> tuple[builtins.list[str], int]:
+        """Return the last ``lines`` of the log of a job, or those after ``offset``; and the offset after them."""
+        page = self.log_page(name, lines=lines, offset=offset)
+        return [*page.lines], page.offset
+
+    def log_page(self, name: str, *, lines: int = 200, offset: int | None = None) -> LogPage:
+        """Return the same as ``log``, and the host and ``log_id`` of the log: ``offset`` is valid in this log only."""
+        query = {"lines": lines} if offset is None else {"offset": offset}
+        return LogPage.from_json(self._ask("GET", f"{self._path(name)}/logs", params=query))
+
+    def events(self, name: str) -> builtins.list[dict[str, Any]]:
+        """Return the newest events of a job, newest first, at most 100: state and schema changes, requests, hosts."""
+        return list(self._ask("GET", f"{self._path(name)}/events"))
+
+    def changes(self, name: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
+        """Return the newest ``limit`` schema changes that a job has followed, newest first."""
+        found: builtins.list[dict[str, Any]] = []
+        while len(found) < limit:
+            size = min(limit - len(found), _PAGE)
+            query = {"limit": size, "before": found[-1]["checkpoint"] if found else None}  # None is not sent
+            page = self._ask("GET", f"{self._path(name)}/changes", params=query)
+            found += page
+            if len(page) < size:
+                break
+        return found
+
     def move(self, name: str, host: str | None = None) -> str:
         """Move a job to ``host``, or to the best other one, and return its name. ``wait`` returns when it runs."""
         return str(self._ask("POST", f"{self._path(name)}/move", json={"host": host})["host"])
+
+    def hosts(self) -> builtins.list[dict[str, Any]]:
+        """Return all hosts: name, address, memory_bytes, labels, is_alive, is_drained, jobs and so on."""
+        return list(self._ask("GET", "/v1/hosts"))
+
+    def drain(self, host: str) -> None:
+        """Move the jobs of a host to other hosts, and assign no more to it. ``undrain`` ends that."""
+        self._ask("POST", f"/v1/hosts/{quote(host, safe='')}/drain")
+
+    def undrain(self, host: str) -> None:
+        """Assign jobs to a drained host again."""
+        self._ask("POST", f"/v1/hosts/{quote(host, safe='')}/undrain")
 
     def wait(self, name: str, state: str = "RUNNING", *, timeout_s: float = 300.0) -> dict[str, Any]:
         """Return the job as soon as it has ``state``. Raises: CdcError - not within ``timeout_s``, with its reason."""
@@ -137,8 +225,11 @@ class Jobs:
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         try:
-            answer = self._session.request(method, self._url + path, timeout=ANSWER_S, allow_redirects=False, **options)
+            options = {"timeout": ANSWER_S, **options}
+            answer = self._session.request(method, self._url + path, allow_redirects=False, **options)
             body = answer.json()
+        except requests.exceptions.SSLError as error:
+            raise _tls_error(error, self._url) from error
         except (requests.RequestException, ValueError) as error:
             hint = "Check the address, and that the host runs."
             raise PrerequisiteError("The REST API does not answer.", hint=hint, url=self._url) from error
@@ -162,7 +253,8 @@ class Jobs:
         self.close()
 
 
-def _name_in(text: str, file: str | Path) -> str:
+def name_in(text: str, file: str | Path) -> str:
+    """Return the name in the text of a job file. ``file``: for the error. Raises: ConfigError - it has none."""
     try:
         name = yaml.safe_load(re.sub(r"\$\{[^{}\n]*\}", "x", text)).get("name")
     except (yaml.YAMLError, AttributeError, RecursionError):
@@ -170,6 +262,39 @@ def _name_in(text: str, file: str | Path) -> str:
     if not isinstance(name, str):
         raise ConfigError("The job file has no name.", hint="Add `name:` to it.", file=file)
     return name
+
+
+def _check_certificates(file: str | Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except OSError as error:  # SSLError too
+        reason = _tls_reason(error) if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigError(
+            f"The file has no certificate that can be read: {reason}.", hint=f"{_SET_CA} PEM certificates.", file=file
+        ) from error
+
+
+def _tls_error(error: BaseException, url: str) -> PrerequisiteError:
+    """Return what failed in the connection: the certificate of the server, or TLS."""
+    found: Any = error
+    while found is not None and not isinstance(found, ssl.SSLError):
+        found = found.__context__  # requests and urllib3 have raised errors of their own
+    if not isinstance(found, ssl.SSLCertVerificationError):
+        reason = _tls_reason(found) if found is not None else str(error)
+        return PrerequisiteError(
+            f"The TLS connection to the REST API failed: {reason}.",
+            hint="Use http:// in the address if `cdc serve` has no certificate.",
+            url=url,
+        )
+    hint = f"{_SET_CA} the certificate of its authority."
+    if found.verify_code in _MISMATCHES:
+        hint = "Use a host name or an IP address of the certificate in the address."
+    reason = found.verify_message.rstrip(".")
+    return PrerequisiteError(f"The certificate of the REST API is not accepted: {reason}.", hint=hint, url=url)
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")
 
 
 def _shown(value: object) -> str:

@@ -110,10 +110,11 @@ def _shown(value: object) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
-def last_lines(log: Path, number: int) -> list[str]:
-    """Return the last ``number`` lines of a log. Only the end of the file is read."""
+def last_lines(log: Path, number: int, end: int | None = None) -> list[str]:
+    """Return the last ``number`` lines of a log, up to the offset ``end``. Only the end of the file is read."""
     with log.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
+        if end is None:
+            end = file.seek(0, os.SEEK_END)
         start = max(0, end - LINE_BYTES_MOST * number)
         file.seek(start)
         lines = file.read(end - start).decode("utf-8", "replace").splitlines()

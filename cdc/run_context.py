@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdc.model.position import Position
 from cdc.model.schema_change import SchemaChange
@@ -11,6 +11,7 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.server import Server
 from cdc.sources.base import Receiver
 from cdc.state.base import CheckpointStore
+from channels.channel import Channel
 from channels.mapping import ExpressionTypes
 from channels.routes import Routes
 from channels.sinks.base import Sink
@@ -56,3 +57,7 @@ class RunContext:
     reload_missing: bool = False  # load targets again that are not the tables that the job wrote
     is_verified: bool = False  # the targets were verified since the last start or resume, so wait for a missing one
     applies: SchemaChange | None = None  # the user applies this statement, whatever `schema_changes` says
+    # The run before ended for a schema change. As if it had continued, targets are not verified and the sink is not
+    # acquired again, and the channels of tables without a change are used again.
+    is_continued: bool = False
+    channels: dict[str, Channel] = field(default_factory=dict)  # by source table

@@ -170,8 +170,14 @@ class Routes:
     def use_column_maps(self, column_maps: abc.Mapping[str, ColumnMap]) -> None:
         """Map columns by ``column_maps`` from now on, as saved with a checkpoint."""
         with self._lock:
+            changed = {
+                name
+                for name in self._column_maps.keys() | column_maps.keys()
+                if self._column_maps.get(name) != column_maps.get(name)
+            }
             self._column_maps = dict(column_maps)
-            self._known = {}
+            for name in changed:
+                self._known.pop(TableName(*table_of(name)), None)
 
     def note_joined(self, source: str) -> None:
         """Record that a table has a channel in this run, so that no later error leaves it out."""

@@ -9,7 +9,6 @@ Source: Spark, "Spark Connect"; RFC 9113 (the connection preface of HTTP/2).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -35,7 +34,6 @@ from spark.settings import JAVA_OPTIONS, static_settings
 ADDRESS_FILE = "connect.json"
 SPARK_CONNECT = "CDC_SPARK_CONNECT"  # environment variable of drivers: the address, or the folder of a shared server
 _NOT_OF_A_SERVER = ("SPARK_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", SPARK_CONNECT)
-_PACKAGES = ("cdc", "channels", "spark")
 # Spark's own main class of a server isolates the artifacts of sessions, so each session gets Python workers of its own.
 # They cost 130 MiB a job, and their daemon never ends. As a plugin, the server follows the setting.
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -189,15 +187,6 @@ def wait_for_address(remote: str, limit_s: float, is_over: Callable[[], bool]) -
             )
         time.sleep(_POLL_S)
     return found
-
-
-def code_version() -> str:
-    """Return a name for the files of the project's packages, which another installation does not have."""
-    found = hashlib.blake2s(digest_size=8)
-    for package in _PACKAGES:
-        for path in sorted((Path(__file__).parent.parent / package).rglob("*.py")):
-            found.update(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
-    return found.hexdigest()
 
 
 def is_used(folder: Path) -> bool:

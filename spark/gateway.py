@@ -116,7 +116,7 @@ def launch_jvm(
         started(jvm)
         port, token = _connection(jvm, folder, limit_s)
         with killed_after(jvm, limit_s):
-            _connect(jvm, settings, master, port, token)
+            _connect(jvm, port, token)
     except BaseException as error:
         if jvm is not None:
             jvm.kill()
@@ -185,7 +185,7 @@ def not_started(limit_s: float) -> PrerequisiteError:
     )
 
 
-def _connect(jvm: Jvm, settings: Mapping[str, str], master: str, port: int, token: str) -> None:
+def _connect(jvm: Jvm, port: int, token: str) -> None:
     """Connect PySpark through two variables, which are deleted at once, so that no child process inherits them."""
     from pyspark import SparkConf, SparkContext
 

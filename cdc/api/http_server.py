@@ -110,8 +110,9 @@ class _TlsListener(socket.socket):
 class LimitedConnection(H11Protocol):
     """An HTTP connection. At the connection limit, it closes the oldest one that waits for its client.
 
-    uvicorn waits for a request and for its body without a timeout, and replies 503 to all connections above the limit.
-    A client could therefore block the server without a token, by opening connections and sending nothing or slowly.
+    uvicorn waits for a request, for its body and for the client to read the answer without a timeout, and replies 503
+    to all connections above the limit. A client could therefore block the server without a token, by opening
+    connections and sending nothing or slowly, or by sending requests whose answers it does not read.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -128,5 +129,7 @@ class LimitedConnection(H11Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the client has to send something: a request, or the rest of its body."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        """Whether the client has to send a request or the rest of its body, or to read the answer."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            return True
+        return bool(self.flow.write_paused)

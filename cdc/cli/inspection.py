@@ -1,20 +1,20 @@
-"""Commands that change nothing: check, status, list, changes, logs, ddl."""
+"""Commands that change nothing: check, status, list, changes, ddl."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cdc.cli.options import job_file_argument, name_argument, output_option
 from cdc.cli.terminal import console, print_result
-from cdc.errors import ConfigError, PrerequisiteError, with_job
+from cdc.errors import CheckpointError, PrerequisiteError, with_job
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cdc.checks.kafka import Sample
     from cdc.checks.state_store import StoreCheck
     from cdc.config.models import Config
-    from cdc.job.remote_calls import RemoteDriver
+    from cdc.model.change_record import ChangeRecord
     from cdc.state.base import Checkpoint, JobRecord
     from channels.sinks.base import Finding
 
@@ -41,7 +41,7 @@ def check(job_file: Path, output: str) -> None:
     config = load_config(job_file)
     from cdc.checks.job import check_job
     from cdc.checks.saved_job import committed_job_findings, saved_job_findings
-    from cdc.cli.views import finding_view, sample_view, store_view
+    from cdc.cli.views import sample_view, store_view
 
     with console(stderr=True).status("Checking state store, source, sink and tables"):
         stored, record, committed = _checked_store(config.name)
@@ -56,31 +56,43 @@ def check(job_file: Path, output: str) -> None:
         findings = tuple(replace(one, hint=with_job(one.hint, config.name)) for one in findings)
         is_refused = any(finding.fatal for finding in findings)
         samples = [] if is_refused else found
-    terminal = console()
-    if output == "json":
-        body = {
-            "job": config.name,
-            "can_start": not is_refused,
-            "findings": [asdict(one) for one in findings],
-            "samples": [asdict(one) for one in samples],
-            "store": {"location": stored.location, "format": stored.format, "clock_ahead_s": stored.clock_ahead_s},
-        }
-        click.echo(json.dumps(body, indent=2))
-    else:
-        finding_view(findings, terminal)
+    body = {
+        "job": config.name,
+        "can_start": not is_refused,
+        "findings": [asdict(one) for one in findings],
+        "samples": [asdict(one) for one in samples],
+        "store": {"location": stored.location, "format": stored.format, "clock_ahead_s": stored.clock_ahead_s},
+    }
+
+    def show_more(terminal: Console) -> None:
         sample_view(samples, terminal)
         store_view(stored, terminal)
+
+    show_check(body, output, show_more)
     if is_refused:
         sys.exit(PrerequisiteError.exit_code)
+
+
+def show_check(
+    body: Mapping[str, Any], output: str, show_more: Callable[[Console], object] = lambda terminal: None
+) -> None:
+    """Print the answer of a check. ``show_more``: prints what only a terminal shows, below the findings."""
+    from cdc.cli.views import finding_view
+    from channels.sinks.base import Finding
+
     if output == "json":
+        click.echo(json.dumps(body, indent=2))
         return
-    terminal.print(f"[green]The job {config.name} can start.[/]")
+    terminal = console()
+    finding_view([Finding(**one) for one in body["findings"]], terminal)
+    show_more(terminal)
+    if body["can_start"]:
+        terminal.print(f"[green]The job {body['job']} can start.[/]")
 
 
 def _checked_store(job: str) -> tuple[StoreCheck, JobRecord | None, Checkpoint | None]:
     """Return the check of the state store, and what it has of a job: its record and its newest checkpoint."""
     from cdc.checks.state_store import check_store, refused_store
-    from cdc.errors import CheckpointError
     from cdc.job.registry import open_store
 
     try:
@@ -107,13 +119,18 @@ def status(name: str, watch: bool, output: str) -> None:
             records = (get_job(store, name),) if name else store.jobs()
             return [status_of(store, record) for record in records]
 
-        if watch:
-            _watch(read_statuses, output, alone=bool(name))
-            return
-        statuses = read_statuses()
+        show_statuses(read_statuses, output, watch=watch, is_one=bool(name))
+
+
+def show_statuses(read_statuses: Callable[[], list[JobStatus]], output: str, *, watch: bool, is_one: bool) -> None:
+    """Print statuses. ``watch``: every second until Ctrl-C. ``is_one``: of one job, which JSON has without a list."""
+    if watch:
+        _watch(read_statuses, output, alone=is_one)
+        return
+    statuses = read_statuses()
     if output == "json":
         bodies = [one.to_json() for one in statuses]
-        click.echo(json.dumps(bodies[0] if name else bodies, indent=2))
+        click.echo(json.dumps(bodies[0] if is_one else bodies, indent=2))
     else:
         _show(statuses, console())
 
@@ -122,11 +139,17 @@ def status(name: str, watch: bool, output: str) -> None:
 @output_option
 def list_jobs(output: str) -> None:
     """Show all jobs, one line each."""
-    from cdc.cli.views import list_view
     from cdc.job.registry import open_store, status_of
 
     with open_store() as store:
         statuses = [status_of(store, record) for record in store.jobs()]
+    show_list(statuses, output)
+
+
+def show_list(statuses: list[JobStatus], output: str) -> None:
+    """Print jobs, one line each."""
+    from cdc.cli.views import list_view
+
     if output == "json":
         click.echo(json.dumps([one.to_json() for one in statuses], indent=2))
     elif statuses:
@@ -148,6 +171,11 @@ def changes(name: str, output: str, limit: int) -> None:
     with open_store() as store:
         get_job(store, name)
         records = store.changes(name, limit)
+    show_changes(name, records, output)
+
+
+def show_changes(name: str, records: Sequence[ChangeRecord], output: str) -> None:
+    """Print the schema changes of the job ``name``."""
     if output == "json":
         from cdc.state.codec import to_json
 
@@ -158,54 +186,6 @@ def changes(name: str, output: str, limit: int) -> None:
         console().print(changes_view(records))
     else:
         print_result(f"The job {name} has followed no schema change.")
-
-
-@click.command()
-@name_argument
-@click.option("--follow", "-f", is_flag=True, help="Show new lines until Ctrl-C.")
-@click.option(
-    "--lines",
-    "-n",
-    type=click.IntRange(min=0),
-    default=50,
-    show_default=True,
-    help="Number of lines from the end of the log.",
-)
-def logs(name: str, follow: bool, lines: int) -> None:
-    """Show the log of a job that was started without --foreground."""
-    from cdc.job.registry import get_job, is_here, open_store
-    from cdc.job.remote_calls import RemoteDriver
-    from cdc.logging_setup import follow_log, last_lines
-    from cdc.paths import state_folder
-    from cdc.state.job_directory import JobDirectory
-
-    with open_store() as store:
-        record = get_job(store, name)
-        if not is_here(store, record):
-            _show_remote_log(RemoteDriver(store, record), lines, follow=follow)
-            return
-    log = JobDirectory(state_folder(), name).log
-    if not log.is_file():
-        raise ConfigError(
-            f"The job {name} has no log file.",
-            hint="It was started with --foreground: read the log of the terminal or service that started it.",
-            path=log,
-        )
-    for line in last_lines(log, lines):
-        click.echo(line)
-    for line in follow_log(log) if follow else ():
-        click.echo(line)
-
-
-def _show_remote_log(driver: RemoteDriver, lines: int, *, follow: bool) -> None:
-    found, offset = driver.log(lines=lines)
-    while True:
-        for line in found:
-            click.echo(line)
-        if not follow:
-            return
-        time.sleep(REFRESH_S)
-        found, offset = driver.log(offset=offset)
 
 
 @click.command()

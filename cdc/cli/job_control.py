@@ -95,14 +95,14 @@ def pause(name: str) -> None:
     with open_store() as store:
 
         def is_paused(record: JobRecord) -> bool:
-            refuse_ended(record)
+            refuse_ended(record.name, record.state)
             return is_paused_by_hand(status_of(store, record))
 
         def save_pause(record: JobRecord) -> None:
             set_offline_state(store, record, JobState.PAUSED, "paused by its user", f"Run `cdc resume {name}`.")
 
         record = get_job(store, name)
-        refuse_ended(record)
+        refuse_ended(record.name, record.state)
         send_until(store, record, PauseJob(), f"Pausing {name}", is_reached=is_paused, change=save_pause)
     print_result(f"{name} is PAUSED.")
 
@@ -142,7 +142,7 @@ def resume(
     request = Resume(past_ddl, apply_ddl, accept_server, accept_gap, reload_missing)
     with open_store() as store:
         record = get_job(store, name)
-        refuse_ended(record)
+        refuse_ended(record.name, record.state)
         check_resume(record, request)
         driver = driver_of(store, record)
         if (before := driver.status()) is not None:
@@ -215,7 +215,7 @@ def stop(name: str, forget: bool, yes: bool) -> None:
                 set_offline_state(store, record, JobState.CANCELLED, *stopped_by_user(name))
 
         record = get_job(store, name)
-        _ask_before_stop(record, forget=forget, yes=yes)
+        ask_before_stop(name, record.state, forget=forget, yes=yes)
         send_until(store, record, StopJob(), f"Stopping {name}", is_reached=is_over, change=save_stop)
         state = get_job(store, name).state  # DONE if a source of files has ended meanwhile
         if forget:
@@ -237,7 +237,7 @@ def restart(context: click.Context, name: str) -> None:
 
     with open_store() as store:
         record = get_job(store, name)
-        refuse_ended(record)
+        refuse_ended(record.name, record.state)
         if not is_here(store, record) and has_driver(store, record):
             raise ConfigError(f"The job {name} runs on host {record.host}.", hint="Restart it there.", host=record.host)
         if is_paused_by_hand(driver_of(store, record).status() or record):
@@ -269,23 +269,23 @@ def is_paused_by_hand(job: JobStatus | JobRecord) -> bool:
     return (job.state, job.resume) == ("PAUSED", "manual")
 
 
-def _ask_before_stop(record: JobRecord, *, forget: bool, yes: bool) -> None:
+def ask_before_stop(name: str, state: str, *, forget: bool, yes: bool) -> None:
     """Ask on a terminal before a job is cancelled permanently. Without a terminal, a script runs the command."""
-    is_over = record.state in {"CANCELLED", "DONE"}
+    is_over = state in {"CANCELLED", "DONE"}
     if yes or (is_over and not forget) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    name, kept = record.name, f"`cdc pause {record.name}` pauses it and keeps its position."
+    kept = f"`cdc pause {name}` pauses it and keeps its position."
     if not is_over:
         click.echo(f"This cancels {name} permanently: it cannot be started again. {kept}", err=True)
     if forget:
         click.echo("Its state and its position are deleted; the rows in its targets stay.", err=True)
     if not click.confirm(f"{'Forget' if is_over else 'Stop'} {name}?", default=False, err=True):
-        raise ConfigError(f"Nothing was changed: {name} is {record.state}.", hint=f"See `cdc status {name}`.")
+        raise ConfigError(f"Nothing was changed: {name} is {state}.", hint=f"See `cdc status {name}`.")
 
 
-def refuse_ended(record: JobRecord) -> None:
+def refuse_ended(name: str, state: str) -> None:
     """Raise ConfigError if the job is CANCELLED or DONE."""
     from cdc.state.base import forgetting
 
-    if record.state in {"CANCELLED", "DONE"}:
-        raise ConfigError(f"The job {record.name} is {record.state}.", hint=forgetting(record.name))
+    if state in {"CANCELLED", "DONE"}:
+        raise ConfigError(f"The job {name} is {state}.", hint=forgetting(name))

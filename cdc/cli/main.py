@@ -19,9 +19,11 @@ from typing import NoReturn
 
 import click
 
-from cdc.cli.inspection import changes, check, ddl, list_jobs, logs, status
+from cdc.cli.inspection import changes, check, ddl, list_jobs, status
 from cdc.cli.job_control import pause, restart, resume, start, stop
+from cdc.cli.logs import logs
 from cdc.cli.options import debug_option
+from cdc.cli.remote import command_over_rest
 from cdc.cli.replay_bad import replay_bad
 from cdc.cli.serving import hosts, move, serve
 from cdc.cli.snapshot import snapshot
@@ -42,7 +44,15 @@ def _version(context: click.Context, _: click.Parameter, requested: bool) -> Non
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The commands, over the REST API if the environment names one."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        return found and command_over_rest(found)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @debug_option
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version and exit."

@@ -38,7 +38,7 @@ def replay_bad(context: click.Context, name: str, accept_gap: bool, output: str)
 
     with open_store() as store:
         record = get_job(store, name)
-        refuse_ended(record)
+        refuse_ended(record.name, record.state)
         config = load_config(job_file_of(store, record))
         check_identity(record, config)
         before = _kept(config, status_of(store, record).bad_rows)

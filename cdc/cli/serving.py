@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from cdc.errors import ConfigError, LeaseLost, PrerequisiteError
 
 if TYPE_CHECKING:
     from cdc.manager.waiting import Before
-    from cdc.state.deployments import Deployment
     from cdc.state.hosts import Host
     from cdc.state.sql import SqlStore
 
@@ -57,7 +57,6 @@ def serve(context: click.Context, file: Path | None, drain_on_exit: bool, debug:
 @output_option
 def hosts(drain: str | None, undrain: str | None, forget: str | None, output: str) -> None:
     """Show the hosts of the state store with their jobs, or drain one."""
-    from cdc.cli.views import hosts_view
     from cdc.job.registry import open_store
     from cdc.manager.host_loop import is_to_run
     from cdc.manager.moving import no_host
@@ -69,10 +68,18 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
         if forget is not None and not store.hosts.forget(forget):
             raise ConfigError(f"The host {forget} is alive or unknown.", hint="`cdc hosts` shows the hosts.")
         found, jobs = store.hosts.all(), tuple(job for job in store.deployments.all() if is_to_run(job))
+    names = {host.name: [job.job for job in jobs if job.host == host.name] for host in found}
+    show_hosts(found, names, output)
+
+
+def show_hosts(hosts: Sequence[Host], jobs: Mapping[str, Sequence[str]], output: str) -> None:
+    """Print hosts. ``jobs``: the names of the jobs of each host."""
+    from cdc.cli.views import hosts_view
+
     if output == "json":
-        click.echo(json.dumps([host_json(host, jobs) for host in found], indent=2))
-    elif found:
-        console().print(hosts_view(found, jobs))
+        click.echo(json.dumps([_host_json(host, jobs[host.name]) for host in hosts], indent=2))
+    elif hosts:
+        console().print(hosts_view(hosts, jobs))
     else:
         print_result("There are no hosts. Start one with `cdc serve`.")
 
@@ -98,11 +105,10 @@ def move(name: str, host: str | None) -> None:
     print_result(f"{name} is {state} on host {host}.")
 
 
-def host_json(host: Host, jobs: tuple[Deployment, ...]) -> dict[str, object]:
-    """Return a host as JSON, with the names of its jobs."""
+def _host_json(host: Host, jobs: Sequence[str]) -> dict[str, object]:
     body = asdict(host)
     body["labels"] = dict(host.labels)
-    return {**body, "alive": host.is_alive, "jobs": [job.job for job in jobs if job.host == host.name]}
+    return {**body, "alive": host.is_alive, "jobs": list(jobs)}
 
 
 def has_hosts(store: SqlStore) -> bool:

@@ -27,7 +27,7 @@ def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
 
     with open_store() as store:
         record = get_job(store, name)
-        refuse_ended(record)
+        refuse_ended(record.name, record.state)
         if where is not None and len(tables) > 1:
             raise ConfigError(
                 "--where is a condition for the rows of one table.",

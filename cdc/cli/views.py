@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING
@@ -13,7 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.api.models import BadRowsStatus, JobStatus, SchemaChangeStatus, SnapshotTotal
+from cdc.api.models import BadRowsStatus, JobStatus, SnapshotTotal
+from cdc.api.schema_change_models import SchemaChangeStatus
 from cdc.api.verify_models import VerifySummary
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from cdc.checks.kafka import Sample
     from cdc.checks.state_store import StoreCheck
     from cdc.model.change_record import ChangeRecord, RecordedTable
-    from cdc.state.deployments import Deployment
     from cdc.state.hosts import Host
     from channels.sinks.base import Finding
 
@@ -220,8 +220,8 @@ def list_view(statuses: Sequence[JobStatus], now: datetime | None = None) -> Ren
     return table
 
 
-def hosts_view(hosts: Sequence[Host], jobs: Sequence[Deployment]) -> RenderableType:
-    """Return the hosts, one line each, with their jobs."""
+def hosts_view(hosts: Sequence[Host], jobs: Mapping[str, Sequence[str]]) -> RenderableType:
+    """Return the hosts, one line each. ``jobs``: the names of the jobs of each host."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("HOST", "STATE", "SEEN", "MEMORY", "LABELS", "JOBS", "ADDRESS"):
         table.add_column(name, justify="right" if name in {"SEEN", "MEMORY"} else "left")
@@ -229,9 +229,8 @@ def hosts_view(hosts: Sequence[Host], jobs: Sequence[Deployment]) -> RenderableT
         style, state = ("red", "DEAD") if not host.is_alive else ("green", "READY")
         if host.is_alive and not host.schedulable:
             style, state = "yellow", "DRAINED" if host.drained else "NO SPACE"
-        names = [job.job for job in jobs if job.host == host.name]
         labels = ", ".join(f"{name}={value}" for name, value in sorted(host.labels.items()))
-        row = (f"{host.seen_ago_s:.0f} s", size(host.memory), labels, " ".join(names), host.address or "")
+        row = (f"{host.seen_ago_s:.0f} s", size(host.memory), labels, " ".join(jobs[host.name]), host.address or "")
         table.add_row(Text(host.name, style="bold"), Text(state, style=style), *(escape(one) for one in row))
     return table
 

@@ -315,7 +315,7 @@ def _trace(
         path.append(part)
         known = _fields(owner).get(str(part)) if owner is not None and isinstance(part, str) else None
         if known is not None:
-            candidates = list(_models(known.annotation, known.metadata))
+            candidates = list(_models(known.annotation))
             secret = SecretStr in (known.annotation, *get_args(known.annotation))
             owner = candidates[0] if len(candidates) == 1 else None
         elif isinstance(part, str) and number < len(location) - 1:
@@ -324,7 +324,7 @@ def _trace(
     return tuple(part for part in path if part != "[key]"), owner, secret
 
 
-def _models(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[type[BaseModel]]:
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -59,6 +59,7 @@ class DemoHost:
             **os.environ, "CDC_HOME": self._home, "CDC_HOST": name, "DEMO_PASSWORD": PASSWORD,
             "CDC_STORE": f"mysql://cdc@127.0.0.1:{store.port}/cdc_state?tls=required", "CDC_STORE_PASSWORD": PASSWORD,
         }  # fmt: skip
+        self._environment.pop("CDC_URL", None)
 
     def start(self) -> None:
         """Start the host."""

@@ -14,6 +14,7 @@ import atexit
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -33,6 +34,7 @@ from cdc.paths import cache_folder
 Kind = Literal["mysql", "mariadb"]
 
 START_TIMEOUT_S = 240.0  # the first start takes up to a minute on a cold disk and two busy cores
+_PORTS = range(10_000, 32_000)  # Linux gives those from 32,768 on to connections
 _DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _NAMES = {"mysql": ("CDC_MYSQLD", "mysqld"), "mariadb": ("CDC_MARIADBD", "mariadbd")}
 
@@ -319,10 +321,18 @@ class LocalServer:
 
 
 def free_port() -> int:
-    """Return a free TCP port on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free TCP port on loopback.
+
+    It is drawn from ports that the system gives to no connection: one that the system chooses could belong to an
+    outgoing connection, or be chosen by another process, until a server listens on it. Raises: PrerequisiteError.
+    """
+    for port in secrets.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise PrerequisiteError(
+        "None of 100 TCP ports that were tried is free.", hint="End other servers on this machine.", host="127.0.0.1"
+    )
 
 
 def _base(binaries: Binaries, data: Path) -> list[str]:

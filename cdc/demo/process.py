@@ -27,7 +27,9 @@ class JobProcess:
         self._program = program
         self.log = home / "driver.log"
         self.url = f"http://127.0.0.1:{port}"  # of the status endpoint
-        self.environment = {**os.environ, "CDC_HOME": str(home)}  # of the next start
+        # of the next start: never the state store or the hosts of the user
+        others = {name: value for name, value in os.environ.items() if name not in ("CDC_STORE", "CDC_URL")}
+        self.environment = {**others, "CDC_HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
         self._session = requests.Session()
 

@@ -29,7 +29,7 @@ from cdc.job.compatibility import build_identity, check_destination, check_file,
 from cdc.job.lease import LeaseKeeper, RunSummary
 from cdc.job.process_end import ProcessEnd, restored_signals
 from cdc.job.record import SavedRecord
-from cdc.job.remote_calls import RemoteCalls
+from cdc.job.remote_calls import RemoteCalls, desired_request
 from cdc.job.requests import JobRequest, RequestQueue
 from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.job.runner import JobRunner
@@ -228,7 +228,8 @@ class Job:
                 pending_change=None,
                 acknowledged_ddl=acknowledged,
             )
-        self._saved.save(
+        save = self._saved.save if self._policy.options is None else self._saved.resume
+        save(
             identity=build_identity(self._config),
             started_at=utc_now(),
             driver_pid=os.getpid(),
@@ -284,7 +285,7 @@ class Job:
         self._config = config
         self._runner.use(config)
         acknowledged = self._policy.acknowledged(self._saved.now, position)
-        self._saved.save(
+        self._saved.resume(
             state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None, pending_change=None,
             identity=build_identity(config), acknowledged_ddl=acknowledged,
         )  # fmt: skip
@@ -339,6 +340,8 @@ def run_job(
                     calls = RemoteCalls(store, job.config.name, job, folder)
                     calls.start()
                 messages.start()
+                if resume is None and (lost := desired_request(store, job.config.name)) is not None:
+                    job.request(lost)
                 return endpoint.start()
 
             if until is not None:

@@ -37,6 +37,7 @@ class SavedRecord:
         self._store = store
         self.now = store.job(name) or JobRecord(name, "", 0, JobState.PENDING, job_file)
         self.is_unsaved = False  # the last save failed: the record in the store is older
+        self._ends_pause = False  # with the next save
         self._saving = threading.Lock()
         self._repeater: threading.Thread | None = None
         self._over = threading.Event()
@@ -52,6 +53,9 @@ class SavedRecord:
             if changes:  # a repetition must not replace a record that the run loop changes at this moment
                 self.now = replace(self.now, **changes)
             try:
+                if self._ends_pause:  # first: a pause that is desired and not saved would stop the next driver
+                    self._store.end_pause()
+                    self._ends_pause = False
                 self._store.save_job(self.now)
             except CheckpointError as error:
                 level = logging.ERROR if changes else logging.DEBUG  # one error for each state, not for each repetition
@@ -60,6 +64,11 @@ class SavedRecord:
                 self._repeat_later()
             else:
                 self.is_unsaved = False
+
+    def resume(self, **changes: Any) -> None:
+        """Save the record with ``changes``, and that no user wants the job PAUSED any more. Raises: LeaseLost."""
+        self._ends_pause = True
+        self.save(**changes)
 
     def save_again(self, limit_s: float) -> bool:
         """Repeat a failed save every ``RETRY_S`` for at most ``limit_s``. Return whether the record is saved.

@@ -16,11 +16,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from cdc.api.models import REQUESTS, Controls, JobStatus, RequestBody
+from cdc.api.log_page import LogPage
+from cdc.api.models import REQUESTS, Controls, JobStatus, PauseJob, RequestBody, StopJob
 from cdc.errors import CdcError, CheckpointError, PrerequisiteError, error_from_json, error_to_json, with_job
 from cdc.logging_setup import masked
 from cdc.state.base import JobRecord
+from cdc.state.deployments import DesiredState
 from cdc.state.events import JobEvent
+from cdc.state.hosts import HostIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sql import SqlStore
 
@@ -89,12 +92,25 @@ class RemoteCalls:
         if verb == "status":
             return {"status": self._controls.status().to_json()}
         if verb == "logs":
-            return read_log(self._folder, body)
+            return read_log(self._folder, body, self._store.host)
         kind = REQUESTS.get(verb)
         if kind is None:
             raise CdcError(f"The driver does not know the request {verb}.", hint="Use one version of cdc on all hosts.")
         self._controls.request(kind(**body))
         return {}
+
+
+def desired_request(store: SqlStore, job: str) -> RequestBody | None:
+    """Return the request that gives a job the state that a user of the REST API wants; None if it is to run.
+
+    The API saves this state before it sends its request. A driver keeps the request in memory, so one that dies before
+    it has saved its effect loses it. Raises: CheckpointError.
+    """
+    found = store.deployments.get(job)
+    desired = found.desired if found is not None else None
+    if desired is DesiredState.PAUSED:
+        return PauseJob()
+    return StopJob() if desired is DesiredState.CANCELLED else None
 
 
 class RemoteDriver:
@@ -123,13 +139,12 @@ class RemoteDriver:
         verb = next(path for path, kind in REQUESTS.items() if isinstance(requested, kind))
         self._call(verb, asdict(requested), REQUEST_S, keep=True)
 
-    def log(self, *, lines: int = 0, offset: int | None = None) -> tuple[list[str], int]:
-        """Return lines of the log and the offset after them: the last ``lines``, or those after ``offset``.
+    def log(self, *, lines: int = 0, offset: int | None = None) -> LogPage:
+        """Return the last ``lines`` of the log, or those after ``offset``.
 
         Raises: CdcError - there is no log; PrerequisiteError - the driver does not reply.
         """
-        answer = self._call("logs", {"lines": lines, "offset": offset}, STATUS_S, keep=False)
-        return [str(line) for line in answer["lines"]], int(answer["offset"])
+        return LogPage.from_json(self._call("logs", {"lines": lines, "offset": offset}, STATUS_S, keep=False))
 
     def _call(self, verb: str, body: Mapping[str, Any], timeout_s: float, *, keep: bool) -> Mapping[str, Any]:
         """Return the answer. ``keep``: as an event of the job; a question that changes nothing is deleted."""
@@ -163,9 +178,10 @@ class RemoteDriver:
         )
 
 
-def read_log(folder: JobDirectory, body: Mapping[str, Any]) -> dict[str, Any]:
+def read_log(folder: JobDirectory, body: Mapping[str, Any], host: HostIdentity) -> dict[str, Any]:
     """Return the last ``lines`` of the log of a job, or the lines after ``offset``, and the offset after them.
 
+    ``host``: this host. The answer names it, because an offset is valid in its log only.
     Raises: CdcError - there is no log file.
     """
     from cdc.logging_setup import last_lines
@@ -175,15 +191,18 @@ def read_log(folder: JobDirectory, body: Mapping[str, Any]) -> dict[str, Any]:
             f"The job {folder.job} has no log file on its host.",
             hint="It was started with --foreground: read the log of the terminal or service that started it.",
         )
+    found = {"host": host.name, "log_id": host.home}
     offset, size = body.get("offset"), folder.log.stat().st_size
     if offset is None:
-        return {"lines": last_lines(folder.log, min(int(body.get("lines") or 0), 5000)), "offset": size}
+        # up to `size`: a line that is written now is the first one after the offset
+        lines = last_lines(folder.log, min(int(body.get("lines") or 0), 5000), size)
+        return {"lines": lines, "offset": size, **found}
     with folder.log.open("rb") as file:
         file.seek(int(offset) if int(offset) <= size else 0)  # a truncated log is read from its start
         start = file.tell()
         whole, newline, _ = file.read(LOG_BYTES_MOST).rpartition(b"\n")
     text = whole.decode("utf-8", "replace")
-    return {"lines": text.split("\n") if newline else [], "offset": start + len(whole) + len(newline)}
+    return {"lines": text.split("\n") if newline else [], "offset": start + len(whole) + len(newline), **found}
 
 
 def _user() -> str:

@@ -37,6 +37,7 @@ from cdc.pipeline.targets import mapped_targets
 from cdc.retry import Backoff
 from cdc.run_context import RunContext
 from cdc.state.base import CheckpointStore, JobState, ResumeKind
+from channels.channel import Channel
 from channels.sinks.base import can_alter
 from channels.task import RunIdentity
 from spark.session import SessionHolder
@@ -86,12 +87,15 @@ class JobRunner:
         self._backoff = Backoff()
         self._conflicts = 0  # number of ReaderConflict since the last resume or run of ``HEALTHY_S``
         self._flow = FlowControl()
+        self._ended_by: Ended | None = None  # how the newest run ended; None after an error
+        self._channels: dict[str, Channel] = {}  # see RunContext
 
     def use(self, config: Config) -> None:
         """Let the next run use ``config``, after a start or a resume."""
         if config != self._config:
             self.close()
         self._config = config
+        self._ended_by = None  # targets may have changed while the job was PAUSED
         self._reset_backoff()
 
     def close(self) -> None:
@@ -179,7 +183,8 @@ class JobRunner:
                 return Ended.STOPPED  # the request arrived before the consumer was created
             self.at_work = consumer
             try:
-                return consumer.run(self._resolve_start, self._recovered)
+                self._ended_by = consumer.run(self._resolve_start, self._recovered)
+                return self._ended_by
             finally:
                 self.at_work = None
                 self._end_of_run(consumer)
@@ -194,6 +199,9 @@ class JobRunner:
         if not self._is_sink_checked:
             self._check_sink_state(parts)
             run, record = self._run_identity(), self._saved.now  # an adoption changes both
+        is_continued, self._ended_by = self._ended_by is Ended.CHANGING, None
+        if not is_continued:
+            self._channels = {}
         parts.runner.warm_up()  # after the comparison, so that a refused start does not begin a JVM
         context = RunContext(
             run,
@@ -208,6 +216,8 @@ class JobRunner:
             reload_missing=self._policy.reloads_missing,
             is_verified=self._policy.is_verified,
             applies=self._policy.applies,
+            is_continued=is_continued,
+            channels=self._channels,
         )
         sequence = max(record.fence * FENCE_STEP, self._consumer.sequence if self._consumer else 0)
         return Consumer(

@@ -14,12 +14,12 @@ from cdc.api.models import (
     JobStatus,
     LeftOutStatus,
     PartitionStatus,
-    SchemaChangeStatus,
     SinkStatus,
     SnapshotStatus,
     SourceLogStatus,
     SourceStatus,
 )
+from cdc.api.schema_change_models import SchemaChangeStatus
 from cdc.api.verify_models import VerifySummary
 from cdc.job.record import describe
 from cdc.model.change_record import ChangeSummary

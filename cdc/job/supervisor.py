@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from cdc.errors import CdcError, CheckpointError, LeaseLost
+from cdc.job.fork import Fork, start_process
 from cdc.logging_setup import set_up_logs
 from cdc.paths import state_folder
 from cdc.permissions import restrict_umask
@@ -48,15 +49,17 @@ def launch(
     cannot be written.
     """
     folder.set_failure(None)
-    options = ["--debug"] if debug else []
+    words = supervisor_command(folder, command, once, debug=debug)
     with folder.open_log() as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "cdc.job.supervisor", folder.job, *options, "--", *command, "--", *once],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def supervisor_command(
+    folder: JobDirectory, command: Sequence[str], once: Sequence[str] = (), *, debug: bool = False
+) -> list[str]:
+    """Return the command that starts a supervisor. For the arguments see ``launch``."""
+    options = ["--debug"] if debug else []
+    return [sys.executable, "-m", "cdc.job.supervisor", folder.job, *options, "--", *command, "--", *once]
 
 
 def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
@@ -79,7 +82,7 @@ class Supervisor:
         self._command = command
         self._once = once  # the options of a resume apply to its position only, so later drivers do not get them
         self._clock = clock
-        self._driver: subprocess.Popen[bytes] | None = None
+        self._driver: subprocess.Popen[bytes] | Fork | None = None
         self._ending: int | None = None  # the signal that ends the supervisor
 
     def run(self) -> int:
@@ -107,17 +110,17 @@ class Supervisor:
             if self._ending is not None:
                 return 128 + self._ending
 
-    def _start_driver(self) -> subprocess.Popen[bytes]:
-        """Start a driver. Raises: CheckpointError, OSError."""
+    def _start_driver(self) -> subprocess.Popen[bytes] | Fork:
+        """Start a driver. Raises: CheckpointError, OSError; SystemExit in the driver, if it is a fork."""
         self._folder.set_failure(None)
         environment = {**os.environ, SUPERVISOR_PID: str(os.getpid())}
         command = [*self._command, *self._once]
-        self._driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        self._driver = start_process(command, environment)
         self._once = ()
         _log.info("The driver starts.", extra={"pid": self._driver.pid})
         return self._driver
 
-    def _wait_for(self, driver: subprocess.Popen[bytes]) -> int:
+    def _wait_for(self, driver: subprocess.Popen[bytes] | Fork) -> int:
         with driver:
             if self._ending is not None:
                 driver.terminate()  # the signal arrived before the driver was started

@@ -1,6 +1,6 @@
 """Fill the caches of this machine when a host starts: compiled kernels and the archive of Java classes.
 
-Otherwise the first drivers do, all at once, while jobs wait for them: for minutes on a host that takes over many jobs.
+Otherwise the first driver does, while jobs wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def start_warming() -> None:
-    """Start a process of the lowest priority that fills the caches. It ends with this process, or within minutes."""
+    """Start a process that fills the caches. It ends with this process, or within minutes."""
     silent = subprocess.DEVNULL
     try:
         start_child([sys.executable, "-m", __name__], os.environ, stdin=silent, stdout=silent, stderr=silent)
@@ -26,13 +26,13 @@ def start_warming() -> None:
 
 def main() -> None:
     """Fill the caches. What fails here is done, or reported, by the first driver."""
-    os.nice(19)
     from cdc.mysql.values.kernels import refuse_untrusted_caches
     from cdc.sources.binlog.decoder.warm_up import warm_up
     from spark.class_archive import ensure_archive
 
     refuse_untrusted_caches()
-    warm_up()
+    warm_up()  # drivers wait for it
+    os.nice(19)
     ensure_archive()
 
 

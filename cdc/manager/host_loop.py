@@ -22,10 +22,11 @@ from cdc.manager.spec import JobSpec, read_spec
 from cdc.paths import state_folder
 from cdc.state.base import JobState
 from cdc.state.deployments import Deployment, DesiredState
-from cdc.state.hosts import Host
+from cdc.state.hosts import CLOCK_STEP_S, Host
 from cdc.state.sql import SqlStore
 
 TICK_S = 1.0
+WAITING_TICK_S = 0.2  # while drivers wait for the start of others
 SPACE_BYTES = 1 << 16  # a driver needs some space for its log and its job file
 LEASE_END_S = 0.05  # after the end of a lease that was not renewed, its job is taken
 END_S = 60.0  # for the drivers, at the end of a host that is drained
@@ -89,13 +90,17 @@ class HostLoop:
         self._last_beat = began
         if self._folder is not None:
             self._folder.read_changes()
-        found = self._store.deployments.all()
+        found, hosts = self._store.deployments.all(), self._store.hosts.all()
+        if is_clock_set_back(found, hosts):
+            self._store.hosts.shorten_leases()
+            found, hosts = self._store.deployments.all(), self._store.hosts.all()
         jobs = [job for job in found if is_to_run(job)]
-        hosts = self._store.hosts.all()
+        self._drivers.is_waiting = False
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
         own = set()
-        for job in jobs:
+        # those that were started last come last: jobs that fail again and again must not delay others
+        for job in sorted(jobs, key=lambda job: self._drivers.started_at(job.job)):
             if job.host == self._host.name:
                 own.add(job.job)
                 self._run_own(job, placements[job.job], is_drained=is_drained)
@@ -108,8 +113,9 @@ class HostLoop:
                 own.add(job.job)
                 self._drivers.cancel(job)
         self._drivers.keep_only(own)
+        tick_s = WAITING_TICK_S if self._drivers.is_waiting else TICK_S
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
-        return min(TICK_S, min((left_s for left_s in leases if left_s > 0), default=TICK_S) + LEASE_END_S)
+        return min(tick_s, min((left_s for left_s in leases if left_s > 0), default=tick_s) + LEASE_END_S)
 
     def drain(self) -> None:
         """End the drivers of this host, and let other hosts take its jobs over at once. Raises: CheckpointError."""
@@ -183,6 +189,13 @@ class SpecCache:
                 known = JobSpec(job.job, text)
             self._read[job.job] = known
         return known
+
+
+def is_clock_set_back(jobs: Sequence[Deployment], hosts: Sequence[Host]) -> bool:
+    """Return whether a lease that has not ended was renewed later than now, by the clock of the store."""
+    ages = [host.seen_ago_s for host in hosts if host.is_alive]
+    ages += [job.summary_age_s for job in jobs if job.is_held and job.summary_age_s is not None]
+    return any(age_s < -CLOCK_STEP_S for age_s in ages)
 
 
 def is_to_cancel(job: Deployment) -> bool:

@@ -39,6 +39,7 @@ class JobsFolder:
         self._folder = folder
         self._store = store
         self._seen: dict[Path, tuple[int, int]] = {}  # modification time and size of the files that were read
+        self._unreadable: set[Path] = set()
         self._is_missing = False
 
     def read_changes(self) -> None:
@@ -57,14 +58,21 @@ class JobsFolder:
             except OSError:
                 continue  # deleted at this moment
             key = (found.st_mtime_ns, found.st_size)
-            if self._seen.get(file) != key:
-                self._declare(file)
+            if self._seen.get(file) != key and self._declare(file):
                 self._seen[file] = key
 
-    def _declare(self, file: Path) -> None:
+    def _declare(self, file: Path) -> bool:
+        """Return whether the file was read. If not, it is read again: a corrected permission changes no time of it."""
         try:
             declare(self._store, read_spec(file.read_text(encoding="utf-8"), file.name), actor=f"file {file.name}")
         except CheckpointError:
             raise  # the file is read again when the store is back
-        except (ConfigError, OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            if file not in self._unreadable:
+                _log.error("A job file cannot be read: %s", error, extra={"file": str(file)})
+            self._unreadable.add(file)
+            return False
+        except (ConfigError, UnicodeDecodeError) as error:
             _log.error("A job file is refused: %s", error, extra={"file": str(file)})
+        self._unreadable.discard(file)
+        return True

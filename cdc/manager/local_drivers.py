@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,8 @@ from cdc.config.models import load_config
 from cdc.errors import CdcError, CheckpointError, LeaseLost
 from cdc.job.compatibility import check_identity, check_name
 from cdc.job.registry import has_supervisor, is_here, set_offline_state, stopped_by_user
-from cdc.job.supervisor import driver_command, launch
+from cdc.job.supervisor import driver_command, launch, supervisor_command
+from cdc.manager.fork_server import ForkedSupervisor, ForkServer
 from cdc.paths import state_folder
 from cdc.retry import Backoff
 from cdc.state.base import JobRecord, JobState
@@ -36,6 +37,7 @@ from cdc.state.sql import SqlStore
 SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is killed after this time
 LIVE_S = 2.0  # time for an answer
 STOP_S = 10.0  # for a driver that has a request to stop
+STARTING_S = 10.0  # after this time a driver waits for something, such as its source, and the next one may start
 # between two starts of a job that does not start, for example because its source is down
 FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 60.0
 SPEC_FILE = "job.yaml"  # in the folder of the job
@@ -49,7 +51,8 @@ _log = logging.getLogger(__name__)
 class _Local:
     """What this process knows of a job of its host."""
 
-    supervisor: subprocess.Popen[bytes] | None = None  # None: it was started by an earlier process
+    # None: it was started by an earlier process
+    supervisor: subprocess.Popen[bytes] | ForkedSupervisor | None = None
     record: JobRecord | None = None
     refused: int = -1  # generation of a specification that is not valid for the running job
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LONGEST_RETRY_S, spread=0.0))
@@ -63,8 +66,19 @@ class _Local:
 class LocalDrivers:
     """Starts and ends the supervisors of this host. Calls: one thread, but for ``watch``."""
 
-    def __init__(self, store: SqlStore, *, debug: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        *,
+        forks: ForkServer | None = None,
+        debug: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``forks``: starts supervisors and drivers fast. It is starting already."""
         self._store = store
+        self._forks = forks
+        self._starts_most = _cores()
+        self.is_waiting = False
         self._debug = debug
         self._clock = clock
         self._jobs: dict[str, _Local] = {}
@@ -86,9 +100,33 @@ class LocalDrivers:
         if local.generation != job.generation:  # a user has changed the job: try at once
             local.backoff.reset()
             local.not_before = 0.0
+        if self._is_full():
+            self.is_waiting |= self._clock() >= local.not_before
+            return
         adoption = self._take_adoption(job.job)
         if adoption is not None or self._clock() >= local.not_before:
             self._launch(job, local, adoption)
+
+    def _is_full(self) -> bool:
+        """Return whether as many drivers are starting as this host has cores, or the fork server is.
+
+        A start takes seconds of a core. A host that takes over many jobs would do all of them slowly at once, and
+        lose leases meanwhile.
+        """
+        if self._forks is not None and self._forks.is_starting:
+            return True
+        return sum(map(self._is_starting, self._jobs.values())) >= self._starts_most
+
+    def _is_starting(self, local: _Local) -> bool:
+        supervisor, record = local.supervisor, local.record
+        if supervisor is None or self._clock() > local.started_at + STARTING_S or supervisor.poll() is not None:
+            return False
+        return record is None or record.supervisor_pid != supervisor.pid or record.state is JobState.PENDING
+
+    def started_at(self, job: str) -> float:
+        """Return the monotonic time of the last start; 0.0 if this process has not started it."""
+        local = self._jobs.get(job)
+        return local.started_at if local is not None else 0.0
 
     def is_running(self, job: Deployment) -> bool:
         """Return whether a supervisor or a driver of the job is alive on this host."""
@@ -154,7 +192,7 @@ class LocalDrivers:
             options = ["--debug"] if self._debug else []
             once = ["--adopt"] if adoption is not None else []
             after = self._store.events.newest(job.job, limit=1)
-            local.supervisor = launch(folder, driver_command(job.job, file, options), once, debug=self._debug)
+            local.supervisor = self._start(folder, driver_command(job.job, file, options), once)
             if adoption is not None:
                 self._store.events.answer(adoption.id, {"ok": True, "after": after[0].id})
         except (CdcError, OSError) as error:
@@ -163,6 +201,18 @@ class LocalDrivers:
             return
         local.generation, local.is_ending = job.generation, False
         _log.info("The job starts.", extra={"job": job.job, "supervisor": local.supervisor.pid})
+
+    def _start(
+        self, folder: JobDirectory, command: Sequence[str], once: Sequence[str]
+    ) -> subprocess.Popen[bytes] | ForkedSupervisor:
+        """Start a supervisor. Raises: CheckpointError, OSError."""
+        if self._forks is None or not self._forks.is_ready:
+            if self._forks is not None:
+                self._forks.revive()
+            return launch(folder, command, once, debug=self._debug)
+        folder.set_failure(None)
+        folder.open_log().close()
+        return self._forks.launch(supervisor_command(folder, command, once, debug=self._debug), folder.log)
 
     def _follow_spec(self, job: Deployment, local: _Local) -> None:
         folder = JobDirectory(state_folder(), job.job)
@@ -221,6 +271,15 @@ class LocalDrivers:
                     _log.error("The driver does not answer; it is killed.", extra={"job": name, "pid": pid})
                     _send(pid, signal.SIGKILL)
                     del silent_since[pid]
+
+
+def _cores() -> int:
+    """Return the cores that this process may use, at least 1."""
+    found = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        found = min(found, -(-int(quota) // int(period)))
+    return max(1, found)
 
 
 def _save_spec(folder: JobDirectory, text: str, name: str = SPEC_FILE) -> Path:

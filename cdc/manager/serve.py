@@ -19,6 +19,7 @@ from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
 from cdc.manager.alerts import HostWebhook
 from cdc.manager.cache_warming import start_warming
+from cdc.manager.fork_server import ForkServer
 from cdc.manager.host_loop import HostLoop
 from cdc.manager.host_metrics import HostMetrics
 from cdc.manager.jobs_folder import JobsFolder
@@ -93,7 +94,9 @@ def run_host(
         over = stack.enter_context(_ended_by_signals())
         store = stack.enter_context(closing(open_store()))
         # a store holds one job at a time, and the REST API changes jobs on other threads
-        drivers = LocalDrivers(stack.enter_context(closing(open_store())), debug=debug)
+        forks = stack.enter_context(closing(ForkServer()))
+        forks.start()
+        drivers = LocalDrivers(stack.enter_context(closing(open_store())), forks=forks, debug=debug)
         if config.spark.is_shared:
             stack.enter_context(_shared_spark(config, drivers))
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None

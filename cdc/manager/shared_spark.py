@@ -20,10 +20,10 @@ from cdc.errors import CdcError
 from cdc.job.supervisor import rotate
 from cdc.paths import state_folder
 from cdc.retry import Backoff
+from spark.code_version import code_version
 from spark.connect_server import (
     ADDRESS_FILE,
     ConnectServer,
-    code_version,
     is_used,
     known_server,
     ready,

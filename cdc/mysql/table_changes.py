@@ -284,6 +284,19 @@ def _unless_equal(change: TableChange) -> Iterator[TableChange]:
         yield change
 
 
+def shows(found: TableSchema | None, change: TableChange) -> bool:
+    """Return whether ``found``, the catalog's description, certainly has ``change``: it differs from the table before.
+
+    False if the change is not visible yet, or cannot be seen in the kinds of the columns and in the key.
+    """
+    before, after = change.before, change.after
+    if found is None or not before.columns or not after.columns or not change.key_is_certain:
+        return False
+    shapes = [[*map(_shape, one.columns)] for one in (before, after, found)]
+    keys = [one.key for one in (before, after, found)]
+    return (shapes[0], keys[0]) != (shapes[1], keys[1]) == (shapes[2], keys[2])
+
+
 def confirmed(change: TableChange, found: TableSchema) -> TableChange:
     """Return ``change`` with the exact types, comments, charsets and key of ``found``, the catalog's description.
 

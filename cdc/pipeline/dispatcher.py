@@ -167,8 +167,11 @@ class Dispatcher:
         if mapping is None:
             return None
         try:
-            channel = Channel(mapping, schema, self._context.types)
-            self._context.sink.ensure_table(channel.target)
+            channel = self._context.channels.get(schema.name)
+            if channel is None or channel.mapping != mapping or channel.schema != schema:
+                channel = Channel(mapping, schema, self._context.types)
+                self._context.sink.ensure_table(channel.target)
+                self._context.channels[schema.name] = channel
         except (ConfigError, SchemaMismatch, TargetMismatch) as error:
             if not self._context.routes.leave_out(schema.database, schema.table, error):
                 raise

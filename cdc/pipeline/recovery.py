@@ -2,8 +2,8 @@
 
 ::
 
-    verify_targets      each target is the table that the job wrote
-    acquire_ownership   take exclusive write access to the sink
+    verify_targets      each target is the table that the job wrote; not in a continued run
+    acquire_ownership   take exclusive write access to the sink; not in a continued run
     PREPARED            commit it, and replay loads that the sink lost
     OPEN                abort it
     open the receiver   at the end of the last COMMITTED checkpoint
@@ -158,10 +158,11 @@ class Recovery:
             start = _start(0, self._context.run.fence, resolve_start())
             before = replace(start, sink=self._context.sink.identity(create=True))
             store.save(before)
-        else:
+        elif not self._context.is_continued:
             before = verify_targets(self._context, before)
-            self._context.routes.use_column_maps(before.column_maps)  # a reload ends differences
-        self._acquire_sink(before)
+        self._context.routes.use_column_maps(before.column_maps)  # a reload ends differences
+        if not self._context.is_continued:
+            self._acquire_sink(before)
         unfinished = store.unfinished()
         store.check_fence()  # after unfinished(): if another process opened one of them, this run must not abort it
         # an earlier run can have replayed one of them and committed a part of it: its rows are above all others

@@ -4,7 +4,7 @@
 
     DdlStop            the receiver stops before the statement; the cycle before it is COMMITTED
     prepare_change     plans the change and saves it as PREPARED, before the first target is changed
-    the run ends       and the next one begins with the recovery, as after a crash
+    the run ends       and the next one begins with the recovery, as after a crash, but still owns the sink
     roll_forward       takes the steps, saves COMMITTED; the receiver opens after the statement
 
 So a change that a crash interrupts is finished in the same way as any other. A step is repeated until it is done: the
@@ -28,6 +28,7 @@ from cdc.model.timing import utc_now
 from cdc.pipeline.committer import last_of
 from cdc.pipeline.schema_change_plan import plan_change
 from cdc.pipeline.schema_change_steps import alter_steps, target_after, target_before
+from cdc.pipeline.targets import verified_states
 from cdc.run_context import RunContext
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from channels.sinks.base import SinkCheckpoint, TableAlterer, can_alter
@@ -68,6 +69,8 @@ def prepare_change(context: RunContext, committed: Checkpoint, stop: DdlStop) ->
         verify=committed.verify,
     )
     context.store.save(prepared)
+    for table in plan.tables:
+        context.channels.pop(table.source, None)
     return True
 
 
@@ -135,13 +138,14 @@ def _continued(snapshots: Mapping[str, TableSnapshot], plan: ChangePlan) -> dict
 def roll_forward(context: RunContext, prepared: Checkpoint) -> Checkpoint:
     """Take the remaining steps of a PREPARED change, save it as COMMITTED and return it. It may be repeated.
 
-    Raises: TargetMismatch - a target is neither as before nor as after a step; SinkError; LeaseLost.
+    Raises: TargetMismatch - a target is neither as before nor as after a step; TargetLost; SinkError; LeaseLost.
     """
     assert prepared.change is not None
     began, plan = time.monotonic(), prepared.change
     context.routes.use_column_maps(prepared.column_maps)
     run, names = context.run, sorted(table.target for table in plan.tables if table.steps)
-    there = context.sink.target_states(run.job, run.incarnation, names) if names else {}
+    # an older copy would get the checkpoint of the change, so no later run would notice the rows that it lacks
+    there = verified_states(context, prepared, {table.target for table in plan.tables})
     number = 0
     for table, before, steps in _parts(context, plan):
         if number + len(steps) > plan.done and table.target in there:  # a removed target is created by its next rows

@@ -62,7 +62,13 @@ def lost_targets_of(
         lost.append(LostTarget("", fault, f"its marker is {found or 'missing'}, expected {expected.sink}"))
     names = sorted(expected.targets.keys() & set(routed))
     states = sink.target_states(job, incarnation, names) if names else {}
-    return (*lost, *(one for name in names if (one := _compared(name, expected.targets[name], states.get(name)))))
+    return (*lost, *_differences(names, expected, states))
+
+
+def _differences(
+    names: Iterable[str], expected: Checkpoint, states: Mapping[str, TargetState]
+) -> tuple[LostTarget, ...]:
+    return tuple(one for name in names if (one := _compared(name, expected.targets[name], states.get(name))))
 
 
 def _compared(name: str, expected: TargetState, found: TargetState | None) -> LostTarget | None:
@@ -91,7 +97,7 @@ def verify_targets(context: RunContext, committed: Checkpoint) -> Checkpoint:
 
     With ``context.reload_missing``, targets that fail are removed from every saved checkpoint, and snapshots of their
     source tables are saved as pending. A root of the sink that has no identity yet gets one.
-    Calls: at the start of each run, before anything is written to the sink.
+    Calls: at the start of each run that is not continued, before anything is written to the sink.
     Raises: TargetLost; SinkUnavailable - a target that this process has verified before is missing now.
     """
     store, sink, run = context.store, context.sink, context.run
@@ -102,7 +108,7 @@ def verify_targets(context: RunContext, committed: Checkpoint) -> Checkpoint:
     if lost:
         if not context.reload_missing:
             _save_lost_rows(context, lost, prepared)
-            raise _refusal(context, lost)
+            raise _refusal(context, lost, is_verified=context.is_verified)
         committed = _forget(context, lost, sources, committed, prepared)
     if committed.sink is None:
         committed = replace(committed, sink=sink.identity(create=True))
@@ -110,6 +116,19 @@ def verify_targets(context: RunContext, committed: Checkpoint) -> Checkpoint:
             store.save(replace(_saved(context, checkpoint.id), sink=committed.sink))
         store.save(committed)
     return committed
+
+
+def verified_states(context: RunContext, expected: Checkpoint, names: Collection[str]) -> Mapping[str, TargetState]:
+    """Return the states of those targets of ``names`` that exist.
+
+    Calls: during a run, in which ``verify_targets`` has verified all targets at the start.
+    Raises: TargetLost; SinkUnavailable - a target that the job has written is missing.
+    """
+    run = context.run
+    states = context.sink.target_states(run.job, run.incarnation, sorted(names)) if names else {}
+    if lost := _differences(sorted(expected.targets.keys() & set(names)), expected, states):
+        raise _refusal(context, lost, is_verified=True)
+    return states
 
 
 def changed_targets(sink: Sink, prepared: Checkpoint) -> list[str]:
@@ -178,10 +197,10 @@ def mapped_targets(routes: Routes, snapshot: SnapshotSettings | None) -> dict[st
     return found
 
 
-def _refusal(context: RunContext, lost: tuple[LostTarget, ...]) -> TargetLost | SinkUnavailable:
+def _refusal(context: RunContext, lost: tuple[LostTarget, ...], *, is_verified: bool) -> TargetLost | SinkUnavailable:
     job = context.run.job
     what = "; ".join(map(str, lost))
-    if context.is_verified and all(one.fault is TargetFault.MISSING for one in lost):
+    if is_verified and all(one.fault is TargetFault.MISSING for one in lost):
         return SinkUnavailable(
             f"The sink is no longer complete: {what}.",
             hint=f"Restore it (is a file system not mounted?); the job then continues automatically. If it is lost: "
@@ -209,7 +228,7 @@ def _forget(
     """Save that the tables of ``lost`` are loaded again. It is durable before a target is created or repaired."""
     tables = {one.name: one.fault for one in lost if one.name}
     if tables and context.snapshot is None:
-        raise _refusal(context, lost)
+        raise _refusal(context, lost, is_verified=context.is_verified)
     root_is_lost = any(not one.name for one in lost)
     new = {source for target, fault in tables.items() if fault is TargetFault.MISSING for source in sources[target]}
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cdc.errors import SchemaMismatch, SnapshotIncomplete
 from cdc.model.position import Position
-from cdc.model.schema import Column, TableSchema
+from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotState, TableSnapshot
 from cdc.model.table_names import table_of, table_text
 from cdc.model.timing import utc_now
@@ -23,23 +23,18 @@ from cdc.mysql.catalog import mapped_tables, table_schemas
 from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.query_stream import configure_session, lacks_columns
 from cdc.mysql.server import Server
+from cdc.mysql.visibility import is_visible, refuse_other_server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import OrphanSearch
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
-from cdc.snapshot.row_count import LIMIT_S, check_rows_read, count_rows
-from cdc.snapshot.step_plan import SnapshotStep, orphan_step, table_read, with_outcomes
-from cdc.snapshot.visibility import is_visible, refuse_other_server
+from cdc.snapshot.row_count import CountBudget, check_rows_read
+from cdc.snapshot.step_plan import PlannedChunks, SnapshotStep, orphan_step, table_read, with_outcomes
+from cdc.snapshot.table_shape import is_unchanged, order_columns, same_columns
 from channels.channel import Channel
-from channels.chunk_reader import ChunkRead, SnapshotResult, TableRead
-from channels.chunk_task import ChunkReadRequest
-from channels.partition_read import ReadBudget
+from channels.chunk_reader import SnapshotResult
 
-STEP_ROWS = 3_000_000  # of all readers together: a size that the sink merges in one commit
-STEP_BYTES = 1 << 30
-STEP_TABLES = 50
 _AT_END_S = 5.0
-_CHUNKS_A_READER = 16  # more than a reader completes in one step
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +51,7 @@ class SnapshotCoordinator:
         self._channel = channel
         self.requests = LoadRequests(context)
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
-        self._count_left_s = LIMIT_S  # remaining time of this step for COUNT(*), because the stream waits for it
+        self._counts = CountBudget()  # of this step
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
         self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
@@ -127,7 +122,7 @@ class SnapshotCoordinator:
         """
         self.tables = self.requests.apply(self.tables)
         self._mismatches = []
-        self._count_left_s = LIMIT_S
+        self._counts = CountBudget()
         with Server(self._settings.endpoint) as server:
             if not is_visible(server, position):
                 _log.info("the snapshot waits: queries do not see all transactions yet that the stream has delivered")
@@ -137,55 +132,35 @@ class SnapshotCoordinator:
             return self._plan_step(server, position, sequence, checkpoint)
 
     def _plan_step(self, server: Server, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:
-        reads: list[TableRead] = []
-        chunks: list[ChunkRead] = []
-        schemas: list[TableSchema] = []
-        names: list[str] = []
-        rows = 0
+        chunks = PlannedChunks()
         for name in [name for name, one in self.tables.items() if one.is_due]:
-            if self._count_left_s <= 0 and self.tables[name].state is SnapshotState.WAITING:
+            if self._counts.is_used_up and self.tables[name].state is SnapshotState.WAITING:
                 continue  # its rows must be counted before they are read, so it starts in one of the next steps
             found = self._prepare_table(server, name, position)
             if found is None:
                 continue
             schema, channel, order, snapshot = found
             if snapshot.state is SnapshotState.DELETING_ORPHANS:
-                if reads:
+                if chunks.tables:
                     continue  # this step reads chunks; a later one deletes the orphan rows
                 return orphan_step(
                     self._context, self._settings, name, snapshot, server, schema, channel, sequence, checkpoint
                 )
-            plain = channel.mapping.copied(schema) is not None
-            if reads and not (plain and reads[0].expressions is None):
-                continue  # a table with expressions is read in a step of its own
+            if not chunks.accepts(copies_columns=channel.mapping.copied(schema) is not None):
+                continue
             if not snapshot.open:
                 self._end_table(name, server, order)
                 continue
             read = table_read(self._context, channel, schema, order, snapshot.where, sequence, checkpoint)
-            chunks += [ChunkRead(len(reads), chunk) for chunk in snapshot.open]
-            reads.append(read)
-            schemas.append(schema)
-            names.append(name)
-            rows += sum(chunk.estimated_rows for chunk in snapshot.open)
-            if not plain or rows >= STEP_ROWS or len(reads) >= STEP_TABLES:
+            chunks.add(name, schema, read, snapshot.open)
+            if chunks.is_full:
                 break
-        if not reads:
+        if not chunks.tables:
             if self._mismatches:
                 raise _schema_not_reached(self._mismatches[0])
             return None
-        readers = self._settings.readers
-        budget = ReadBudget(
-            self._settings.step_s,
-            STEP_ROWS,
-            STEP_BYTES,
-            self._settings.rows_per_s,
-            self._settings.bytes_per_s,
-        )
-        read_request = ChunkReadRequest(
-            self._settings.endpoint, tuple(reads), tuple(chunks[: readers * _CHUNKS_A_READER]), readers, budget
-        )
-        self._context.receiver.note_loaded(names)
-        return SnapshotStep(tuple(names), tuple(schemas), read_request)
+        self._context.receiver.note_loaded(chunks.tables)
+        return chunks.step(self._settings)
 
     def _prepare_table(
         self, server: Server, name: str, position: Position
@@ -231,7 +206,7 @@ class SnapshotCoordinator:
         else:  # another collation, or another order of the key's columns: some rows would be in no chunk that is left
             _log.warning("the key of %s orders its rows in another way now: they are read again", name)
         again = TableSnapshot(where=where, deletes_orphans=snapshot.deletes_orphans, request=snapshot.request)
-        self.tables = {**self.tables, name: again}
+        self._set(name, again)
 
     def _plan_chunks(
         self, server: Server, name: str, schema: TableSchema, order: KeyOrder, position: Position
@@ -259,9 +234,12 @@ class SnapshotCoordinator:
             low=position,
             order=order.text,
         )
-        snapshot = replace(snapshot, counted_rows=self._count_in_time(server, order, snapshot))
-        self.tables = {**self.tables, name: snapshot}
+        snapshot = replace(snapshot, counted_rows=self._counts.count(server, order, snapshot))
+        self._set(name, snapshot)
         return snapshot
+
+    def _set(self, name: str, snapshot: TableSnapshot) -> None:
+        self.tables = {**self.tables, name: snapshot}
 
     def _forget(self, name: str) -> None:
         self.requests.drop_table(name)
@@ -277,25 +255,28 @@ class SnapshotCoordinator:
         """
         with Server(self._settings.endpoint) as server:
             refuse_other_server(server, self._planned_on)
-            orders = [one.order for one in step.read_request.tables] if step.read_request is not None else [None]
-            for name, schema, order in zip(step.tables, step.schemas, orders, strict=True):
-                _refuse_changed(server, name, schema, order)
+            _refuse_changed(server, step)
             if step.read_request is None:
                 self._record_search(step.tables[0], step.search, server)
                 return self.tables
             for number, name in enumerate(step.tables):
                 outcomes = [one for one in outcome.chunks if one.table == number]
-                self.tables = {**self.tables, name: with_outcomes(self.tables[name], outcomes, seconds)}
+                self._set(name, with_outcomes(self.tables[name], outcomes, seconds))
                 if not self.tables[name].open:
                     self._end_table(name, server, step.read_request.tables[number].order)
         return self.tables
+
+    def refuse_changed(self, step: SnapshotStep) -> None:
+        """Raise SchemaMismatch if a table of ``step`` is not as it was planned. Raises: SourceUnavailable."""
+        with Server(self._settings.endpoint) as server:
+            _refuse_changed(server, step)
 
     def _record_search(self, name: str, search: OrphanSearch | None, server: Server) -> None:
         if search is not None:
             known = self.tables[name]
             # the status reports no rows as deleted that could not be searched
             known = replace(known, compared_key=search.last, deletes_orphans=search.is_possible)
-            self.tables = {**self.tables, name: known}
+            self._set(name, known)
         if search is None or search.is_done:
             self._finish_table(name, server)
 
@@ -306,29 +287,20 @@ class SnapshotCoordinator:
         again meanwhile. Raises: SnapshotIncomplete - the second reading lacks them too.
         """
         snapshot = self.tables[name]
-        if self._count_left_s <= 0:
+        if self._counts.is_used_up:
             return  # the next step counts and finishes it
         try:
-            check_rows_read(name, snapshot, self._count_in_time(server, order, snapshot))
+            check_rows_read(name, snapshot, self._counts.count(server, order, snapshot))
         except SnapshotIncomplete as error:
             if snapshot.is_second_reading:
                 raise
             _log.warning("%s The table is read once more.", error)
-            self.tables = {**self.tables, name: snapshot.again()}
+            self._set(name, snapshot.again())
             return
         if self.tables[name].deletes_orphans:
-            self.tables = {**self.tables, name: replace(self.tables[name], state=SnapshotState.DELETING_ORPHANS)}
+            self._set(name, replace(self.tables[name], state=SnapshotState.DELETING_ORPHANS))
         else:
             self._finish_table(name, server)
-
-    def _count_in_time(self, server: Server, order: KeyOrder, snapshot: TableSnapshot) -> int | None:
-        """Return ``count_rows``, limited by the remaining time of this step for counts."""
-        if not snapshot.chunks:
-            return 0  # the table was empty and has no last key; the stream has the rows that were inserted since
-        began = time.monotonic()
-        counted = count_rows(server, order, snapshot, self._count_left_s)
-        self._count_left_s -= time.monotonic() - began
-        return counted
 
     def _finish_table(self, name: str, server: Server) -> None:
         """Save the high watermark: the table becomes consistent when the stream reaches it."""
@@ -336,10 +308,7 @@ class SnapshotCoordinator:
         high = self._settings.position(server)
         self._read_at[name] = time.monotonic()
         _log.info("snapshot of %s: %d rows read; it is consistent from %s on", name, snapshot.rows, high)
-        self.tables = {
-            **self.tables,
-            name: replace(snapshot, state=SnapshotState.CATCHING_UP, high=high, compared_key=None),
-        }
+        self._set(name, replace(snapshot, state=SnapshotState.CATCHING_UP, high=high, compared_key=None))
 
 
 def _schema_not_reached(name: str) -> SchemaMismatch:
@@ -350,34 +319,12 @@ def _schema_not_reached(name: str) -> SchemaMismatch:
     )
 
 
-def _refuse_changed(server: Server, name: str, schema: TableSchema, order: KeyOrder | None) -> None:
-    """Raise SchemaMismatch if the table is not as it was planned: its columns or, if rows were read, their order."""
-    today = table_schemas(server, [(schema.database, schema.table)]).get((schema.database, schema.table))
-    is_same = today is not None and same_columns(today, schema)
-    if is_same and order is not None:  # the last key that was read of a chunk is a position in this order
-        is_same = key_order_of(server, schema, order.names).text == order.text
-    if not is_same:
-        raise SchemaMismatch(
-            "The table was changed while its rows were read.",
-            hint="The job reads the table again after the stream has passed the DDL statement, or pauses there.",
-            table=name,
-        )
-
-
-def order_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
-    """Return the source columns of the key, by which rows are read in order."""
-    return schema.key or tuple(channel.mapping.reads(schema).key)
-
-
-def same_columns(one: TableSchema, other: TableSchema) -> bool:
-    """Return whether rows of both tables have the same columns and the same key.
-
-    Rows of a table with another key could replace each other in the target. The order of the key's columns is not
-    compared: it does not change which rows are the same.
-    """
-    shapes = [_shape(column) for column in one.columns], [_shape(column) for column in other.columns]
-    return shapes[0] == shapes[1] and set(one.key) == set(other.key)
-
-
-def _shape(column: Column) -> tuple[object, ...]:
-    return (column.name, column.kind, column.arrow, column.charset, column.labels, column.length, column.fsp)
+def _refuse_changed(server: Server, step: SnapshotStep) -> None:
+    orders = [one.order for one in step.read_request.tables] if step.read_request is not None else [None]
+    for name, schema, order in zip(step.tables, step.schemas, orders, strict=True):
+        if not is_unchanged(server, schema, order):
+            raise SchemaMismatch(
+                "The table was changed while its rows were read.",
+                hint="The job reads the table again after the stream has passed the DDL statement, or pauses there.",
+                table=name,
+            )

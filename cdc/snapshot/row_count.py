@@ -8,6 +8,8 @@ before the first and one after the last chunk.
 
 from __future__ import annotations
 
+import time
+
 import pymysql
 
 from cdc.errors import SnapshotIncomplete
@@ -45,6 +47,27 @@ def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s
         if error.args and error.args[0] in _TIMEOUTS:
             return None
         raise translated(error, server.endpoint) from error
+
+
+class CountBudget:
+    """The time of one snapshot step for counts. Calls: the Consumer's thread."""
+
+    def __init__(self) -> None:
+        self._left_s = LIMIT_S
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no time is left for another count."""
+        return self._left_s <= 0
+
+    def count(self, server: Server, order: KeyOrder, snapshot: TableSnapshot) -> int | None:
+        """Return ``count_rows``, limited by the remaining time."""
+        if not snapshot.chunks:
+            return 0  # the table was empty and has no last key; the stream has the rows that were inserted since
+        began = time.monotonic()
+        counted = count_rows(server, order, snapshot, self._left_s)
+        self._left_s -= time.monotonic() - began
+        return counted
 
 
 def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cdc.errors import SchemaMismatch
+from cdc.errors import LoadRejected, SchemaMismatch
 from cdc.model.batch import PreparedLoad
 from cdc.model.position import Position
 from cdc.model.snapshot import TableSnapshot
@@ -108,7 +108,7 @@ class StepRunner:
         """
         outcome, snapshots = None, None
         try:
-            outcome = self._read(step)
+            outcome = self._read_unless_changed(step)
             snapshots = (
                 self._coordinator.complete(step, outcome, self._now() - self._began) if outcome is not None else None
             )
@@ -126,6 +126,13 @@ class StepRunner:
             counts=_affected(step.tables, counts, outcome),
             snapshots=snapshots,
         )
+
+    def _read_unless_changed(self, step: SnapshotStep) -> SnapshotResult | None:
+        try:
+            return self._read(step)
+        except LoadRejected:
+            self._coordinator.refuse_changed(step)  # the target was made for the column of that name before it
+            raise
 
     def _await_statement(self, error: SchemaMismatch, position: Position) -> None:
         """Wait until the stream reaches the DDL statement for this table.

@@ -16,10 +16,16 @@ from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, delete_task, find_orphan_rows, key_columns
 from channels.channel import Channel
-from channels.chunk_reader import ChunkOutcome, TableRead
+from channels.chunk_reader import ChunkOutcome, ChunkRead, TableRead
 from channels.chunk_task import ChunkReadRequest
+from channels.partition_read import ReadBudget
 from channels.sinks.base import can_list_keys
 from channels.task import Task
+
+STEP_ROWS = 3_000_000  # of all readers together: a size that the sink merges in one commit
+STEP_BYTES = 1 << 30
+STEP_TABLES = 50
+_CHUNKS_A_READER = 16  # more than a reader completes in one step
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +39,42 @@ class SnapshotStep:
     read_request: ChunkReadRequest | None  # None: the step deletes orphan rows
     delete_orphans: Callable[[], Task | None] | None = None  # finds orphan rows and returns the Task that deletes them
     search: OrphanSearch | None = None  # the progress of ``delete_orphans``
+
+
+class PlannedChunks:
+    """Collects the tables whose chunks one step reads."""
+
+    def __init__(self) -> None:
+        self.tables: list[str] = []
+        self._schemas: list[TableSchema] = []
+        self._reads: list[TableRead] = []
+        self._chunks: list[ChunkRead] = []
+        self._rows = 0
+
+    def accepts(self, *, copies_columns: bool) -> bool:
+        """Return whether this step can read another table. One with expressions is read in a step of its own."""
+        return not self._reads or (copies_columns and self._reads[0].expressions is None)
+
+    def add(self, table: str, schema: TableSchema, read: TableRead, chunks: Sequence[Chunk]) -> None:
+        """Add the open ``chunks`` of a table."""
+        self._chunks += [ChunkRead(len(self._reads), chunk) for chunk in chunks]
+        self._reads.append(read)
+        self._schemas.append(schema)
+        self.tables.append(table)
+        self._rows += sum(chunk.estimated_rows for chunk in chunks)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this step can read no other table."""
+        has_expressions = any(read.expressions is not None for read in self._reads)
+        return has_expressions or self._rows >= STEP_ROWS or len(self._reads) >= STEP_TABLES
+
+    def step(self, settings: SnapshotSettings) -> SnapshotStep:
+        """Return the step that reads the chunks."""
+        budget = ReadBudget(settings.step_s, STEP_ROWS, STEP_BYTES, settings.rows_per_s, settings.bytes_per_s)
+        chunks = tuple(self._chunks[: settings.readers * _CHUNKS_A_READER])
+        request = ChunkReadRequest(settings.endpoint, tuple(self._reads), chunks, settings.readers, budget)
+        return SnapshotStep(tuple(self.tables), tuple(self._schemas), request)
 
 
 def table_read(

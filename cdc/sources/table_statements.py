@@ -15,7 +15,6 @@ from sqlglot.errors import SqlglotError
 from cdc.model.schema import CopyStatement, TableSchema
 from cdc.model.schema_change import ChangeKind, TableChange
 from cdc.model.table_names import table_of, table_text
-from cdc.mysql.catalog import table_schemas
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable, refuse, tokens_of
 from cdc.mysql.ddl_words import is_versioned
@@ -27,6 +26,7 @@ from cdc.sources.shadow_tables import ShadowTables, dialect_of
 
 _SETS_CHARSET = re.compile(r"\b(?:CHARSET|CHARACTER|COLLATE)\b", re.IGNORECASE)
 Confirm = Callable[[list[TableChange]], list[TableChange]]
+Describe = Callable[[Server, Name], TableSchema | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,11 @@ class TableStatements:
         """Return whether a channel reads one of the names of ``change``."""
         return any(self._history.maps(schema.database, schema.table) for schema in (change.before, change.after))
 
-    def by_name(
-        self, found: Sequence[TableChange], confirm: Confirm, is_changed_later: Callable[[Server, Name], bool]
-    ) -> FoundTables:
+    def by_name(self, found: Sequence[TableChange], confirm: Confirm, describe: Describe) -> FoundTables:
         """Return the changes of each mapped name.
 
-        ``confirm``: returns changes as the server confirms them. ``is_changed_later``: returns whether another
-        statement may have changed the table since.
+        ``confirm``: returns changes as the server confirms them. ``describe``: returns the table after the statement;
+        None if the server has no such table, or if another statement may have changed it since.
         Raises: Unreadable, SchemaMismatch, SourceUnavailable.
         """
         contents = contents_of(found)
@@ -142,7 +140,7 @@ class TableStatements:
                 others.append((name, content))
 
         def complete(name: Name, content: Content, before: TableSchema | None) -> TableSchema:
-            return self._after(name, content, before, confirm, is_changed_later)
+            return self._after(name, content, before, confirm, describe)
 
         changes = (
             *confirm(copies),
@@ -176,7 +174,7 @@ class TableStatements:
         content: Content,
         before: TableSchema | None,
         confirm: Confirm,
-        is_changed_later: Callable[[Server, Name], bool],
+        describe: Describe,
     ) -> TableSchema:
         """Return the columns of ``name`` after the statement. Raises: Unreadable, SchemaMismatch."""
         computed = content.schema
@@ -190,8 +188,7 @@ class TableStatements:
             return confirm([TableChange(computed, replace(computed, database=name[0], table=name[1]))])[0].after
         if self._history.connect is not None:
             with self._history.connect() as server:
-                found = table_schemas(server, [name]).get(name)
-                if found is not None and not is_changed_later(server, name):
+                if (found := describe(server, name)) is not None:
                     return found
         has_server = self._history.connect is not None
         if before is not None and (before.columns or (before.is_dropped and has_server)):

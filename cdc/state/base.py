@@ -19,8 +19,9 @@ Rules of a shared store:
 - The lease only says when another host may try. ``acquire`` is refused while a run of another host has a lease that has
   not expired by the clock of the store, or while the job is assigned to another host. A host gets its own job back at
   once, because the flock of its lock file proves that the older process has ended.
-- No rule needs a clock that only increases. If the clock of the store is set back, a dead host is taken over later by
-  as much, because nothing renews its lease. If it is ahead, a live run is taken over, and its next write is refused.
+- No rule needs a clock that only increases. If the clock of the store is set back, nothing renews the lease of a dead
+  host: the other hosts shorten it (``Hosts.shorten_leases``); without `cdc serve` it ends later by as much. If the
+  clock is ahead, a live run is taken over, and its next write is refused.
 - ``Deployments.assign`` increases the fence: an older run saves nothing from then on.
 - ``cdc serve`` manages the jobs that have a specification; ``cdc start`` without it saves none.
 - Secrets are never in the store: a specification keeps ``${NAME}``.
@@ -222,6 +223,9 @@ class CheckpointStore(Protocol):
     def save_job(self, record: JobRecord) -> None:
         """Save the record of the locked job. A larger fence in it becomes the fence of this run."""
 
+    def end_pause(self) -> None:
+        """Save that the locked job is to run, if a user wanted it PAUSED: a resume is carried out."""
+
     def save_adoption(self, record: JobRecord, start: Checkpoint) -> None:
         """Save the record of the locked job, with a larger fence, and the checkpoint at which it continues, or none."""
 
@@ -243,10 +247,11 @@ class CheckpointStore(Protocol):
     def last_committed(self, job: str) -> Checkpoint | None:
         """Return the newest COMMITTED checkpoint, if there is one. Needs no lock."""
 
-    def changes(self, job: str, limit: int) -> tuple[ChangeRecord, ...]:
+    def changes(self, job: str, limit: int, *, before: int | None = None) -> tuple[ChangeRecord, ...]:
         """Return the newest ``limit`` schema changes that are COMMITTED, newest first. Needs no lock.
 
-        ``save`` adds them, and only ``forget`` deletes them.
+        ``before``: only changes of checkpoints with a smaller number. ``save`` adds changes. Only ``forget``
+        deletes them.
         """
 
     def change_summary(self, job: str) -> ChangeSummary:

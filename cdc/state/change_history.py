@@ -15,6 +15,7 @@ from cdc.state.database import Transaction
 from cdc.state.events import EventKind, add_event
 
 Query = Callable[..., list[tuple[Any, ...]]]
+NEWEST = 1 << 62  # above the number of every checkpoint
 
 
 def record_change(transaction: Transaction, now: str, job: str, checkpoint: Checkpoint) -> None:
@@ -35,9 +36,10 @@ def record_change(transaction: Transaction, now: str, job: str, checkpoint: Chec
     add_event(transaction, now, job, EventKind.SCHEMA_CHANGE, text, None, {"checkpoint": checkpoint.id})
 
 
-def read_changes(query: Query, job: str, limit: int) -> tuple[ChangeRecord, ...]:
-    """Return the newest ``limit`` changes of ``job``, newest first."""
-    rows = query(f"SELECT body FROM cdc_changes WHERE job = :job ORDER BY id DESC LIMIT {int(limit)}", job=job)
+def read_changes(query: Query, job: str, limit: int, before: int = NEWEST) -> tuple[ChangeRecord, ...]:
+    """Return the newest ``limit`` changes of ``job`` with a checkpoint below ``before``, newest first."""
+    sql = f"SELECT body FROM cdc_changes WHERE job = :job AND id < :before ORDER BY id DESC LIMIT {int(limit)}"
+    rows = query(sql, job=job, before=before)
     return tuple(from_json(ChangeRecord, body) for (body,) in rows)
 
 

@@ -154,6 +154,23 @@ class Deployments:
         return self._database.transact(work)
 
 
+def end_pause(transaction: Transaction, now: str, job: str, actor: str) -> None:
+    """Change the desired state PAUSED of a job to RUNNING, because a resume is carried out.
+
+    A command sends its resume to the driver, and does not save a desired state.
+    """
+    done = transaction.run(
+        "UPDATE cdc_jobs SET desired_state = :running, generation = generation + 1"
+        " WHERE name = :name AND desired_state = :paused",
+        running=str(DesiredState.RUNNING),
+        name=job,
+        paused=str(DesiredState.PAUSED),
+    )
+    if done:
+        detail = {"desired_state": str(DesiredState.RUNNING), "spec_changed": False}
+        add_event(transaction, now, job, EventKind.SPEC, f"desired state {DesiredState.RUNNING}", actor, detail)
+
+
 def insert_job(transaction: Transaction, record: JobRecord) -> None:
     """Create the row of a job."""
     transaction.run(

@@ -13,6 +13,8 @@ from pathlib import Path
 from cdc.errors import LeaseLost
 from cdc.state.database import Database, Row, Transaction
 
+CLOCK_STEP_S = 1.0  # a smaller step of the clock delays a take-over by as much
+
 _COLUMNS = "name, run_id, address, memory, labels, schedulable, drained, lease_until, seen_at"
 
 
@@ -77,6 +79,23 @@ class Hosts:
         now = self._database.words.now
         rows = self._database.all(f"SELECT {_COLUMNS}, {now} FROM cdc_hosts ORDER BY name")
         return tuple(_host(row) for row in rows)
+
+    def shorten_leases(self) -> None:
+        """Correct the leases of hosts and of runs that were renewed in the future: the clock of the store was set back.
+
+        A lease then ends as long after this call as it was to end after its renewal. The length is that of its own
+        host. A live host or run renews its lease again; nothing else would end the lease of a dead one in time.
+        """
+        now = self._database.words.now
+
+        def work(transaction: Transaction) -> None:
+            for table, renewed in (("cdc_hosts", "seen_at"), ("cdc_jobs", "summary_at")):
+                transaction.run(  # MySQL assigns from left to right
+                    f"UPDATE {table} SET lease_until = {now} + (lease_until - {renewed}), {renewed} = {now}"
+                    f" WHERE {renewed} > {now} + {CLOCK_STEP_S} AND lease_until > {renewed}"
+                )
+
+        self._database.transact(work)
 
     def leave(self, name: str, run_id: str) -> None:
         """End the lease of this host at once, so that other hosts need not wait for it. May be repeated."""

@@ -7,8 +7,9 @@ a cluster with several writable members, the older run's save was committed afte
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,10 +19,10 @@ from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotRequest
 from cdc.model.verify import Verification, VerifyRequest
 from cdc.state.base import Checkpoint, CheckpointState, JobRecord
-from cdc.state.change_history import read_changes, record_change, summarize_changes
+from cdc.state.change_history import NEWEST, read_changes, record_change, summarize_changes
 from cdc.state.codec import from_json, to_json
 from cdc.state.database import Database, Transaction
-from cdc.state.deployments import Deployments
+from cdc.state.deployments import Deployments, end_pause
 from cdc.state.events import EventKind, Events, add_event
 from cdc.state.hosts import HostIdentity, Hosts
 from cdc.state.job_lock import folder_errors, lock_job, replaced_job
@@ -36,6 +37,16 @@ DEFAULT_LEASE_S = 6.0  # a busy JVM or a full disk looks dead below 3 s
 _SCHEMAS = tuple[TableSchema, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownSchemas:
+    """Schemas with their text. The schemas of 1,000 tables are 1 MB of JSON, and most checkpoints share them."""
+
+    schemas: tuple[TableSchema, ...]
+    digest: str
+    text: str
+    texts: Mapping[int, str]  # of each table, by the id of its object, which ``schemas`` keeps alive
+
+
 class SqlStore:
     """Implements ``CheckpointStore``. Calls: any thread. ``lease_s``: 0 for a store without leases."""
 
@@ -48,7 +59,7 @@ class SqlStore:
         self.deployments = Deployments(database)
         self._locks = locks
         self._run = RunRow(database, host, lease_s)
-        self._known_schemas: tuple[tuple[TableSchema, ...], str, str] | None = None  # with digest and text
+        self._known_schemas: tuple[_KnownSchemas, ...] = ()  # before and after a statement
 
     @property
     def location(self) -> str:
@@ -105,6 +116,12 @@ class SqlStore:
 
         self._run.write(lambda transaction, held: self._write_record(transaction, held, record), after=record)
 
+    def end_pause(self) -> None:
+        """See ``CheckpointStore``."""
+        self._run.write(
+            lambda transaction, held: end_pause(transaction, self.database.words.now, held.name, self.host.name)
+        )
+
     def save_adoption(self, record: JobRecord, start: Checkpoint) -> None:
         """See ``CheckpointStore``."""
         write_start = self._writer_of(start)
@@ -143,9 +160,9 @@ class SqlStore:
         where = "c.job = :job AND c.state = 'COMMITTED' AND c.id < :before ORDER BY c.id DESC LIMIT"
         return self._checkpoints(f"{where} {int(limit)}", job, before=before)
 
-    def changes(self, job: str, limit: int) -> tuple[ChangeRecord, ...]:
+    def changes(self, job: str, limit: int, *, before: int | None = None) -> tuple[ChangeRecord, ...]:
         """See ``CheckpointStore``."""
-        return read_changes(self.database.all, job, limit)
+        return read_changes(self.database.all, job, limit, before if before is not None else NEWEST)
 
     def change_summary(self, job: str) -> ChangeSummary:
         """See ``CheckpointStore``."""
@@ -208,15 +225,13 @@ class SqlStore:
 
     def _writer_of(self, checkpoint: Checkpoint) -> Callable[[Transaction, JobRecord], None]:
         body = to_json(replace(checkpoint, schemas=()))
-        digest, schemas = self._digest_of(checkpoint.schemas)
+        schemas = self._text_of(checkpoint.schemas)
 
         def work(transaction: Transaction, held: JobRecord) -> None:
-            key = {"job": held.name, "digest": digest}
+            key = {"job": held.name, "digest": schemas.digest}
             if not transaction.all("SELECT 1 FROM cdc_schemas WHERE job = :job AND digest = :digest", **key):
-                transaction.run("INSERT INTO cdc_schemas VALUES (:job, :digest, :body)", body=schemas, **key)
-            values = {
-                "job": held.name, "id": checkpoint.id, "state": str(checkpoint.state), "digest": digest, "body": body
-            }  # fmt: skip
+                transaction.run("INSERT INTO cdc_schemas VALUES (:job, :digest, :body)", body=schemas.text, **key)
+            values = {**key, "id": checkpoint.id, "state": str(checkpoint.state), "body": body}
             if not transaction.run(
                 "UPDATE cdc_checkpoints SET state = :state, schemas_digest = :digest, body = :body"
                 " WHERE job = :job AND id = :id",
@@ -253,17 +268,25 @@ class SqlStore:
             job=job,
             **values,
         )
-        schemas = {text: from_json(_SCHEMAS, text) for text in {row[1] for row in rows}}
-        return tuple(replace(from_json(Checkpoint, body), schemas=schemas[text]) for body, text in rows)
+        return tuple(replace(from_json(Checkpoint, body), schemas=self._schemas_of(text)) for body, text in rows)
 
-    def _digest_of(self, schemas: tuple[TableSchema, ...]) -> tuple[str, str]:
-        """Return digest and text of ``schemas``."""
-        # the schemas of 1,000 tables are 1 MB of JSON, and checkpoints between two DDL statements share them
+    def _schemas_of(self, text: str) -> tuple[TableSchema, ...]:
+        known = next((one for one in self._known_schemas if one.text == text), None)
+        return (known or self._know(from_json(_SCHEMAS, text), text, {})).schemas
+
+    def _text_of(self, schemas: tuple[TableSchema, ...]) -> _KnownSchemas:
+        """Return the text of ``schemas`` and its digest. Tables whose text is known are not written again."""
         known = self._known_schemas
-        if known is None or known[0] != schemas:
-            text = to_json(schemas, _SCHEMAS)
-            known = self._known_schemas = schemas, hashlib.sha256(text.encode()).hexdigest(), text
-        return known[1], known[2]
+        if found := next((one for one in known if _are_same(one.schemas, schemas)), None):
+            return found
+        old = known[-1].texts if known else {}
+        texts = {id(table): old.get(id(table)) or to_json(table) for table in schemas}
+        return self._know(schemas, f"[{', '.join(texts[id(table)] for table in schemas)}]", texts)
+
+    def _know(self, schemas: tuple[TableSchema, ...], text: str, texts: dict[int, str]) -> _KnownSchemas:
+        known = _KnownSchemas(schemas, hashlib.sha256(text.encode()).hexdigest(), text, texts)
+        self._known_schemas = (*self._known_schemas[-1:], known)
+        return known
 
     def _prune(self, transaction: Transaction, job: str) -> None:
         oldest = transaction.all(
@@ -279,3 +302,8 @@ class SqlStore:
                 " (SELECT schemas_digest FROM cdc_checkpoints WHERE job = :job)",
                 job=job,
             )
+
+
+def _are_same(some: tuple[TableSchema, ...], others: tuple[TableSchema, ...]) -> bool:
+    """Return whether both have the same objects. ``==`` would leave out what is saved but not compared."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))

@@ -15,10 +15,10 @@ from cdc.mysql.catalog import table_schemas
 from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext
-from cdc.snapshot.coordinator import order_columns, same_columns
 from cdc.snapshot.orphan_rows import key_columns
 from cdc.snapshot.planner import CHUNK_ROWS, Chunker
 from cdc.snapshot.step_plan import table_read
+from cdc.snapshot.table_shape import is_unchanged, order_columns, same_columns
 from channels.channel import Channel
 from channels.sinks.row_ranges import can_read_rows
 from channels.table_compare import TableCompare, range_columns
@@ -48,11 +48,7 @@ def refuse_changed(server: Server, planned: Sequence[ComparedTable]) -> None:
     Raises: SourceUnavailable.
     """
     for one in planned:
-        name = (one.schema.database, one.schema.table)
-        today = table_schemas(server, [name]).get(name)
-        is_same = today is not None and same_columns(today, one.schema)
-        # the last key of a chunk that was compared in part is a position in this order
-        if not is_same or key_order_of(server, one.schema, one.order.names).text != one.order.text:
+        if not is_unchanged(server, one.schema, one.order):
             raise SchemaMismatch(
                 "The table was changed while it was compared.",
                 hint="The job compares the rows again after the stream has passed the DDL statement.",

@@ -24,12 +24,13 @@ from cdc.model.verify import TableVerification, Verification, VerifyState
 from cdc.mysql.catalog import mapped_tables
 from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
+from cdc.mysql.visibility import is_visible, refuse_other_server
 from cdc.run_context import RunContext, SnapshotSettings
-from cdc.snapshot.visibility import is_visible, refuse_other_server
-from cdc.verify.candidates import MOST_ROUNDS, Candidates, candidates_of
+from cdc.verify.candidates import Candidates, candidates_of
 from cdc.verify.planner import CannotCompare, ComparedTable, VerifyPlanner, refuse_changed
 from cdc.verify.result import left_to_show, with_differences, with_parts, with_repairs, with_step
 from cdc.verify.steps import StepFactory, VerifyStep
+from cdc.verify.unsaved_parts import UnsavedParts
 from channels.channel import Channel
 from channels.chunk_compare import KeyDifferences, PartOutcome
 from channels.row_compare import EXTRA
@@ -55,21 +56,14 @@ class VerifySession:
         self._planner = VerifyPlanner(context, channel, context.verify.hidden)
         self._steps = StepFactory(context, settings)
         self._planned_on = ""  # identity of the server for which the step was planned
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what is not saved: the parts are compared again."""
-        self._pending: list[Candidates] = []
-        self._confirmed: list[tuple[str, KeyDifferences]] = []
-        self._changing: dict[str, int] = {}
-        self._tables: dict[str, TableVerification] = {}  # states after the parts that are not complete yet
+        self._unsaved = UnsavedParts()
 
     # the current verification
 
     def begin(self, saved: Verification | None) -> None:
         """Begin or continue ``saved``: a request, or the verification of the last COMMITTED checkpoint."""
         self.run = saved if saved is not None and saved.ended_at is None else None
-        self._forget()
+        self._unsaved = UnsavedParts()
 
     def note_committed(self, saved: Verification | None) -> None:
         """Drop the current verification if it has ended and the COMMITTED ``saved`` has its result."""
@@ -80,7 +74,7 @@ class VerifySession:
         """Return to ``saved``: the loads of a repair were lost."""
         if self.run is not None and (saved is None or saved.number == self.run.number):
             self.run = saved or replace(self.run, began_at=None, tables={}, differences=())
-            self._forget()
+            self._unsaved = UnsavedParts()
 
     def end(self, error: str | None = None) -> None:
         """End the current verification. ``error``: why it ends early."""
@@ -90,26 +84,23 @@ class VerifySession:
                 "verification %d: %d rows compared, %d differ%s",
                 self.run.number, self.run.rows, self.run.differs, f"; it ended early: {error}" if error else "",
             )  # fmt: skip
-        self._forget()
+        self._unsaved = UnsavedParts()
 
     def note_changes(self, batch: Batch) -> None:
         """Mark candidates that ``batch`` changes. Calls: for each Batch of the stream."""
-        for one in self._pending:
-            one.note_changes(batch)
+        self._unsaved.note_changes(batch)
 
     @property
     def open_keys(self) -> int:
         """Return the number of keys that differ and are not confirmed."""
-        return sum(one.differences.count for one in self._pending)
+        return self._unsaved.open_keys
 
     def is_ready(self, position: Position, *, at_end: bool) -> bool:
         """Return whether a step can run when everything up to ``position`` is committed."""
         if self.run is None or self.run.ended_at is not None:
             return False
-        if not self._pending:
-            return True
         try:
-            return any(one.has_passed(position, self._now(), at_end=at_end) for one in self._pending)
+            return self._unsaved.can_continue(position, self._now(), at_end=at_end)
         except ValueError:
             return True  # after a failover; ``plan`` compares the parts again
 
@@ -129,15 +120,15 @@ class VerifySession:
                 return None
             due: list[Candidates] = []
             try:
-                self._confirm(position, at_end=at_end)
-                due = [one for one in self._pending if one.is_due(position, self._now(), at_end=at_end)]
+                self._unsaved.confirm(self.run, position, self._now(), at_end=at_end)
+                due = self._unsaved.due(position, self._now(), at_end=at_end)
             except ValueError:  # after a failover positions cannot be compared
-                self._forget()
-            if self._pending:
+                self._unsaved = UnsavedParts()
+            if self._unsaved.pending:
                 return self._recheck_step(server, due, sequence)
-            if self._confirmed and self.run.request.repair:
-                planned = self._planned_all(server, [name for name, _ in self._confirmed], sequence)
-                return self._steps.repair(planned, list(self._confirmed), checkpoint)
+            if self._unsaved.confirmed and self.run.request.repair:
+                planned = self._planned_all(server, [name for name, _ in self._unsaved.confirmed], sequence)
+                return self._steps.repair(planned, list(self._unsaved.confirmed), checkpoint)
             self._apply()
             return self._compare_step(server, sequence)
 
@@ -152,29 +143,11 @@ class VerifySession:
             self.end("the job reads no table of this source")
         return bool(tables)
 
-    def _confirm(self, position: Position, *, at_end: bool) -> None:
-        """Confirm differences of keys that the stream did not change since they were compared again."""
-        waiting: list[Candidates] = []
-        for one in self._pending:
-            if one.is_new or not one.has_passed(position, self._now(), at_end=at_end):
-                waiting.append(one)
-                continue
-            stayed, changed = one.split()
-            if one.lacks_details(stayed, left_to_show(self._running(), self._confirmed)):
-                waiting.append(Candidates(one.table, stayed, one.source_key, one.rounds))
-            elif stayed.count:
-                self._confirmed.append((one.table, stayed))
-            if changed.count and one.rounds >= MOST_ROUNDS:
-                self._changing[one.table] = self._changing.get(one.table, 0) + changed.count
-            elif changed.count:
-                waiting.append(Candidates(one.table, changed, one.source_key, one.rounds))
-        self._pending = waiting
-
     def _recheck_step(self, server: Server, due: Sequence[Candidates], sequence: int) -> VerifyStep | None:
         planned = self._planned_all(server, [one.table for one in due], sequence)
         if not planned:
             return None
-        shown = left_to_show(self._running(), self._confirmed)
+        shown = left_to_show(self._running(), self._unsaved.confirmed)
         return self._steps.recheck(planned, [(one.table, one.differences) for one in due], shown)
 
     def _compare_step(self, server: Server, sequence: int) -> VerifyStep | None:
@@ -211,17 +184,10 @@ class VerifySession:
         if known.state is not VerifyState.COMPARING or known.order in (None, planned.order.text):
             return
         _log.warning("the key of %s orders its rows in another way now: they are compared again", name)
-        self._drop_open(name)
+        self._unsaved.drop_table(name)
         shown = tuple(one for one in self._running().differences if one.table != name)
         self.run = replace(self._running(), differences=shown)
         self._set(name, TableVerification(repaired=known.repaired))
-
-    def _drop_open(self, name: str) -> None:
-        """Forget what is known of a table and not saved yet."""
-        self._pending = [one for one in self._pending if one.table != name]
-        self._confirmed = [one for one in self._confirmed if one[0] != name]
-        self._changing.pop(name, None)
-        self._tables.pop(name, None)
 
     def _planned_all(self, server: Server, names: Sequence[str], sequence: int) -> list[ComparedTable]:
         return [*filter(None, (self._planned(server, name, sequence) for name in dict.fromkeys(names)))]
@@ -231,7 +197,7 @@ class VerifySession:
         try:
             return self._planner.table(server, name, self._running().request, sequence)
         except CannotCompare as error:
-            self._drop_open(name)
+            self._unsaved.drop_table(name)
             self._set(name, replace(self._running().tables[name], state=VerifyState.SKIPPED, open=(), note=str(error)))
             return None
 
@@ -263,9 +229,9 @@ class VerifySession:
             found = self._complete_search(step, result)
         for candidates in found:
             candidates.high, candidates.compared_at = high, self._now()
-        self._pending += found
+        self._unsaved.pending += found
         self.run = with_step(self._running(), position, seconds)
-        if not self._pending and not (self._confirmed and self._running().request.repair):
+        if not self._unsaved.pending and not (self._unsaved.confirmed and self._running().request.repair):
             self._apply()
 
     def check_read(self, step: VerifyStep) -> Position:
@@ -286,7 +252,7 @@ class VerifySession:
         for number, planned in enumerate(step.planned):
             mine = [part for part in parts if part.table == number]
             searches = planned.compare.range_columns is None and run.request.sample is None
-            self._tables[planned.name] = with_parts(run.tables[planned.name], mine, searches=searches)
+            self._unsaved.tables[planned.name] = with_parts(run.tables[planned.name], mine, searches=searches)
             for part in mine:
                 differences = _without_kept(planned, part.differences)
                 if differences.count:
@@ -295,9 +261,7 @@ class VerifySession:
 
     def _complete_recheck(self, step: VerifyStep, results: Sequence[KeyDifferences]) -> list[Candidates]:
         asked = step.recheck.keys if step.recheck is not None else ()
-        done = {id(one) for _, one in asked[: len(results)]}
-        rounds = {id(one.differences): one.rounds for one in self._pending}
-        self._pending = [one for one in self._pending if id(one.differences) not in done]
+        rounds = self._unsaved.take([one for _, one in asked[: len(results)]])
         return [
             candidates_of(step.planned[number], result, rounds[id(one)] + 1)
             for (number, one), result in zip(asked, results, strict=False)
@@ -310,21 +274,22 @@ class VerifySession:
         table = replace(self._running().tables[planned.name], compared_key=progress.last)
         if progress.is_done:
             table = replace(table, state=VerifyState.DONE, compared_key=None)
-        self._tables[planned.name] = table
+        self._unsaved.tables[planned.name] = table
         differences = _without_kept(planned, KeyDifferences(None, keys, np.full(keys.num_rows, EXTRA, np.int8)))
         return [candidates_of(planned, differences)] if differences.count else []
 
     def complete_repair(self, position: Position, seconds: float) -> None:
         """Record that the loads of a repair step are prepared. Calls: before its checkpoint is closed."""
-        confirmed = list(self._confirmed)
+        confirmed = list(self._unsaved.confirmed)
         self._apply()
         self.run = with_step(with_repairs(self._running(), confirmed), position, seconds)
 
     def _apply(self) -> None:
         """Add the parts about which nothing is open to the progress."""
-        if self._tables:
-            self.run = with_differences(self._running(), self._tables, self._confirmed, self._changing)
-        self._forget()
+        done = self._unsaved
+        if done.tables:
+            self.run = with_differences(self._running(), done.tables, done.confirmed, done.changing)
+        self._unsaved = UnsavedParts()
 
 
 def _without_kept(planned: ComparedTable, differences: KeyDifferences) -> KeyDifferences:

@@ -146,7 +146,8 @@ class Sink(Protocol):
 
         ``mark``: the last COMMITTED checkpoint of the run's state, with a sequence at the start of this run's range.
         The ownership lasts until ``close``, and ``commit`` checks it.
-        Calls: once in a run, before all other calls. May be repeated.
+        Calls: once in a run, before all other calls, but not in a run that continues after a schema change. May be
+        repeated.
         Raises: SinkOwnershipError - another run of a job with this name owns the sink; SinkUnavailable.
         """
 
@@ -177,8 +178,8 @@ class Sink(Protocol):
     def target_states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
         """Return the identity and checkpoint of each of ``targets`` that exists.
 
-        Calls: before ``acquire_ownership`` of each run, and once for a table before its first commit. Never: changes
-        anything. Raises: SinkUnavailable.
+        Calls: before ``acquire_ownership``, once for a table before its first commit, and for the targets of a schema
+        change. Never: changes anything. Raises: SinkUnavailable.
         """
 
     def close(self) -> None:

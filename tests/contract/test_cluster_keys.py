@@ -80,10 +80,11 @@ def test_keys_include_commits_that_a_follower_has_not_replayed(cluster: Any, sin
 
 
 def test_keys_wait_for_a_load_that_is_not_visible(cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink._visible_timeout_s = 0.0
+    visibility = sink._visibility
+    visibility.timeout_s = 0.0
     states = ["COMMITTED", "COMMITTED", "VISIBLE"]
     ask = sink._label_state
-    monkeypatch.setattr(sink, "_label_state", lambda *label: states.pop(0) if states else ask(*label))
+    monkeypatch.setattr(visibility, "_label_state", lambda *label: states.pop(0) if states else ask(*label))
     sink._await_visible([write(sink, (6, "b", False, 6), name=name_of(2))], "label")
     with pytest.raises(SinkUnavailable, match="not visible yet"):
         sink.keys(TABLE, None, 100)

@@ -271,6 +271,20 @@ def test_lease_after_the_clock_is_set_back_ends_late_for_a_dead_host_only(fleet)
 
 
 @servers
+def test_leases_are_shortened_after_the_clock_is_set_back(fleet):
+    first, second = fleet.host("a", lease="30"), fleet.host("b")
+    first.hosts.heartbeat(Host("a", "run-a"))
+    record = first.acquire("shop", "shop.yaml")
+    first.renew({})
+    second.hosts.shorten_leases()
+    set_clock(fleet, -3600)
+    second.hosts.shorten_leases()
+    (host,), job = second.hosts.all(), second.deployments.get("shop")
+    assert 0 < host.lease_left_s <= 31 and 0 < job.lease_left_s <= 31
+    first.save_job(record)  # the run is alive and keeps the job
+
+
+@servers
 def test_run_that_lost_its_lease_by_a_step_of_the_clock_commits_nothing(fleet):
     """The clock is ahead for a moment: another host takes the job, and then both leases look valid."""
     first, second = fleet.host("a"), fleet.host("b")

@@ -28,21 +28,22 @@ ROOT = Path(__file__).parents[2]
 SERVERS = ("mysql", "mariadb", "postgres")
 servers = pytest.mark.parametrize("environment", SERVERS, indirect=True)
 FREEZING = """
-import os, pathlib, signal, sys
+import pathlib, sys
 from cdc.errors import CheckpointError, LeaseLost
 from cdc.state.opening import open_store
 from tests.contract.test_checkpoint_store import make_checkpoint
+from tests.support.freezing import freeze
 
 store = open_store(folder=pathlib.Path(sys.argv[1]))
 store.database._bridge_s = 600.0  # the time for which it is frozen counts too
 store.acquire("shop", "f")
 prune = store._prune
 
-def freeze(transaction, job):
+def prune_and_freeze(transaction, job):
     prune(transaction, job)
-    os.kill(os.getpid(), signal.SIGSTOP)
+    freeze()
 
-store._prune = freeze
+store._prune = prune_and_freeze
 try:
     store.save(make_checkpoint(7))
 except (LeaseLost, CheckpointError) as error:

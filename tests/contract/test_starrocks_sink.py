@@ -272,7 +272,7 @@ def test_tables_and_checkpoint_are_one_transaction(starrocks: StarrocksEmulator,
         write(multi, (2, "c", False, 3), name=name_of(task=1)),
     ]
     starrocks.transactions.hold_publish = True
-    multi._visible_timeout_s = 0.1
+    multi._visibility.timeout_s = 0.1
     multi.commit(loads, mark_of())
     assert starrocks.rows("SELECT * FROM ods.orders") == starrocks.rows("SELECT * FROM ods.items") == []
     assert multi.last_checkpoint("shop") is None
@@ -826,7 +826,7 @@ def test_denied_statement_names_grant(starrocks: StarrocksEmulator, single: Star
 
 
 def test_abort_keeps_load_that_waits_for_publishing(starrocks: StarrocksEmulator, single: StarrocksSink) -> None:
-    single._visible_timeout_s = 0.1
+    single._visibility.timeout_s = 0.1
     load = write(single, *ROWS)
     starrocks.transactions.hold_publish = True
     single.commit([load], mark_of())

@@ -122,7 +122,7 @@ class CanalServer:
     def launch(self) -> None:
         """Start; without a cursor of its own the stream begins where the source's binlog ends now."""
         _grant(self.source)
-        file, offset = end_of_binlog(self.source)
+        file, offset = self._start_without_cursor()
         settings = {**self._settings, "canal.start.file": file, "canal.start.offset": offset}
         settings["canal.source"] = f"127.0.0.1:{self.source.port}"
         settings["canal.start.gtid"] = _seen(self.source) if settings["canal.gtid"] == "true" else ""
@@ -152,6 +152,9 @@ class CanalServer:
         """Stop and start again, on the same port and folder."""
         self.stop()
         self.launch()
+
+    def _start_without_cursor(self) -> tuple[str, int]:
+        return end_of_binlog(self.source)
 
     def _log_from(self, start: int) -> str:
         return self.log.read_bytes()[start:].decode(errors="replace")

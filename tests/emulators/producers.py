@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cdc.demo.local_servers import LocalServer
 from cdc.errors import PrerequisiteError
-from tests.emulators.canal import CanalServer
+from tests.emulators.canal import CanalServer, end_of_binlog
 from tests.emulators.kafka import KafkaBroker
 from tests.emulators.maven import obtain_jars
 
@@ -42,7 +42,10 @@ def obtain_producer(name: str) -> Path:
 
 
 class CanalToKafka(CanalServer):
-    """A Canal server that sends flat messages to Kafka. A topic ``DATABASE_TABLE`` for each table, or one for all."""
+    """A Canal server that sends flat messages to Kafka. A topic ``DATABASE_TABLE`` for each table, or one for all.
+
+    It sends what is in the binary log from its first start on, also if it is killed before it has saved a cursor.
+    """
 
     _program = "CanalToKafka"
 
@@ -59,6 +62,7 @@ class CanalToKafka(CanalServer):
     ) -> None:
         """``topic``: of all tables, by the hash of the primary key in ``partitions`` partitions."""
         super().__init__(jars, folder, source)
+        self._first_start: tuple[str, int] | None = None
         self._settings |= {
             "canal.filter": rf"{database}\..*",
             "kafka.bootstrap.servers": broker.address,
@@ -69,6 +73,10 @@ class CanalToKafka(CanalServer):
             "canal.mq.partitionsNum": partitions,
             "canal.mq.partitionHash": r".*\..*:$pk$",
         }
+
+    def _start_without_cursor(self) -> tuple[str, int]:
+        self._first_start = self._first_start or end_of_binlog(self.source)
+        return self._first_start
 
     def _listening(self) -> bool:
         return "the MQ producer" in self._log_from(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from typing import Any
@@ -94,11 +93,6 @@ def arrow_fields(body: bytes, names: list[str]) -> pa.Table:
             column = column.cast(pa.int8())
         texts.append(column.cast(pa.string()))
     return pa.table(texts, names=names)
-
-
-def base64_text(data: bytes) -> str:
-    """For Basic authorization."""
-    return base64.b64encode(data).decode()
 
 
 def _table(names: list[str], columns: list[Any]) -> pa.Table:

@@ -349,7 +349,8 @@ class SqlStatements:
                     self._as_stored(table, self.table(table, context))
             elif table.name.lower() == "tables":
                 with_rows = any(column.name.upper() == "TABLE_ROWS" for column in tree.find_all(exp.Column))
-                table.replace(self._tables(with_rows=with_rows).subquery("tables"))
+                alias = exp.TableAlias(this=exp.to_identifier("tables"))
+                table.replace(exp.Subquery(this=exp.Var(this=self._tables(with_rows=with_rows)), alias=alias))
         return tree.sql("duckdb")
 
     def _as_stored(self, node: exp.Table, table: StoredTable) -> None:
@@ -359,16 +360,19 @@ class SqlStatements:
         node.set("db", exp.to_identifier(table.stored[0], quoted=True))
         node.set("this", exp.to_identifier(table.stored[1], quoted=True))
 
-    def _tables(self, *, with_rows: bool) -> exp.Query:
-        """Return information_schema.tables with the columns that the sinks use."""
+    def _tables(self, *, with_rows: bool) -> str:
+        """Return a query for information_schema.tables with the columns that the sinks use, in DuckDB's dialect.
+
+        It is not parsed here: with a hundred tables, that took longer than all other work of the emulator.
+        """
         rows = []
         for one in self.storage.tables.values():
             count = self.storage.query(f"SELECT count(*) FROM {one.view}")[2][0][0] if with_rows else 0
-            names = f"{exp.Literal.string(one.database)}, {exp.Literal.string(one.name)}"
+            names = ", ".join(exp.Literal.string(name).sql("duckdb") for name in (one.database, one.name))
             rows.append(f"({names}, TIMESTAMP '{one.created}', {count}, {100 * count})")
         values = ", ".join(rows or ["(NULL, NULL, NULL, NULL, NULL)"])
         columns = "TABLE_SCHEMA, TABLE_NAME, CREATE_TIME, TABLE_ROWS, DATA_LENGTH"
-        return parse_one(f"SELECT * FROM (VALUES {values}) AS t({columns})", dialect="duckdb")
+        return f"SELECT * FROM (VALUES {values}) AS t({columns})"
 
     def table(self, node: exp.Expression, context: Context) -> StoredTable:
         """Return the table of a node. Raises: SqlRefused - unknown."""

@@ -5,10 +5,7 @@ Arguments: folder of the tables, way to merge, and what it does: commit or compa
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +15,7 @@ from cdc.errors import CdcError
 from channels.sinks.delta.log import DurableLogs
 from channels.sinks.delta.sink import MergeMode
 from tests.integration.test_delta_vectors import TABLE, mark, open_sink, stage
+from tests.support.freezing import freeze
 
 SMALL_FILES = 8  # as many as a compaction needs
 
@@ -25,8 +23,7 @@ SMALL_FILES = 8  # as many as a compaction needs
 def freezing_commit(real: Callable[..., None]) -> Callable[..., None]:
     def commit(self: DurableLogs, found: Any, folder: Path, write: Callable[[Any], None], *arguments: Any) -> None:
         def frozen(properties: Any) -> None:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.2)  # the kernel may stop another thread first, and this one a moment later
+            freeze()
             write(properties)
 
         real(self, found, folder, frozen, *arguments)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cdc.cli.main import app
 from cdc.client import Jobs
 from cdc.errors import CdcError, ConfigError, DdlStop, PrerequisiteError
 from cdc.manager.rest import Tokens
-from cdc.state.base import JobState, ResumeKind
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema_change import ChangeAction, ChangeKind, ChangePlan, PlannedStep, PlannedTable
+from cdc.state.base import Checkpoint, CheckpointState, JobState, ResumeKind
 from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
@@ -25,6 +32,15 @@ sink: {type: delta, path: /warehouse}
 channels:
   - {source: crm.people, target: ods.people}
 """
+POSITION = BinlogPosition("bin.000001", 90)
+NOTE = Column("note", Kind.INT, "int")
+TABLE = PlannedTable(
+    "shop.orders",
+    "ods.orders",
+    TableSchema("shop", "orders", (Column("id", Kind.INT, "int", nullable=False),), ("id",)),
+    steps=(PlannedStep("add", new_name="note", new=NOTE),),
+    actions=((ChangeKind.ADD_COLUMN, "note", ChangeAction.APPLY),),
+)
 
 
 @pytest.fixture
@@ -71,6 +87,78 @@ def test_client_moves_a_job(url: str, store: SqlStore, tmp_path: Path) -> None:
         assert jobs.move("crm") == "b2" and jobs.move("crm", "a1") == "a1"
         with pytest.raises(CdcError, match="on host a1 already"):
             jobs.move("crm", "a1")
+
+
+def test_hosts_command_prints_the_same_over_rest(url: str, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.hosts.heartbeat(Host("a1", "run-a1", "https://a1:8480", 8 << 30, {"zone": "eu"}))
+    store.hosts.heartbeat(Host("b2", "run-b2", None, 4 << 30, schedulable=False))
+    store.deployments.declare("crm", spec=SPEC, new=add_job(store, "crm"))
+    assert store.deployments.assign("crm", "a1", 1)
+
+    def hosts(*words: str) -> Any:
+        done = CliRunner().invoke(app, ["hosts", *words], standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        if "json" not in words:
+            return done.output
+        found = json.loads(done.output)
+        for host in found:
+            assert host.pop("lease_left_s") > 0 and host.pop("seen_ago_s") >= 0
+        return found
+
+    local = hosts("--output", "json")
+    assert [(host["name"], host["jobs"]) for host in local] == [("a1", ["crm"]), ("b2", [])]
+    monkeypatch.setenv("CDC_URL", url)
+    monkeypatch.setenv("CDC_TOKEN", ADMIN)
+    assert hosts("--output", "json") == local
+    lines = hosts().splitlines()
+    assert "READY" in lines[1] and "crm" in lines[1] and "zone=eu" in lines[1] and "NO SPACE" in lines[2]
+    assert [host["drained"] for host in hosts("--drain", "a1", "--output", "json")] == [True, False]
+    assert [host["drained"] for host in hosts("--undrain", "a1", "--output", "json")] == [False, False]
+    with pytest.raises(CdcError, match="There is no host c3"):
+        hosts("--drain", "c3")
+    with pytest.raises(ConfigError, match="--forget needs the state store"):
+        hosts("--forget", "b2")
+    monkeypatch.setenv("CDC_TOKEN", VIEWER)
+    assert hosts("--output", "json") == local
+    with pytest.raises(CdcError, match="cannot change anything"):
+        hosts("--drain", "a1")
+
+
+def test_changes_command_prints_the_same_over_rest(url: str, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_job(store, "crm")
+    store.acquire("shop", "/jobs/shop.yaml")
+    for number in range(1, 6):
+        plan = ChangePlan(f"ALTER TABLE shop.orders ADD note_{number} INT", (TABLE,))
+        store.save(
+            Checkpoint(
+                number, 1, CheckpointState.COMMITTED, POSITION, POSITION,
+                committed_at=f"2026-01-01T00:00:{number:02}Z", change=plan,
+            )
+        )  # fmt: skip
+    store.release()
+
+    def changes(*words: str) -> str:
+        done = CliRunner().invoke(app, ["changes", *words], standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        return done.output
+
+    commands = (
+        ("shop",), ("shop", "--output", "json"), ("shop", "--limit", "3", "--output", "json"), ("crm",),
+        ("crm", "--output", "json"),
+    )  # fmt: skip
+    local = [changes(*words) for words in commands]
+    assert [one["checkpoint"] for one in json.loads(local[2])] == [5, 4, 3]
+    monkeypatch.setenv("CDC_URL", url)
+    monkeypatch.setenv("CDC_TOKEN", VIEWER)
+    assert [changes(*words) for words in commands] == local
+    monkeypatch.setattr("cdc.client._PAGE", 2)
+    assert [changes(*words) for words in commands] == local
+    with pytest.raises(CdcError, match="There is no job nosuch"):
+        changes("nosuch")
+    with Jobs(url, VIEWER) as jobs:
+        assert [one["checkpoint"] for one in jobs.changes("shop", 1)] == [5]
 
 
 def test_client_start_saves_the_job_file(url: str, store: SqlStore, tmp_path: Path) -> None:

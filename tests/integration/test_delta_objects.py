@@ -30,6 +30,7 @@ from channels.sinks.delta.files import STAGING
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.sink import DeltaSink, MergeMode
 from channels.sinks.delta.table_paths import table_folder, target_of
+from tests.support.freezing import freeze
 from tests.support.hostile_names import HOSTILE
 from tests.support.object_stores import SECRET, Bucket, Fault, FaultProxy, Request, S3Server, fault_proxy
 from tests.support.receiving import until
@@ -263,7 +264,7 @@ def _commit_and_stop(bucket: Bucket, merge: MergeMode) -> None:
 
     def stop(path: ObjectPath, content: bytes) -> None:
         if ENTRY in str(path):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            freeze()
         create(path, content)
 
     ObjectPath.create = stop  # type: ignore[method-assign]

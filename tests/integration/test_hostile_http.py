@@ -104,6 +104,10 @@ def test_slow_and_many_connections_do_not_block_others(url: str, request_bytes: 
             assert requests.get(f"{url}/v1/jobs", headers=BEARER, timeout=LIMIT_S).status_code == 200
 
 
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
 async def hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"hello"})
@@ -114,9 +118,6 @@ def test_connections_without_a_tls_handshake_are_limited(tmp_path: Path) -> None
     server = HttpServer(hello, name="manager", certificate=str(certificate), key=str(certificate.with_suffix(".key")))
     url = server.start(socket.create_server(("127.0.0.1", 0)), "127.0.0.1")
 
-    def descriptors() -> int:
-        return len([*Path("/proc/self/fd").iterdir()])
-
     before, clients = descriptors(), 4 * HANDSHAKES_MOST
     with ExitStack() as held:
         for _ in range(clients):
@@ -126,6 +127,27 @@ def test_connections_without_a_tls_handshake_are_limited(tmp_path: Path) -> None
         assert descriptors() - before - clients < HANDSHAKES_MOST + 10, "file descriptors of the server"
     until(lambda: descriptors() < before + 10, LIMIT_S)
     server.close()
+
+
+async def long_answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(200):
+        await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+
+
+def test_connections_that_read_no_answer_are_limited() -> None:
+    server = HttpServer(long_answer, name="manager")
+    url = server.start(socket.create_server(("127.0.0.1", 0)), "127.0.0.1")
+    before, clients = descriptors(), CONNECTIONS_MOST + 20
+    try:
+        with ExitStack() as held:
+            for _ in range(clients):
+                line = held.enter_context(connected(url))
+                line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert line.recv(1), "the answer has begun"
+            until(lambda: descriptors() - before <= clients + CONNECTIONS_MOST)
+    finally:
+        server.close()
 
 
 def test_large_headers_are_refused(url: str) -> None:

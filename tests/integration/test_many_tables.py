@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from cdc.api.models import ChannelStatus, JobStatus, LeftOutStatus, SinkStatus, SnapshotStatus, SourceStatus
+from cdc.cli.remote import status_over_rest
 from cdc.client import Jobs
 from cdc.manager.rest import Tokens
 from cdc.manager.rest import recent_status as module
@@ -99,6 +100,59 @@ def test_answers_about_many_tables_are_pages(store: SqlStore) -> None:
             assert len(tables) == TABLES and tables["upserts"].sum() == sum(range(TABLES))
             assert list(jobs.tables("shop", "region_0990")["target"]) == ["ods.orders_of_region_0990"]
             assert len(jobs.tables("shop", "nothing")) == 0
+
+
+class BusyDriver:
+    """A driver of 2,500 tables. Between two answers, the tables with the fewest changes get the most."""
+
+    answers = 0
+
+    def __init__(self, _: JobRecord) -> None:
+        pass
+
+    def status(self) -> JobStatus:
+        status = status_of("shop", 2500)
+        BusyDriver.answers += 1
+        moved = 700 * BusyDriver.answers
+        changed = (replace(one, upserts=(one.upserts + moved) % 2500, snapshot=LOADED) for one in status.channels)
+        return replace(status, channels=tuple(changed))
+
+
+def test_pages_of_changing_tables_have_each_table_once(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.job.registry.Driver", BusyDriver)
+    names = [f"shop.orders_of_region_{number:04}" for number in range(2500)]
+    with served(store, Tokens()) as url, Jobs(url) as jobs:
+        assert sorted(jobs.tables("shop")["source"]) == names
+        assert [one.source for one in status_over_rest(jobs, "shop")[0].channels] == names
+        page = jobs.status("shop", tables=3, after=names[41], match="_of_")
+        assert [one["source"] for one in page["status"]["channels"]] == names[42:45]
+        assert page["tables_matching"] == 2500
+        assert jobs.status("shop", after=names[-1])["status"]["channels"] == []
+        assert jobs.status("shop", tables=1, after="shop.orders_of_region_0041x")["status"]["channels"] != []
+
+
+def test_status_over_rest_has_all_left_out_tables(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.job.registry.Driver", BusyDriver)
+    names = sorted(f"shop.log_{number}" for number in range(2500))
+    with served(store, Tokens()) as url, Jobs(url) as jobs:
+        found = status_over_rest(jobs, "shop")[0]
+        assert [one.table for one in found.left_out] == names and len(found.channels) == 2500
+        alone = jobs.whole_status("shop", match="nothing")["status"]
+        assert (len(alone["left_out"]), alone["channels"]) == (2500, [])
+        page = jobs.status("shop", tables=3, left_out_after=names[41])["status"]
+        assert [one["table"] for one in page["left_out"]] == names[42:45]
+        assert jobs.status("shop", left_out_after=names[-1])["status"]["left_out"] == []
+
+
+def test_whole_status_of_an_older_host_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out = [{"table": f"shop.log_{number:04}"} for number in range(1000)]
+
+    def ask(*_: object, **__: object) -> Any:
+        return {"status": {"channels": [], "left_out": left_out}}  # an older host ignores the parameter
+
+    with Jobs("http://127.0.0.1:1") as jobs:
+        monkeypatch.setattr(jobs, "_ask", ask)
+        assert jobs.whole_status("shop")["status"]["left_out"] == left_out
 
 
 def test_other_hosts_are_asked_as_seldom_as_the_size_demands(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cdc.api.models import ChannelStatus, CheckpointStatus, JobStatus, SinkStatus, SnapshotStatus, SourceStatus
+from cdc.job.registry import set_offline_state
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.history import JobHistory
 from cdc.model.position import BinlogPosition
@@ -40,6 +41,11 @@ REASON = "The server no longer has the changes after the position of the job."
 HINT = "Run `cdc resume crm --accept-gap` to continue without them."
 HOSTILE = '<img src=x onerror=alert(1)> `code` \u202e & "quotes" ' + "x" * 120
 SCREENS = os.environ.get("CDC_TEST_SCREENS")  # a folder in which the tests save screenshots
+SLOW = """() => {
+  const real = window.fetch;
+  window.fetch = (path, options) => new Promise((resolve, reject) =>
+    setTimeout(() => real(path, options).then(resolve, reject), String(path).includes("/jobs/alpha?") ? 3000 : 0));
+}"""
 # a refused login is an answer 401, which the browser itself reports
 EXPECTED = ("401 (Unauthorized)",)
 
@@ -157,6 +163,43 @@ def test_paused_job_is_first_with_reason_and_hint(browser: Any, store: SqlStore)
         box = page.wait_for_selector("dialog form > label.box input")  # the option that the hint names
         assert box.get_attribute("name") == "accept_gap"
         screenshot(page, "resume")
+
+
+def test_pause_of_a_command_needs_no_action(browser: Any, store: SqlStore) -> None:
+    set_offline_state(store, add_job(store, "crm", JobState.RUNNING), JobState.PAUSED, "paused by its user", "")
+    with served(store, Tokens()) as url, opened(browser, url) as page:
+        page.wait_for_selector("table.jobs tbody tr.urgency1 .pill:text-is('paused')")
+        assert "No job needs an action." in page.inner_text("#summary")
+
+
+def test_filter_is_shown_after_a_job_was_opened(browser: Any, store: SqlStore) -> None:
+    """Otherwise the list lacks jobs, and nothing says why."""
+    for name in ("alpha", "zeta"):
+        add_job(store, name)
+    with served(store, Tokens()) as url, opened(browser, url) as page:
+        page.fill("#search", "zeta")
+        page.click("a:text-is('zeta')")
+        page.click("a:text-is('← All jobs')")
+        page.wait_for_selector("table.jobs")
+        assert page.locator("table.jobs tbody tr").count() == 1 and page.input_value("#search") == "zeta"
+        page.fill("#search", "")
+        assert page.locator("table.jobs tbody tr").count() == 2
+
+
+def test_address_that_is_not_valid_shows_the_list(browser: Any, store: SqlStore) -> None:
+    add_job(store, "alpha")
+    with served(store, Tokens()) as url, opened(browser, url, path="#/jobs/%zz") as page:
+        page.wait_for_selector("a:text-is('alpha')")
+
+
+def test_slow_answers_are_shown(browser: Any, store: SqlStore) -> None:
+    """A driver on another host that does not answer delays each answer by more than the time between two of them."""
+    add_job(store, "alpha")
+    with served(store, Tokens()) as url, opened(browser, url) as page:
+        page.wait_for_selector("a:text-is('alpha')")
+        page.evaluate(SLOW)
+        page.click("a:text-is('alpha')")
+        page.wait_for_selector("h1:has-text('alpha')", timeout=20_000)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -12,7 +12,8 @@ from cdc.demo.local_servers import LocalServer, obtain
 from cdc.errors import DdlStop, PositionLost, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.schema import DELETED
 from cdc.model.schema_change import ChangeKind, ColumnMap
-from cdc.mysql.catalog import writes_beyond
+from cdc.mysql import visibility
+from cdc.mysql.catalog import table_schemas, writes_beyond
 from cdc.mysql.server import Server
 from cdc.sources.binlog.receiver import BinlogReceiver
 from cdc.sources.schema_history import ResumeOptions
@@ -61,6 +62,61 @@ def pause(receiver):
 def run(server, database, statement):
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(statement)
+
+
+def described(server, database):
+    """Return what the server's catalog has about `orders`."""
+    with Server(endpoint(server)) as asked:
+        return table_schemas(asked, [(database, "orders")])
+
+
+def show_once(monkeypatch, late):
+    """Let the catalog show ``late`` once more, as a server does for a moment after it has logged a change."""
+    answers = [late]
+    monkeypatch.setattr(visibility, "table_schemas", lambda *asked: answers.pop() if answers else table_schemas(*asked))
+    return answers
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN secret", "MODIFY note VARCHAR(20) COMMENT 'seen late'"])
+def test_change_that_the_server_shows_late_is_read(server, database, monkeypatch, change):
+    start, answers = position(server), show_once(monkeypatch, described(server, database))
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (), 0)
+        run(server, database, "INSERT INTO orders VALUES (1, 2, 'n', 3)")
+        run(server, database, f"ALTER TABLE orders {change}")
+        (changed,) = pause(receiver)[0].change.tables
+    assert not answers
+    assert changed.after.columns == described(server, database)[database, "orders"].columns
+
+
+def test_statement_that_stays_invisible_is_read_again_and_followed(server, database, monkeypatch):
+    start, answers = position(server), show_once(monkeypatch, described(server, database))
+    answers *= 2
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (), 0)
+        monkeypatch.setattr(visibility, "is_visible", lambda *_: False)  # within 5 s
+        run(server, database, "INSERT INTO orders VALUES (1, 2, 'n', 3)")
+        run(server, database, "ALTER TABLE orders DROP COLUMN secret")
+        error = pause(receiver)[0]
+    assert not answers and error.change is not None
+
+
+def test_columns_that_the_server_shows_late_after_a_passed_statement_are_read(server, database, monkeypatch):
+    run(server, database, "ALTER TABLE orders MODIFY note ENUM('a', 'b')")
+    start, late = position(server), described(server, database)
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (), 0)
+        run(server, database, "INSERT INTO orders VALUES (1, 1, 'a', 1)")
+        Collector(receiver).collect_rows(1)
+        run(server, database, "ALTER TABLE orders MODIFY note ENUM('b', 'a')")
+        run(server, database, "INSERT INTO orders VALUES (2, 2, 'b', 2)")
+        error, schemas = pause(receiver)[0], receiver.schemas()
+    answers = show_once(monkeypatch, late)
+    with closing(receiver_of(server, Mapped(database), resume_options=accepted(error, past_ddl=True))) as receiver:
+        receiver.open(error.context["position"], schemas, 1)
+        rows = Collector(receiver).collect_rows(1).rows
+    assert not answers
+    assert [row["note"] for row in rows] == ["b"]
 
 
 def test_mariadb_comment_is_code_on_mariadb_only(server, database):

@@ -15,7 +15,7 @@ from cdc.demo.local_servers import LocalServer, obtain
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired, SourceRewound, SourceUnavailable
 from cdc.mysql.connection import Tls
 from cdc.mysql.server import Server
-from cdc.snapshot.visibility import is_visible
+from cdc.mysql.visibility import is_visible
 from cdc.sources.binlog.receiver import BinlogReceiver
 from tests.support.receiving import Collector, Mapped, TcpProxy, endpoint, identity, position, receiver_of, until
 

@@ -71,9 +71,8 @@ def ask(url: str, method: str, path: str, token: str | None = ADMIN, **options: 
 def test_openapi_document_is_valid_and_complete(url: str) -> None:
     document = ask(url, "GET", "/openapi.json").json()
     validate(document)
-    assert {"pause", "resume", "stop", "snapshot", "verify", "move", "checkpoints", "events", "history", "logs"} <= {
-        path.removeprefix("/v1/jobs/{name}/") for path in document["paths"]
-    }
+    routes = "pause resume stop snapshot verify move checkpoints changes events history logs"
+    assert set(routes.split()) <= {path.removeprefix("/v1/jobs/{name}/") for path in document["paths"]}
     assert ask(url, "GET", "/docs").status_code == 404
 
 
@@ -87,6 +86,28 @@ def test_answers_without_a_token_are_refused_except_the_page(url: str, store: Sq
             assert answer.status_code == 401 and set(answer.json()) == {"error", "where", "hint", "exit_code"}, path
     for path in ("/", "/live", "/ready"):
         assert ask(url, "GET", path, None).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "error", "hint"),
+    [
+        ("GET", "jobs/shop", "There is no job shop.", "`cdc list` shows the jobs."),
+        ("POST", "jobs/shop/pause", "There is no job shop.", "`cdc list` shows the jobs."),
+        ("GET", "jobs/shop/verifications", "There is no job shop.", "`cdc list` shows the jobs."),
+        ("GET", "jobs/Shop", "There is no job Shop.", "`cdc list` shows the jobs."),
+        ("GET", "jobs/crm/events/17", "The job crm has no event 17.", "GET /v1/jobs/crm/events lists the events."),
+        ("POST", "hosts/a1/drain", "There is no host a1.", "`cdc hosts` shows the hosts."),
+        ("POST", "hosts/a%20b/drain", "There is no host a b.", "`cdc hosts` shows the hosts."),
+        ("GET", "nothing", "Not Found", "GET /openapi.json lists the addresses."),
+    ],
+)
+def test_answer_about_an_unknown_name_has_a_hint_for_it(
+    url: str, store: SqlStore, method: str, path: str, error: str, hint: str
+) -> None:
+    add_job(store, "crm")
+    answer = ask(url, method, f"/v1/{path}")
+    assert answer.status_code == 404
+    assert answer.json() == {"error": error, "where": "", "hint": hint, "exit_code": 2}
 
 
 def test_viewer_reads_everything_and_changes_nothing(url: str, store: SqlStore) -> None:
@@ -147,7 +168,8 @@ def test_any_host_answers_for_a_job_of_another_host(
             assert (listed["host"], listed["lag_seconds"], listed["rows_per_second"]) == ("b", 1.5, 40.0)
             assert listed["state"] == "RUNNING" and listed["last_committed_at"] == "2026-01-01T00:00:05Z"
             assert ask(url, "GET", "/v1/jobs/shop").json()["status"]["lag_seconds"] == 0.3
-            assert ask(url, "GET", "/v1/jobs/shop/logs").json()["lines"] == ["a line of host b"]
+            log = ask(url, "GET", "/v1/jobs/shop/logs").json()
+            assert (log["lines"], log["host"], log["log_id"]) == (["a line of host b"], "b", there.host.home)
             number = ask(url, "POST", "/v1/jobs/shop/pause").json()["event"]
             wait_for(lambda: here.events.get(number).result == {"ok": True}, "it is carried out")  # type: ignore[union-attr]
             assert controls.requests == [PauseJob()]
@@ -524,7 +546,7 @@ def test_random_requests_to_every_route_never_fail_the_server(url: str, store: S
                 body = json.dumps(value()).encode() if random.random() < 0.8 else random.randbytes(40)
                 query = {
                     name: random.choice(texts).encode("utf-8", "replace")
-                    for name in ("before", "minutes", "lines", "forget")
+                    for name in ("before", "limit", "minutes", "lines", "forget")
                 }
                 query = {name: text for name, text in query.items() if random.random() < 0.3}
                 answer = ask(url, method.upper(), filled, data=body, params=query, allow_redirects=False)

@@ -82,7 +82,7 @@ def _is_done(server: LocalServer) -> Any:
     end = _end(server)
 
     def holds(status: dict[str, Any]) -> bool:
-        assert status["state"] != "PAUSED" or status["resume"] == "AUTOMATIC", status
+        assert status["state"] != "PAUSED" or status["resume"] == "automatic", status
         loaded = all((channel["snapshot"] or {}).get("consistent") for channel in status["channels"])
         return loaded and is_caught_up(status, end)
 

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import time
 from contextlib import suppress
+from unittest.mock import ANY
 
 import psutil
 import pytest
@@ -56,9 +58,9 @@ def record(host, name="shop"):
         return store.job(name)
 
 
-def seen_ago_s(host):
-    with opened(host) as store:
-        return next(one.seen_ago_s for one in store.hosts.all() if one.name == host.name)
+def seen_at(store, name):
+    """Return the time of the last heartbeat, by the clock of this process."""
+    return time.monotonic() - next(one.seen_ago_s for one in store.hosts.all() if one.name == name)
 
 
 def runs_on(host, name, other, fence=0):
@@ -125,6 +127,9 @@ def test_silent_driver_is_killed_and_started_again(make_host, tmp_path):
     host = make_host("first").start()
     host.cdc("start", job_file(tmp_path))
     before = record(host)
+    supervisor = psutil.Process(before.supervisor_pid)
+    assert "cdc.manager.fork_server" in supervisor.parent().cmdline(), "it was started without the fork server"
+    assert psutil.Process(before.driver_pid).parent() == supervisor
     wait_until(lambda: "The job starts" in host.log.read_text(), "the log")
     os.kill(before.driver_pid, signal.SIGSTOP)
     wait_until(lambda: not psutil.pid_exists(before.driver_pid), "the end of the silent driver")
@@ -226,9 +231,10 @@ def test_stop_over_rest_is_kept_while_the_driver_does_not_answer(make_host, tmp_
     pid = runs_on(first, "shop", "first").driver_pid
     os.kill(pid, signal.SIGSTOP)
     assert requests.post(f"{first.row('address')}/v1/jobs/shop/stop", timeout=LIMIT_S).status_code == 202
-    for _ in range(3):  # the host has seen the stop, and leaves the driver alone
-        seen = seen_ago_s(first)
-        wait_until(lambda seen=seen: seen_ago_s(first) < seen, "a heartbeat")
+    with opened(first) as store:  # once: the host kills a driver that is silent for 15 s
+        for _ in range(3):  # the host has seen the stop, and leaves the driver alone
+            before = seen_at(store, "first")
+            wait_until(lambda before=before: seen_at(store, "first") > before + 0.1, "a heartbeat")
     assert psutil.pid_exists(pid) and record(first).state == "RUNNING"
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: record(first).state == "CANCELLED", "shop CANCELLED")
@@ -314,3 +320,46 @@ def test_store_away_leaves_the_drivers_running(make_host, tmp_path, store, mysql
             wait_until(lambda: reader.hosts.all()[0].is_alive, "the heartbeat")
         assert record(host).driver_pid == before.driver_pid
         assert status(host)["state"] == "RUNNING"
+
+
+def test_commands_over_rest_need_no_store(make_host, tmp_path):
+    host = make_host("first").start()
+    file = job_file(tmp_path)
+    assert "shop is RUNNING." in host.over_rest("start", file)
+    assert "runs already" in host.over_rest("start", file, code=1)
+    assert json.loads(host.over_rest("status", "shop", "--output", "json")) == {**status(host), "lag_seconds": ANY}
+    assert [one["job"] for one in json.loads(host.over_rest("list", "--output", "json"))] == ["shop"]
+    assert "RUNNING" in host.over_rest("list") and "ods.orders" in host.over_rest("status")
+    assert "The driver starts" in host.over_rest("logs", "shop", "--lines", "5000")
+    assert "shop is PAUSED." in host.over_rest("pause", "shop")
+    assert "paused by its user" in host.over_rest("status", "shop")
+    assert "shop is RUNNING." in host.over_rest("resume", "shop")
+    assert "will be loaded again" in host.over_rest("snapshot", "shop", "shop.orders")
+    assert json.loads(host.over_rest("check", file, "--output", "json"))["can_start"]
+    assert [(one["name"], one["jobs"]) for one in json.loads(host.over_rest("hosts", "-o", "json"))] == [
+        ("first", ["shop"])
+    ]
+    assert "has followed no schema change" in host.over_rest("changes", "shop")
+    assert "`cdc verify` needs the state store." in host.over_rest("verify", file, code=2)
+    assert "Usage: cdc" in host.over_rest("--help")
+    assert "Cancel a job permanently" in host.over_rest("stop", "--help")
+    assert "is forgotten" in host.over_rest("stop", "shop", "--forget", "--yes")
+    unknown = host.over_rest("status", "shop", code=2)
+    assert unknown == "error: There is no job shop.\nhint:  `cdc list` shows the jobs.\n"
+
+
+def test_job_that_cannot_start_over_rest_says_why(make_host, tmp_path):
+    host = make_host("first").start()
+    assert "is not a known key" in host.over_rest("start", job_file(tmp_path, keys="nonsense: 1\n"), code=2)
+    unset = job_file(tmp_path, "unset", keys="spark: {app.name: '${NOT_SET_HERE}'}\n")
+    assert "NOT_SET_HERE" in host.over_rest("start", unset, code=2)
+    big = job_file(tmp_path, "big", keys="resources: {memory: 100GiB}\n")
+    assert "waits for a host" in host.over_rest("start", big, code=3)
+
+
+def test_new_job_file_over_rest_restarts_the_job(make_host, tmp_path):
+    host = make_host("first").start()
+    host.over_rest("start", job_file(tmp_path))
+    fence = record(host).fence
+    assert "shop is RUNNING." in host.over_rest("start", job_file(tmp_path, keys="commit: {interval: 3s}\n"))
+    assert record(host).fence > fence

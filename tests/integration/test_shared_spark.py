@@ -19,7 +19,8 @@ import pytest
 
 from cdc.demo.local_servers import LocalServer
 from cdc.state.sqlite import SqliteStore
-from spark.connect_server import ADDRESS_FILE, ConnectServer, code_version, known_server, save_server
+from spark.code_version import code_version
+from spark.connect_server import ADDRESS_FILE, ConnectServer, known_server, save_server
 from tests.support.delta_rows import rows_of
 from tests.support.serving import HostProcess, wait_until
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -208,27 +209,50 @@ def _waits_for_lock(server: LocalServer) -> bool:
         return cursor.fetchone()[0] > 0
 
 
-@pytest.mark.parametrize("changes", ["pause", "lenient"])
-def test_snapshot_of_a_table_with_concurrent_ddl_waits(mysql, database, tmp_path, changes):
-    _fill(mysql, database)
-    port, home, file = free_port(), tmp_path / "state", tmp_path / "job.yaml"
+@contextmanager
+def _changed_while_read(mysql, database, folder, changes, statement):
+    """Yield a job whose query for rows of `orders` was sent before ``statement``, and is answered after it."""
+    port, file = free_port(), folder / "job.yaml"
     more = f"schema_changes: {changes}"
     file.write_text(JOB.format(port=mysql.port, database=database, status=port, more=more))
-    with JobProcess(file, home=home, port=port) as job, mysql.connect(database) as other, other.cursor() as cursor:
+    with (
+        JobProcess(file, home=folder / "state", port=port) as job,
+        mysql.connect(database) as other,
+        other.cursor() as cursor,
+    ):
         cursor.execute("LOCK TABLES orders WRITE")
         job.start()
         job.wait_for("reading", lambda status: _waits_for_lock(mysql), HANG_S)
-        cursor.execute("ALTER TABLE orders DROP COLUMN total")
+        cursor.execute(statement)
         cursor.execute("UNLOCK TABLES")
+        yield job
+
+
+@pytest.mark.parametrize("changes", ["pause", "lenient"])
+def test_snapshot_of_a_table_with_concurrent_ddl_waits(mysql, database, tmp_path, changes):
+    _fill(mysql, database)
+    with _changed_while_read(mysql, database, tmp_path, changes, "ALTER TABLE orders DROP COLUMN total") as job:
         if changes == "pause":
             status = job.wait_for("its pause", lambda status: status["state"] == "PAUSED", HANG_S)
             assert "ALTER TABLE orders DROP COLUMN total" in status["reason"] and status["resume"] == "manual"
-            answer = _command(home, "resume", "shop", "--past-ddl")
+            answer = _command(tmp_path / "state", "resume", "shop", "--past-ddl")
             assert answer.returncode == 0, answer.stderr
         job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
         messages = job.log.read_text()
         assert "the snapshot waits for the stream" in messages
         assert "the Spark session has ended" not in messages  # the check at the start used the session of the job
+    found = _target(tmp_path, "orders").sort_by("id").to_pylist()
+    assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
+
+
+def test_snapshot_of_a_replaced_column_waits(mysql, database, tmp_path):
+    """The new column has the name and the type of the one before, but NULLs."""
+    _fill(mysql, database)
+    mysql.execute(f"ALTER TABLE {database}.orders MODIFY total DECIMAL(12,2) NOT NULL")
+    replaced = "ALTER TABLE orders DROP COLUMN total, ADD COLUMN total DECIMAL(12,2)"
+    with _changed_while_read(mysql, database, tmp_path, "evolve", replaced) as job:
+        job.wait_for("loaded", _consistent("orders", "people", "unused", "renamed"), HANG_S)
+        assert "the snapshot waits for the stream" in job.log.read_text()
     found = _target(tmp_path, "orders").sort_by("id").to_pylist()
     assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
 

@@ -80,7 +80,7 @@ def _is_done(server: LocalServer) -> Any:
     end = _end(server)
 
     def holds(status: dict[str, Any]) -> bool:
-        assert status["state"] != "PAUSED" or status["resume"] == "AUTOMATIC", status
+        assert status["state"] != "PAUSED" or status["resume"] == "automatic", status
         existing = [one for one in status["channels"] if all(each["column"] for each in one["differences"])]
         return all((one["snapshot"] or {}).get("consistent") for one in existing) and is_caught_up(status, end)
 
@@ -92,7 +92,7 @@ def _has_read(server: LocalServer) -> Any:
     end = _end(server)
 
     def holds(status: dict[str, Any]) -> bool:
-        assert status["state"] != "PAUSED" or status["resume"] == "AUTOMATIC", status
+        assert status["state"] != "PAUSED" or status["resume"] == "automatic", status
         position = status["position"]
         return position is not None and (position["file"], position["offset"]) >= end
 

@@ -45,6 +45,7 @@ class Harness:
         self.more_parts = {}
         self.receiver = None
         self.consumer = None
+        self.ended, self.channels = None, {}  # how the last run ended, and its channels: see ``JobRunner``
         self._constants = pytest.MonkeyPatch()  # changed ones of modules; undone by ``close``
         self.waits = []  # reports of commits that wait
 
@@ -53,6 +54,8 @@ class Harness:
         sink = self.wrap_sink(self.sink)
         self.runner.sink = sink
         self.receiver = self.new_receiver()
+        is_continued, self.ended = self.ended is Ended.CHANGING, None
+        self.channels = self.channels if is_continued else {}
         parts = RunContext(
             self.run,
             self.wrap_receiver(self.receiver),
@@ -60,6 +63,8 @@ class Harness:
             self.wrap_runner(self.runner),
             sink,
             self.wrap_store(self.store),
+            is_continued=is_continued,
+            channels=self.channels,
             **self.more_parts,
         )
         self.consumer = Consumer(parts, self.limits, sequence=self.sequence, flow=self.flow, on_wait=self.waits.append)
@@ -78,7 +83,8 @@ class Harness:
         """Run once. Return how it ended, or raise its error."""
         consumer = self.start()
         try:
-            return consumer.run(self.first_position)
+            self.ended = consumer.run(self.first_position)
+            return self.ended
         finally:
             self.sequence = consumer.sequence
 

@@ -601,10 +601,16 @@ class World:
             Endpoint(self.tables, steps), now, initial=self.is_initial, step_s=self.draw.choice([0.0, 0.02, 0.2])
         )
         tries_left, routes = 2, self.routes
+        ended, channels = None, {}
         while True:
             options = {"per_batch": self.draw.randrange(1, 4), "piece_rows": 2, "endless": endless, "idle_s": 0.0}
             receiver = SteppedReceiver(steps, self, routes, **options)
-            parts = RunContext(run, receiver, routes, runner, sink, store, snapshot=settings, reload_missing=reloading)
+            is_continued, ended = ended is Ended.CHANGING, None
+            channels = channels if is_continued else {}
+            parts = RunContext(
+                run, receiver, routes, runner, sink, store,
+                snapshot=settings, reload_missing=reloading, is_continued=is_continued, channels=channels,
+            )  # fmt: skip
             consumer = Consumer(parts, LIMITS, sequence=max(record.fence * FENCE_STEP, last), now=_Clock())
             steps.stop = consumer.stop
             steps.request = lambda: self._request(store, self.draw.choice(TABLES))

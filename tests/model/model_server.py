@@ -170,12 +170,14 @@ def served():
         "lacks_columns": lambda *_: False,
         "key_order_of": _key_order_of,
         "Chunker": _Chunker,
-        "count_rows": _count_rows,
     }
     orphans = {"key_order_of": _key_order_of, "find_orphan_rows": _find_orphan_rows, "PAGE_KEYS": 2}
+    shapes = {name: answers[name] for name in ("table_schemas", "key_order_of")}
     with (
         mock.patch.multiple("cdc.snapshot.coordinator", **answers),
         mock.patch.multiple("cdc.snapshot.step_plan", **orphans),
+        mock.patch.multiple("cdc.snapshot.table_shape", **shapes),
+        mock.patch("cdc.snapshot.row_count.count_rows", _count_rows),
         mock.patch("cdc.snapshot.step.Server", _Server),
     ):
         yield SimpleNamespace()

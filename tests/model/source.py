@@ -151,7 +151,6 @@ class SourceReceiver:
         self.calls = []
         self._index = None
         self._pieces: Iterator[Batch] | None = None
-        self._inside = False
 
     def open(self, start, schemas, sequence):
         self.calls.append(("open", start))

@@ -6,8 +6,6 @@ The file ``$CDC_TEST_FREEZE`` contains the name of the point. It is deleted when
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from cdc.cli.main import main
 from channels.sinks.delta import maintenance
 from channels.sinks.delta.log import DurableLogs
 from channels.sinks.delta.merge import Merge
+from tests.support.freezing import freeze
 
 
 def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,8 +22,7 @@ def _freezing(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
         armed = Path(os.environ["CDC_TEST_FREEZE"])
         if armed.exists() and armed.read_text() == point:
             armed.unlink()
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.2)  # the kernel may stop another thread first, and this one a moment later
+            freeze()
         return function(*arguments, **options)
 
     return call

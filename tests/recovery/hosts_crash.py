@@ -58,9 +58,9 @@ class Chaos:
         """Whether every job has recovered from all faults, and everything is connected and running again."""
         return not self._open
 
-    def inject(self) -> Fault:
-        """Carry out a random fault."""
-        kinds = [
+    def inject(self, *, kills_hosts: bool = False) -> Fault:
+        """Carry out a random fault. ``kills_hosts``: kill a host."""
+        kinds = [self._kill_host] if kills_hosts else [
             self._kill_host, self._kill_host, self._kill_host, self._kill_driver, self._kill_driver_and_supervisor,
             self._kill_spark, self._kill_serve, self._freeze_driver, self._freeze_serve, self._freeze_host,
             self._cut_store, self._cut_source, self._cut_store_of_all,
@@ -201,17 +201,20 @@ def _signal(pid: int | None, number: int) -> None:
 
 def run(
     folder: Path, *, hosts: int, jobs: int, kills: int, seed: int, minutes: float = math.inf, lease_s: float,
-    shares_spark: bool | None = None, say: Callable[[str], None] = print,
+    shares_spark: bool | None = None, every_s: float | None = None, interval_s: float = 1.0, say: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
     """Inject ``kills`` faults, or until ``minutes`` are over. Return the number of rows compared at the end.
 
-    ``shares_spark``: one Spark for all jobs of a host; default: if there are many. ``say`` prints a line.
+    ``shares_spark``: one Spark for all jobs of a host; default: if there are many. ``every_s``: kill a host this often,
+    instead of random faults. ``interval_s``: of the jobs' commits. ``say`` prints a line.
     Raises: AssertionError - source and target differ, or a job does not recover.
     """
     draw = random.Random(seed)
     shares = shares_spark if shares_spark is not None else jobs > JOBS_WITH_OWN_SPARK
     began, faults, rows = time.monotonic(), [], 0
-    with running_fleet(folder, hosts=hosts, jobs=jobs, lease_s=lease_s, shares_spark=shares) as fleet:
+    with running_fleet(
+        folder, hosts=hosts, jobs=jobs, lease_s=lease_s, shares_spark=shares, interval_s=interval_s
+    ) as fleet:
         say(f"{hosts} hosts with {jobs} jobs run after {time.monotonic() - began:.0f} s; {_memory()}")
         writer, chaos = Writer(fleet.source, fleet.jobs, seed), Chaos(fleet, draw, lease_s)
         writer.start()
@@ -220,13 +223,15 @@ def run(
         fleet.wait_for_commits(fleet.end())
         began = time.monotonic()
         while len(faults) < kills and time.monotonic() < began + 60 * minutes:
-            faults.append(chaos.inject())
-            chaos.watch(draw.uniform(0, lease_s) if draw.random() < TOGETHER else math.inf)
+            faults.append(chaos.inject(kills_hosts=every_s is not None))
+            chaos.watch(draw.uniform(0, lease_s) if every_s is None and draw.random() < TOGETHER else math.inf)
             if chaos.is_over:
                 say(_line(len(faults), faults[-1]))
             if len(faults) % COMPARE_EVERY == 0 or len(faults) == kills:
                 rows = _compare(fleet, chaos, writer, f"seed {seed}, fault {len(faults)}")
                 say(f"{len(faults)} faults, {writer.transactions} transactions: {rows} rows agree; {_memory()}")
+            if every_s is not None:
+                time.sleep(max(0.0, faults[-1].began + every_s - time.monotonic()))
         rows = _compare(fleet, chaos, writer, f"seed {seed}, at the end")
         writer.stop()
     for line in summary(faults):
@@ -272,6 +277,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="number of faults; default: 100, or without end with --minutes")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--lease", type=float, default=6.0, help="seconds")
+    parser.add_argument("--every", type=float, help="kill a host every so many seconds, instead of random faults")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two commits of a job")
     parser.add_argument("--own-spark", action="store_true", help="one Spark for each job, whatever their number")
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
@@ -281,7 +288,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cdc-kills-") as folder:
         rows = run(
             Path(folder), hosts=given.hosts, jobs=given.jobs, kills=kills, seed=seed, minutes=given.minutes,
-            lease_s=given.lease, shares_spark=False if given.own_spark else None,
+            lease_s=given.lease, shares_spark=False if given.own_spark else None, every_s=given.every,
+            interval_s=given.interval,
         )  # fmt: skip
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, seed {seed}: {rows} rows, source and target agree")
 

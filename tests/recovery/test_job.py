@@ -3,12 +3,14 @@
 import io
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import cdc.job.process_end
 import cdc.job.record
 import cdc.job.requests
 import cdc.job.runner
+import cdc.pipeline.consumer
 import cdc.pipeline.cycles
 import cdc.retry
 from cdc.api.models import PauseJob, Resume, StopJob
@@ -38,6 +41,7 @@ from cdc.job.job import Job
 from cdc.job.requests import JobRequest
 from cdc.job.wiring import Components
 from cdc.logging_setup import LineFormatter
+from cdc.model.schema_change import ChangeMode, ChangePolicy
 from cdc.pipeline.consumer import Consumer
 from cdc.state.base import JobState
 from cdc.state.job_directory import JobDirectory
@@ -90,6 +94,7 @@ class JobSetup:
         self.endless = True
         self.start = 0  # what `source.start` is at the first start
         self.wrap_sink = lambda sink: sink
+        self.mappings = MAPPINGS
         self.accepted, self.acknowledged_ddl = [], {}
         self.jobs = []
         self.write()
@@ -98,7 +103,7 @@ class JobSetup:
         self.file.write_text(FILE % {"port": port, "target": target, "more": more})
 
     def build(self, config):
-        routes = Routes(MAPPINGS)
+        routes = Routes(self.mappings)
         sink = self.wrap_sink(FileSink(self.folder / "sink.db"))
 
         def receiver(run, resume, passed):
@@ -1085,3 +1090,87 @@ def test_hanging_commit_ends_and_is_finished_at_the_next_start(setup, requested,
 def store_unfinished(store):
     rows = store.database.all("SELECT state FROM cdc_checkpoints WHERE state = 'PREPARED'")
     return [state for (state,) in rows]
+
+
+class Recording(Delegating):
+    """A sink that records which targets are acquired and compared."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.calls = []
+
+    def acquire_ownership(self, mark, targets):
+        self.calls.append("acquire")
+        return self.inner.acquire_ownership(mark, targets)
+
+    def ensure_table(self, table):
+        self.calls.append(f"ensure {table.name}")
+        return self.inner.ensure_table(table)
+
+    def target_states(self, job, incarnation, targets):
+        self.calls.extend(f"verify {name}" for name in targets)
+        return self.inner.target_states(job, incarnation, targets)
+
+
+ALL_COMPARED = {
+    "acquire",
+    *(f"{call} ods.{name}" for call in ("verify", "ensure") for name in ("orders", "items")),
+}
+
+
+@pytest.fixture
+def changing(setup):
+    """Return the setup and the sinks of a job that ignores schema changes."""
+    sinks = []
+
+    def wrap(sink):
+        sinks.append(Recording(sink))
+        return sinks[-1]
+
+    setup.wrap_sink = wrap
+    setup.mappings = [replace(one, changes=ChangePolicy(ChangeMode.IGNORE)) for one in MAPPINGS]
+    return setup, sinks
+
+
+def test_schema_change_acquires_and_compares_no_other_target_again(changing):
+    setup, sinks = changing
+    job = setup.job()
+    job.until_caught_up(setup.source)
+    sinks[0].calls.clear()
+    setup.source.alter("shop.orders", ["add"], random.Random(1))
+    setup.source.write(("shop.orders", 99), ("shop.items", 99))
+    job.until_caught_up(setup.source)
+    assert {*sinks[0].calls} == {"verify ods.orders", "ensure ods.orders"}
+    sinks[0].calls.clear()
+    job.job.request(PauseJob())
+    job.until("PAUSED", resume="manual")
+    job.job.request(Resume())
+    job.until("RUNNING")
+    assert {*sinks[0].calls} == ALL_COMPARED
+    assert len(sinks) == 1
+    job.stop()
+
+
+def test_pause_during_a_schema_change_compares_all_targets_again(changing, monkeypatch):
+    """A pause can last for weeks, and the resume may have `--reload-missing`."""
+    setup, sinks = changing
+    prepare = cdc.pipeline.consumer.prepare_change
+    job = setup.job()
+    job.until_caught_up(setup.source)
+
+    def paused(*arguments):
+        monkeypatch.setattr(cdc.pipeline.consumer, "prepare_change", prepare)
+        job.job.request(PauseJob())
+        return prepare(*arguments)
+
+    monkeypatch.setattr(cdc.pipeline.consumer, "prepare_change", paused)
+    setup.source.alter("shop.orders", ["add"], random.Random(1))
+    setup.source.write(("shop.orders", 99))
+    job.until("PAUSED", resume="manual")
+    assert store_unfinished(job.store) == ["PREPARED"]
+    sinks[0].calls.clear()
+    job.job.request(Resume())
+    job.until_caught_up(setup.source)
+    assert {*sinks[0].calls} == ALL_COMPARED
+    assert job.stop() == 0
+    assert len(sinks) == 1

@@ -362,14 +362,18 @@ class _Counting(SnapshotCoordinator):
             "is_visible": lambda *_: True,
             "configure_session": lambda _: None,
             "Chunker": lambda *_: SimpleNamespace(plan=lambda **_: plan),
-            "count_rows": self._count_rows,
             "key_order_of": lambda _, schema, *__: _Order(schema.name),
-            "time": SimpleNamespace(monotonic=lambda: self.now),
             "table_read": lambda context, channel, schema, order, *_: SimpleNamespace(order=order, expressions=None),
             "table_schemas": lambda _, names, *__: {name: schema_of(".".join(name)) for name in names},
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(f"cdc.snapshot.coordinator.{name}", fake)
+        monkeypatch.setattr("cdc.snapshot.row_count.count_rows", self._count_rows)
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        for name in ("coordinator", "row_count"):
+            monkeypatch.setattr(f"cdc.snapshot.{name}.time", clock)
+        for name in ("key_order_of", "table_schemas"):
+            monkeypatch.setattr(f"cdc.snapshot.table_shape.{name}", fakes[name])
 
     def _count_rows(self, server, order, snapshot, limit_s):
         self.counts.append(order)
@@ -446,4 +450,4 @@ def test_snapshot_whose_first_reading_omits_most_rows_reads_again(monkeypatch):
 def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):
     coordinator = _Counting(["shop.t"], monkeypatch)
     empty = TableSnapshot(SnapshotState.READING)  # planned without a chunk; rows are inserted later
-    assert coordinator._count_in_time(None, "shop.t", empty) == 0 and coordinator.counts == []
+    assert coordinator._counts.count(None, "shop.t", empty) == 0 and coordinator.counts == []

@@ -19,7 +19,6 @@ from tests.model.source import Source
 from tests.model.verify import VerifyHarness
 
 LIMITS = CommitLimits(interval_s=0.005, min_rows=1, min_bytes=1, max_bytes=60, max_rows=6, task_bytes=1)
-FAULTY = (100, 101, 102)  # keys with a fault in the target: missing, different, extra
 KILLS = [
     (point, kind)
     for point in ("save OPEN", "prepare", "save PREPARED", "commit", "save COMMITTED")

@@ -43,7 +43,7 @@ source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: 
   start: {{file: {file}, offset: {offset}}}}}
 sink: {{type: delta, path: {warehouse}, create_tables: true}}
 channels: [{{source: {database}.{name}, target: ods.{name}}}]
-commit: {{interval: 1s}}
+commit: {{interval: {interval_s}s}}
 memory: {{window: 32MiB, merge: 128MiB}}
 tasks: {{parallel: 1, max_bytes: 8MiB}}
 status: {{port: 0}}
@@ -294,13 +294,13 @@ def _place(position: object) -> End:
 
 @contextmanager
 def running_fleet(
-    folder: Path, *, hosts: int, jobs: int, lease_s: float, shares_spark: bool = False,
+    folder: Path, *, hosts: int, jobs: int, lease_s: float, shares_spark: bool = False, interval_s: float = 1.0,
     prepare: Callable[[Sequence[FleetHost]], None] = lambda hosts: None,
 ) -> Iterator[Fleet]:  # fmt: skip
     """Start servers, hosts and jobs. Yield when every job has committed its first checkpoint.
 
-    ``shares_spark``: one Spark for all jobs of a host, instead of one for each job. ``prepare`` gets the hosts
-    before they start.
+    ``shares_spark``: one Spark for all jobs of a host, instead of one for each job. ``interval_s``: of their commits.
+    ``prepare`` gets the hosts before they start.
     """
     names = [f"t{number:02}" for number in range(jobs)]
     options = ("--max-connections=1000",)
@@ -331,6 +331,7 @@ def running_fleet(
         for name in names:
             text = _JOB.format(
                 name=name, port=line.port, file=file, offset=offset, warehouse=fleet.warehouse, database=DATABASE,
+                interval_s=interval_s,
             )  # fmt: skip
             declare(store, read_spec(text if shares_spark else text + _OWN_SPARK), actor="fleet")
         prepare(found)

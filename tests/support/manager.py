@@ -84,9 +84,11 @@ def fake_driver(store: SqlStore, folder: Path, home: Path) -> Iterator[JobRecord
 
 
 @contextmanager
-def served(store: SqlStore, tokens: Tokens, ready: Callable[[], bool] = lambda: True) -> Iterator[str]:
-    """Serve the application over HTTP on a free port of loopback, and yield its address."""
-    server = ManagerServer(build_app(store, tokens, Sampler(store), ready=ready), Listen(port=0))
+def served(
+    store: SqlStore, tokens: Tokens, ready: Callable[[], bool] = lambda: True, *, port: int = 0
+) -> Iterator[str]:
+    """Serve the application over HTTP on loopback, and yield its address. ``port``: 0 is a free one."""
+    server = ManagerServer(build_app(store, tokens, Sampler(store), ready=ready), Listen(port=port))
     try:
         yield server.start()
     finally:

@@ -24,9 +24,11 @@ from pydantic import BaseModel
 import cdc.errors
 from cdc.api import models as status_models
 from cdc.api.metrics import JobCollector
+from cdc.api.schema_change_models import LastChange, SchemaChangeStatus
 from cdc.api.verify_models import VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.cli.main import app
 from cdc.manager.host_metrics import HostMetrics
+from cdc.model.change_record import ChangeCount
 from cdc.state.hosts import Host
 from cdc.state.write_times import WriteTimes
 from channels.sinks.doris.errors import DORIS
@@ -174,9 +176,9 @@ class Sample:
         snapshot = filled(status_models.SnapshotStatus)
         channel = filled(status_models.ChannelStatus, snapshot=snapshot)
         checkpoint = filled(status_models.CheckpointStatus, seconds={"commit": 1.0})
-        count = filled(status_models.ChangeCount)
-        last = filled(status_models.LastChange)
-        changes = status_models.SchemaChangeStatus(1, last, counts=(count,))
+        count = filled(ChangeCount)
+        last = filled(LastChange)
+        changes = SchemaChangeStatus(1, last, counts=(count,))
         verified = filled(VerifyStatus, tables=(filled(VerifyTableStatus),), ended_at="2026-01-01T00:00:00Z")
         return filled(
             status_models.JobStatus,

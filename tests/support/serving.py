@@ -41,6 +41,7 @@ class HostProcess:
         store: Mapping[str, str],
         *,
         keys: str = "",
+        listen: str = "port: 0",
         module: str = FAKE,
         options: tuple[str, ...] = (),
         lease_s: float = 6,
@@ -48,7 +49,7 @@ class HostProcess:
         self.name = name
         self.home = folder / name
         self.file = folder / f"{name}.serve.yaml"
-        self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{port: 0}}\nlease: {lease_s}s\n{keys}")
+        self.file.write_text(f"host: {{name: {name}, memory: 8GiB}}\nlisten: {{{listen}}}\nlease: {lease_s}s\n{keys}")
         self.environment = {
             **os.environ, **store, "CDC_HOME": str(self.home), "CDC_HOST": name, "CDC_LEASE": f"{lease_s}",
             "COLUMNS": "160", "NO_COLOR": "1", "PYTHONPATH": str(ROOT), "SHOP_PASSWORD": "secret-word",
@@ -85,8 +86,23 @@ class HostProcess:
 
     def cdc(self, *words: str, code: int = 0) -> str:
         """Run a command on this host and return what it prints."""
+        return self._run(words, self.environment, code)
+
+    def over_rest(self, *words: str, code: int = 0, **variables: str) -> str:
+        """Run a command on a machine that has only the address of this host, and return what it prints.
+
+        ``variables``: further environment variables, such as ``CDC_CA_FILE``.
+        """
+        return self._run(words, {**self.elsewhere(), **variables}, code)
+
+    def elsewhere(self) -> dict[str, str]:
+        """Return the environment of a machine that has only the address of this host."""
+        others = {key: value for key, value in self.environment.items() if not key.startswith("CDC_")}
+        return {**others, "CDC_HOME": str(self.home.with_name("elsewhere")), "CDC_URL": str(self.row("address"))}
+
+    def _run(self, words: tuple[str, ...], environment: Mapping[str, str], code: int) -> str:
         done = subprocess.run(
-            [*self._command, *words], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=LIMIT_S,
+            [*self._command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
             check=False,
         )  # fmt: skip
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"

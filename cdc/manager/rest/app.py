@@ -27,6 +27,7 @@ from cdc.manager.rest.guard import RequestGuard, Tokens, refused
 from cdc.manager.rest.history import Sampler
 from cdc.manager.rest.jobs import job_routes
 from cdc.manager.rest.login_limit import LoginLimit
+from cdc.manager.rest.missing import Missing, no_host, no_job
 from cdc.manager.rest.sessions import host_routes, session_routes
 from cdc.manager.rest.verifications import verification_routes
 from cdc.state.sql import SqlStore
@@ -149,13 +150,17 @@ class _HostCollector(Collector):
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     hints = {404: "GET /openapi.json lists the addresses.", 405: "GET /openapi.json lists the methods."}
-    hint = hints.get(error.status_code, "Correct the request.")
+    known = error.hint if isinstance(error, Missing) else None
+    hint = known or hints.get(error.status_code, "Correct the request.")
     return refused(error.status_code, str(error.detail), hint, error.headers)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if tuple(first["loc"]) == ("path", "name") and request.method != "PUT":  # no job and no host has such a name
+        find = no_host if request.scope["path"].startswith("/v1/hosts/") else no_job
+        return await _refused(request, find(request.path_params["name"]))
     where = ".".join(map(str, first["loc"]))
     return JSONResponse(
         {"error": f"{where}: {first['msg']}", "where": where, "hint": "Correct the request.", "exit_code": 2},

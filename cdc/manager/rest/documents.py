@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -15,8 +17,10 @@ from cdc.errors import CdcError, error_to_json
 from cdc.job.registry import WAITS_FOR_HOST
 from cdc.logging_setup import HIDDEN, SECRET_PARAMETER, SECRET_SETTING, masked
 from cdc.manager.rest.history import Sampler
+from cdc.model.change_record import ChangeRecord
 from cdc.state.base import Checkpoint, JobState
-from cdc.state.deployments import Deployment
+from cdc.state.codec import to_json
+from cdc.state.deployments import Deployment, DesiredState
 from cdc.state.events import JobEvent
 from cdc.state.hosts import Host
 
@@ -45,6 +49,7 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
         "hint": hint,
         "resume": status.resume,
         "desired_state": deployment.desired,
+        "is_paused_by_user": status.desired_state == DesiredState.PAUSED,  # also by a command
         "generation": deployment.generation,
         "is_managed": deployment.spec is not None,
         "host": deployment.host or deployment.holder or deployment.record.host,
@@ -61,15 +66,21 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
     }
 
 
-def status_document(status: JobStatus, match: str, offset: int, limit: int) -> tuple[dict[str, Any], int]:
+def status_document(
+    status: JobStatus, match: str, offset: int, limit: int, after: str | None = None, left_out_after: str = ""
+) -> tuple[dict[str, Any], int]:
     """Return a status with a page of its tables, and the number of tables that match: names that contain ``match``.
 
-    Tables with a snapshot that is not consistent are first, then those with the most changes.
+    Tables with a snapshot that is not consistent are first, then those with the most changes. ``after``: by name, and
+    only tables after this one. Counts change between two pages, but names do not: no table is repeated or missing.
+    The page has also ``limit`` tables that are left out, by name, after ``left_out_after``.
     """
     words = match.casefold()
     found = [one for one in status.channels if words in one.source.casefold() or words in one.target.casefold()]
-    found.sort(key=_urgency)
-    page = replace(status, channels=tuple(found[offset : offset + limit]), left_out=status.left_out[:limit])
+    found.sort(key=_urgency if after is None else _name)
+    begin = offset + (0 if after is None else bisect_right(found, after, key=_name))
+    omitted = sorted((one for one in status.left_out if one.table > left_out_after), key=lambda one: one.table)
+    page = replace(status, channels=tuple(found[begin : begin + limit]), left_out=tuple(omitted[:limit]))
     return {**page.to_json(), "snapshot": asdict(status.snapshot)}, len(found)
 
 
@@ -78,9 +89,18 @@ def _urgency(channel: ChannelStatus) -> tuple[bool, int, str]:
     return is_loaded, -channel.upserts - channel.deletes, channel.source
 
 
+def _name(channel: ChannelStatus) -> str:
+    return channel.source
+
+
 def checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return one checkpoint."""
     return {**asdict(CheckpointStatus.of(checkpoint)), "fence": checkpoint.fence}
+
+
+def change_document(change: ChangeRecord) -> dict[str, Any]:
+    """Return one schema change, as ``cdc changes --output json`` prints it."""
+    return dict(json.loads(to_json(change)))
 
 
 def event_document(event: JobEvent) -> dict[str, Any]:
@@ -102,6 +122,7 @@ def host_document(host: Host, deployments: tuple[Deployment, ...], this: str) ->
     """Return one host with its jobs. ``this``: name of the host that answers."""
     return {
         "name": host.name,
+        "run_id": host.run_id,
         "address": host.address,
         "memory_bytes": host.memory,
         "labels": dict(host.labels),
@@ -109,6 +130,7 @@ def host_document(host: Host, deployments: tuple[Deployment, ...], this: str) ->
         "is_drained": host.drained,
         "is_schedulable": host.schedulable,
         "seen_seconds_ago": round(host.seen_ago_s, 1),
+        "lease_left_seconds": host.lease_left_s,
         "is_this": host.name == this,
         "jobs": [one.job for one in deployments if (one.host or one.holder) == host.name and not _has_ended(one)],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Path, Query
@@ -19,6 +19,7 @@ from cdc.job.remote_calls import RemoteDriver, read_log
 from cdc.manager.moving import move_job
 from cdc.manager.rest.actions import JobActions, check_spec, findings_of
 from cdc.manager.rest.documents import (
+    change_document,
     checkpoint_document,
     error_document,
     event_document,
@@ -30,6 +31,7 @@ from cdc.manager.rest.documents import (
 from cdc.manager.rest.guard import client_of
 from cdc.manager.rest.history import EVERY_S, Sampler
 from cdc.manager.rest.login_limit import network_of
+from cdc.manager.rest.missing import no_event, no_job
 from cdc.manager.rest.recent_status import RecentStatus
 from cdc.paths import state_folder
 from cdc.state.deployments import Deployment
@@ -81,15 +83,20 @@ def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
         tables: Annotated[int, Query(ge=0, le=1000)] = PAGE,
         offset: Annotated[int, Query(ge=0, le=1 << 31)] = 0,
         match: Annotated[str, Query(max_length=200)] = "",
+        after: Annotated[str | None, Query(max_length=400)] = None,
+        left_out_after: Annotated[str, Query(max_length=400)] = "",
     ) -> dict[str, Any]:
         """Return a job: its specification, desired state, host, and the status of its driver with a page of its tables.
 
-        `tables`, `offset`: size and begin of the page. `match`: only tables whose names contain this text.
+        `tables`, `offset`: size and begin of the page. `match`: only tables whose names contain this text. `after`:
+        tables by source name, only those after this name; an empty name returns the first page. Without it, tables that
+        are loading are first, then those with the most changes: this order can change between two pages.
+        `left_out` has `tables` tables too, by name: those after `left_out_after`.
         """
         sampler.start()
         found = _deployment(store, name)
         status = recent.live(found.record)
-        page, matching = status_document(status, match, offset, tables)
+        page, matching = status_document(status, match, offset, tables, after, left_out_after)
         return {
             **job_document(found, status, sampler),
             "spec": shown_spec(found.spec),
@@ -105,6 +112,14 @@ def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
         found = store.committed(name, before=before if before is not None else 1 << 62, limit=PAGE)
         return [checkpoint_document(one) for one in found]
 
+    @router.get("/jobs/{name}/changes")
+    def list_changes(
+        name: _JobName, limit: Annotated[int, Query(ge=1, le=1000)] = 20, before: _Before = None
+    ) -> list[dict[str, Any]]:
+        """List the schema changes that a job has followed, newest first. `before`: only those of older checkpoints."""
+        _deployment(store, name)
+        return [change_document(one) for one in store.changes(name, limit, before=before)]
+
     @router.get("/jobs/{name}/events")
     def list_events(name: _JobName, before: _Before = None) -> list[dict[str, Any]]:
         """List state changes, schema changes, take-overs and requests, newest first, 100 at a time."""
@@ -117,7 +132,7 @@ def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
         """Return one event: the result of a request, once there is one."""
         event = store.events.get(number)
         if event is None or event.job != name:
-            raise HTTPException(404, f"The job {name} has no event {number}.")
+            raise no_event(name, number)
         return event_document(event)
 
     @router.get("/jobs/{name}/history")
@@ -129,12 +144,20 @@ def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
         return {"job": name, "interval_seconds": EVERY_S, "times": times, "series": series}
 
     @router.get("/jobs/{name}/logs")
-    def get_log(name: _JobName, lines: Annotated[int, Query(ge=1, le=5000)] = 200) -> dict[str, Any]:
-        """Return the last lines of the log of a job."""
+    def get_log(
+        name: _JobName,
+        lines: Annotated[int, Query(ge=0, le=5000)] = 200,
+        offset: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    ) -> dict[str, Any]:
+        """Return the last lines of the log of a job, or its lines after `offset`; and the offset after them.
+
+        After a move, the log is another file: an offset is valid only for the same `log_id`. `host` has this log.
+        """
         record = _deployment(store, name).record
         if is_here(store, record):
-            return {"job": name, "lines": read_log(JobDirectory(state_folder(), name), {"lines": lines})["lines"]}
-        return {"job": name, "lines": RemoteDriver(store, record).log(lines=lines)[0]}
+            answer = read_log(JobDirectory(state_folder(), name), {"lines": lines, "offset": offset}, store.host)
+            return {"job": name, **answer}
+        return {"job": name, **asdict(RemoteDriver(store, record).log(lines=lines, offset=offset))}
 
 
 def _add_changing(router: APIRouter, store: SqlStore) -> None:
@@ -208,7 +231,7 @@ def _add_changing(router: APIRouter, store: SqlStore) -> None:
 def _deployment(store: SqlStore, name: str) -> Deployment:
     found = store.deployments.get(name)
     if found is None:
-        raise HTTPException(404, f"There is no job {name}.")
+        raise no_job(name)
     return found
 
 

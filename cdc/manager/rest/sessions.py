@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cdc.manager.rest.documents import host_document
 from cdc.manager.rest.guard import COOKIE, Tokens, client_of, cookie_value, refused
 from cdc.manager.rest.login_limit import LoginLimit
+from cdc.manager.rest.missing import no_host
 from cdc.state.sql import SqlStore
 
 SESSION_S = 30 * 86400  # of the cookie; a changed token ends it too
@@ -39,7 +39,7 @@ def host_routes(store: SqlStore) -> APIRouter:
 
     def set_drained(name: str, *, drained: bool) -> dict[str, Any]:
         if not store.hosts.set_drained(name, drained=drained):
-            raise HTTPException(404, f"There is no host {name}.")
+            raise no_host(name)
         return {"host": name, "is_drained": drained}
 
     @router.post("/hosts/{name}/drain", status_code=202)

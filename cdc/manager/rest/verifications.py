@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from cdc.api.verify_models import VerifyStatus, VerifyTableStatus
 from cdc.manager.rest.guard import Role
+from cdc.manager.rest.missing import no_job
 from cdc.model.verify import Verification
 from cdc.state.sql import SqlStore
 from cdc.state.verifications import KEPT
@@ -28,10 +28,10 @@ def verification_routes(store: SqlStore) -> APIRouter:
     def list_verifications(name: _JobName, request: Request, limit: _Limit = 20) -> dict[str, Any]:
         """List verifications that have ended, newest first, with rows that differ, and the last result of each table.
 
-        Only an admin sees the values of rows. The status of the job has the progress of the running one.
+        Only an admin sees values of columns outside the key. The status of the job has the progress of the running one.
         """
         if store.deployments.get(name) is None:
-            raise HTTPException(404, f"There is no job {name}.")
+            raise no_job(name)
         found = [one for one in store.verifications(name, KEPT) if one.ended_at is not None]
         has_values = request.scope["state"]["role"] == Role.ADMIN
         return {

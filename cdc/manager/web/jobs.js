@@ -8,7 +8,7 @@ const LATE_S = 60;
 
 // 0: a person must act; 1: it retries or has no driver; 2: it runs, but is late; 3: it runs; 4: it has ended
 export function urgency(job) {
-  if (job.state === "PAUSED" && job.resume === "manual") return job.desired_state === "PAUSED" ? 1 : 0;
+  if (job.state === "PAUSED" && job.resume === "manual") return job.is_paused_by_user || job.desired_state === "PAUSED" ? 1 : 0;
   if (job.state === "PAUSED") return 1;
   if (job.state === "PENDING") return job.desired_state === "PAUSED" ? 3 : 1;
   if (job.state === "RUNNING") return (job.lag_seconds ?? 0) > LATE_S ? 2 : 3;
@@ -82,7 +82,7 @@ export function jobsView({ jobs, hosts }, { filter, search }) {
               h("button", { type: "button", "data-do": "filter", "data-value": name, "aria-pressed": String(name === filter) }, label, h("span", { class: "number" }, count(jobs.filter(test).length))),
             ),
           ),
-          h("label", { class: "search" }, h("span", { class: "hidden" }, "Filter by name, server, host or reason"), h("input", { type: "search", id: "search", placeholder: "Filter ( / )", autocomplete: "off", spellcheck: "false" })),
+          h("label", { class: "search" }, h("span", { class: "hidden" }, "Filter by name, server, host or reason"), h("input", { type: "search", id: "search", value: search, placeholder: "Filter ( / )", autocomplete: "off", spellcheck: "false" })),
         )
       : h("p", { class: "card empty" }, prose("Start one with `cdc start JOB.yaml`, or PUT a specification to `/v1/jobs/NAME`.")),
     found.length > 0 &&

@@ -8,15 +8,18 @@ import { hostsView, jobsView, urgency } from "./jobs.js";
 import { followPointer } from "./plot.js";
 
 const EVERY_MS = 2000;
+const SLOW_MS = 15000; // a driver on another host that does not answer delays an answer by 6 s
+const NAME = /^[a-z0-9_-]+$/; // of a job
 const MESSAGE_MS = 12000;
 const content = document.getElementById("content");
 const state = { filter: "all", search: "", minutes: 10, busy: false, session: null, tables: { match: "", offset: 0 } };
 let shown = { route: "", data: null };
 let asked = 0;
+let began = 0; // time of the refresh that has no answer yet
 
 function route() {
   const [page, name, section] = location.hash.replace(/^#\/?/, "").split("/");
-  if (page === "jobs" && name) return { key: location.hash, page: "job", name: decodeURIComponent(name), section: section ?? "" };
+  if (page === "jobs" && NAME.test(name)) return { key: location.hash, page: "job", name, section: section ?? "" };
   return { key: location.hash, page: page === "hosts" ? "hosts" : "jobs" };
 }
 
@@ -73,6 +76,7 @@ function banner(...text) {
 async function refresh() {
   const number = ++asked;
   const at = route();
+  began = Date.now();
   try {
     if (!state.session) {
       state.session = await read.session();
@@ -95,6 +99,8 @@ async function refresh() {
       banner(error.message);
       location.hash = "#/";
     } else banner(error.status ? `${error.message} ${error.where} ${error.hint}` : "The host does not answer. The page tries again every 2 s.");
+  } finally {
+    if (number === asked) began = 0;
   }
 }
 
@@ -209,4 +215,6 @@ window.addEventListener("resize", draw);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 followPointer(draw);
 await refresh();
-setInterval(() => document.hidden || document.getElementById("login") || refresh(), EVERY_MS);
+// another refresh would discard a slow answer, and then none would ever be shown
+const isWaiting = () => Date.now() - began < SLOW_MS;
+setInterval(() => document.hidden || document.getElementById("login") || isWaiting() || refresh(), EVERY_MS);

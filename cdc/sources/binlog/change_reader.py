@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdc.errors import SchemaMismatch, SourceUnavailable
+from cdc.errors import SchemaMismatch
 from cdc.model.schema import CopyStatement, TableSchema
 from cdc.model.schema_change import SchemaChange, TableChange
 from cdc.model.table_names import table_of
-from cdc.mysql.catalog import table_schemas
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.server import Server
 from cdc.mysql.statement_time import StatementTime, with_time
-from cdc.mysql.table_changes import certain, confirmed
+from cdc.mysql.table_changes import certain, confirmed, shows
+from cdc.mysql.visibility import schemas_after
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
@@ -47,20 +48,18 @@ class ChangeReader:
         self._history = history
         self._search = search
         self._shadows = shadows
-        self._tables = TableStatements(history, shadows, self._current)
-        self._statement: tuple[Statement, Effect] | None = None  # that is read
 
     def read(self, statement: Statement, effect: Effect) -> SchemaChange | str:
         """Return what ``statement`` changes, or the reason why that is not certain.
 
-        Raises: SchemaMismatch - the server's columns are not those that follow from the statement.
+        Raises: SchemaMismatch - the server's columns are not those that follow from the statement; SourceUnavailable.
         """
-        self._statement = (statement, effect)
+        reader = TableStatements(self._history, self._shadows, lambda name: self._before(statement, effect, name))
         try:
-            found = self._tables.read(copy_statement(statement), effect, self._tables.named)
+            found = reader.read(copy_statement(statement), effect, reader.named)
             if changes_tables(found, effect):
-                return self._change_of_tables(statement, found)
-            changes = [one for one in found if self._tables.is_mapped(one)]
+                return self._change_of_tables(reader, statement, found)
+            changes = [one for one in found if reader.is_mapped(one)]
             missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
             if missing:
                 return _UNKNOWN.format(", ".join(sorted(missing)))
@@ -73,19 +72,19 @@ class ChangeReader:
             if unknown:  # it was compared with what the server had when it was opened, perhaps after the statement
                 return f"{_UNKNOWN.format(', '.join(unknown))}{_NO_ROWS}"
             return str(error) or "it has an unknown form"
-        except SourceUnavailable as error:
-            return f"the source cannot be asked for the columns: {error.message}"
         forgets = self._shadows.outdated(tables)
         return SchemaChange(statement.sql, statement.before, statement.after, tuple(tables), forgets)
 
-    def _change_of_tables(self, statement: Statement, found: Sequence[TableChange]) -> SchemaChange | str:
+    def _change_of_tables(
+        self, reader: TableStatements, statement: Statement, found: Sequence[TableChange]
+    ) -> SchemaChange | str:
         if statement.is_part:
             return "its transaction also has rows"
         try:
-            tables = self._tables.by_name(
+            tables = reader.by_name(
                 found,
                 lambda changes: self._confirmed(statement, changes),
-                lambda server, name: bool(self._search.on_server(server, statement.after, {name})),
+                lambda server, name: self._described(server, statement, name),
             )
         except Unreadable as error:
             return str(error)
@@ -99,11 +98,8 @@ class ChangeReader:
 
     # --- the columns of the server ---
 
-    def _current(self, name: Name) -> TableSchema | None:
+    def _before(self, statement: Statement, effect: Effect, name: Name) -> TableSchema | None:
         """Return the table before the statement, without columns if those that the job knows may be newer."""
-        if self._statement is None:
-            return self._history.current(name)
-        statement, effect = self._statement
         found = self._history.at_statement(name, statement.before)
         if found is None or found.columns or not effect.columns_stay or self._history.connect is None:
             return found
@@ -118,7 +114,12 @@ class ChangeReader:
         names: list[Name] = [(one.after.database, one.after.table) for one in changes]
         done = []
         with self._history.connect() as server:
-            found = table_schemas(server, names)
+            found = schemas_after(
+                server,
+                names,
+                statement.after,
+                lambda found: all(shows(found.get(name), one) for name, one in zip(names, changes, strict=True)),
+            )
             for name, change in zip(names, changes, strict=True):
                 described = found.get(name)
                 try:
@@ -131,3 +132,8 @@ class ChangeReader:
                         raise
                     done.append(certain(change))
         return done
+
+    def _described(self, server: Server, statement: Statement, name: Name) -> TableSchema | None:
+        """Return the table after the statement; None if it does not exist, or if a later statement has changed it."""
+        found = schemas_after(server, [name], statement.after).get(name)
+        return None if self._search.on_server(server, statement.after, {name}) else found

@@ -22,9 +22,10 @@ from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.model.table_names import table_of
-from cdc.mysql.catalog import table_schemas, writes_beyond
+from cdc.mysql.catalog import writes_beyond
 from cdc.mysql.ddl import Effect, EffectKind
 from cdc.mysql.server import Server
+from cdc.mysql.visibility import schemas_after
 from cdc.sources.binlog.change_reader import ChangeReader, copy_statement
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.table_registry import TableRegistry
@@ -155,7 +156,8 @@ class DdlHandler:
         known = self._history.current(name)
         if known is None or self._history.connect is None:
             return
-        schema = self._history.look_up(name)
+        with self._history.connect() as server:
+            schema = schemas_after(server, [name], statement.after).get(name)
         if schema is not None and schema.key != known.key:
             self._handle_change(statement, replace(effect, kind=EffectKind.TOUCHES))
 
@@ -176,7 +178,7 @@ class DdlHandler:
         if self._history.connect is None:
             return
         with self._history.connect() as server:
-            found = table_schemas(server, names)
+            found = schemas_after(server, names, statement.after)
             for name in names:
                 if name not in found:
                     self._history.forget_loaded(name)  # dropped or renamed

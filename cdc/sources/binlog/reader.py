@@ -39,6 +39,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 # After a small read the thread sleeps, so that small Batches use at most a third of its time.
 _SMALL_READ = 64 << 10
 _PAUSE_S, _LONGEST_READ_PAUSE_S = 0.02, 0.1
+# After transactions of other tables only: a job of few tables reads the whole binlog. If they arrive all the time, the
+# source is never at its end, and cycles end with their interval.
+_FOREIGN_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,9 @@ class BinlogReader:
                 if self.away is not None:
                     log.info("reconnected, reading from %s", self.safe)
                     self.away = None
+            rows = 0
             while (batch := decoder.next()) is not None:
+                rows += batch.rows
                 if not self._deliver(batch, xa_open=bool(decoder.open_xa)):
                     return
             self._source.tables.note_read(decoder.position, at_end=was_drained and not count)
@@ -231,7 +236,8 @@ class BinlogReader:
                 self.is_drained = decoder.seen_events > 0
             elif count < _SMALL_READ:
                 spent_s = time.monotonic() - began
-                self._stopping.wait(min(max(_PAUSE_S, 2 * spent_s), _LONGEST_READ_PAUSE_S))
+                least_s = _PAUSE_S if rows else _FOREIGN_PAUSE_S
+                self._stopping.wait(min(max(least_s, 2 * spent_s), _LONGEST_READ_PAUSE_S))
 
     def _deliver(self, batch: Batch, *, xa_open: bool) -> bool:
         """Put a Batch into the window; return False if the window was closed meanwhile."""

@@ -18,6 +18,7 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.mysql.catalog import is_sequence, mapped_tables, table_schemas
 from cdc.mysql.server import Server
+from cdc.mysql.visibility import wait_until_visible
 from cdc.sources.binlog.column_changes import ColumnChangeSearch, PossibleColumnChange
 from cdc.sources.binlog.file_tables import FileTables, with_nulls
 from cdc.sources.binlog.omission_rules import OmissionRules, has_reached
@@ -96,6 +97,7 @@ class TableRegistry:
         is_near = (start.server, start.file) == (end.server, end.file) and end.offset - start.offset <= _NEAR_BYTES
         # saved with the next checkpoint: a statement may change a table that has no rows by then
         if missing and (is_near or not server.full_metadata):
+            wait_until_visible(server, start)  # a statement directly before it is followed by none
             self._learn(server, missing, start)
         self._unsure = frozenset(name for name in missing if not self.history.has(name))
 

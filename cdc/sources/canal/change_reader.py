@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from cdc.errors import SchemaMismatch, SourceUnavailable
+from cdc.errors import SchemaMismatch
 from cdc.model.position import CanalPosition
 from cdc.model.schema import Column, CopyStatement, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, SchemaChange, TableChange
@@ -23,6 +23,7 @@ from cdc.mysql.catalog import table_schemas
 from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.server import Server
 from cdc.mysql.table_changes import certain, confirmed
 from cdc.sources.canal.layout import NO_SERVER_CHARSET, Layout, has_order
 from cdc.sources.schema_history import Name, SchemaHistory
@@ -87,7 +88,7 @@ class CanalChangeReader:
         self._history.end_renamed(statement.sql, statement.after)
 
     def read(self, statement: CanalStatement, effect: Effect) -> SchemaChange | str:
-        """Return what ``statement`` changes, or the reason why that is not certain."""
+        """Return what ``statement`` changes, or the reason why that is not certain. Raises: SourceUnavailable."""
         try:
             found = self._tables.read(self._text(statement), effect, self._known)
             if changes_tables(found, effect):
@@ -103,8 +104,6 @@ class CanalChangeReader:
             tables = tuple(self._confirmed(changes))
         except Unreadable as error:
             return str(error) or "it has an unknown form"
-        except SourceUnavailable as error:
-            return f"the source cannot be asked for the columns: {error.message}"
         return SchemaChange(statement.sql, statement.before, statement.after, tables, self._shadows.outdated(tables))
 
     def _text(self, statement: CanalStatement) -> CopyStatement:
@@ -120,7 +119,9 @@ class CanalChangeReader:
         if unknown := names & self._unknown:
             return f"the columns of {', '.join(table_text(*name) for name in sorted(unknown))} before it are not known"
         # Canal can be late, so the catalog may be newer than the statement: the rows after it confirm the columns
-        tables = self._tables.by_name(found, self._confirmed, lambda server, name: False)
+        tables = self._tables.by_name(
+            found, self._confirmed, lambda server, name: table_schemas(server, [name]).get(name)
+        )
         for change in tables.tables:
             self._check_names(change)
         return SchemaChange(
@@ -148,6 +149,10 @@ class CanalChangeReader:
         with self._history.connect() as server:
             found = table_schemas(server, names)
         return [_compared(change, found.get(name)) for name, change in zip(names, changes, strict=True)]
+
+
+def _described(server: Server, name: Name) -> TableSchema | None:
+    return table_schemas(server, [name]).get(name)
 
 
 def _compared(change: TableChange, found: TableSchema | None) -> TableChange:

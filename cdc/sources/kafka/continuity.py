@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
@@ -69,6 +69,23 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     continued = {one: PartitionOffset(first[one]) for one in again}
     continued |= skip_lost(cluster, {one: offset for one, offset in read.items() if one not in again}, accepted)
     return KafkaPosition.of(topics.cluster, ids, {**offsets, **continued}, kept=saved.kept)
+
+
+def refuse_other_topics(topics: Topics, id_of: Callable[[str], str | None], read: Set[Partition]) -> None:
+    """Raise ServerMismatch or PositionLost if a topic that is read is another one now, or lacks partitions.
+
+    ``id_of``: returns the id of a topic of the position. ``read``: the partitions that are read.
+    """
+    changed = [name for name, id_ in topics.ids.items() if id_of(name) not in (None, id_)]
+    gone = sorted({topic for topic, _ in read - topics.partitions})
+    if changed or gone:
+        kind = ServerMismatch if changed else PositionLost
+        raise kind(
+            f"Topic {', '.join(changed or gone)} was deleted" + (" and created again." if changed else "."),
+            hint="`cdc resume NAME --accept-server` reads the new topic from its first offsets."
+            if changed
+            else "`cdc resume NAME --accept-gap` continues without the topic.",
+        )
 
 
 def skip_lost(

@@ -25,6 +25,7 @@ from cdc.sources.kafka.range_reader import KafkaRangeReader, RangeCounts, ReadTa
 from cdc.sources.kafka.reader import MessageReader, ReadMessages
 
 SHARE_MESSAGES = 20_000  # a smaller range has fewer readers, because each one connects and writes files of its own
+TEXT_FACTOR = 8  # a range has at most this many times `max_bytes` as messages: their rows can be much smaller
 _FIRST_MESSAGES = 1_000  # of the first range: its messages' size is not known, and the driver reads new tables
 _ASK_AGAIN_S = 0.2  # while there are no new messages
 
@@ -116,7 +117,7 @@ class RangePlans:
     maker: BatchMaker
     invalid_dates: Counter[tuple[str, str]]  # of the driver's decoder: those of executors are added
     request: PlanRequest = field(default_factory=PlanRequest)
-    message_bytes: float = 0.0  # of the last messages; 0: not known
+    message_bytes: float = 0.0  # per message, as ``note_size`` counts them; 0: not known
     sequence: int = 0  # before the range that is read
     ends: dict[Partition, PartitionOffset] = field(default_factory=dict)  # of ranges that are read, with leader epochs
 
@@ -125,10 +126,14 @@ class RangePlans:
         messages = max_bytes / self.message_bytes if self.message_bytes else _FIRST_MESSAGES
         self.request.messages = max(1, min(int(messages), max_rows))
 
-    def note_size(self, size: int, messages: int) -> None:
-        """Note the size of messages, for the size of the next range."""
+    def note_size(self, size: int, messages: int, loaded: int | None = None) -> None:
+        """Note the size of messages, for the size of the next range. ``loaded``: bytes of their rows; None: not known.
+
+        The rows count, as in a cycle that the driver reads: messages as text are several times as large.
+        """
         if messages:
-            self.message_bytes = max(1.0, size / messages)
+            counted = size if loaded is None else max(loaded, size // TEXT_FACTOR)
+            self.message_bytes = max(1.0, counted / messages)
 
     def readers(self, planned: Batch, tables: RangeTables, sequence: int, count: int) -> list[KafkaRangeReader]:
         """See ``RangePlanner``. The largest partitions are distributed first, each to the emptiest reader."""
@@ -179,11 +184,11 @@ class RangePlans:
         whole = [one for one in found if not one.is_only]  # the other reads have the same messages
         times = [time_us for one in whole for time_us in one.times_us]
         messages, size = sum(one.messages for one in whole), sum(one.bytes for one in whole)
-        self.note_size(size, messages)
+        rows = _added(found)
+        self.note_size(size, messages, sum(one.bytes for one in rows.values()))
         at = {partition: offset for one in whole for partition, offset in one.next.items()}
         ends = planned.last.offsets
         self.ends |= {one: replace(offset, next=ends[one].next) for one, offset in at.items()}
-        rows = _added(found)
         batch = replace(
             planned,
             last=KafkaPosition.of(

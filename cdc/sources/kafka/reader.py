@@ -23,6 +23,7 @@ from cdc.sources.kafka.messages import PADDING, MessageBlock
 
 _log = logging.getLogger(__name__)
 
+QUEUE_BACKOFF_MS = 20
 MESSAGES = 20_000  # of one call: large enough for kernels, small enough for the window
 _LEAST_QUEUE_KB, _MOST_QUEUE_KB = 1024, 65_536  # what librdkafka may read ahead; 64 MiB is its default
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -70,6 +71,8 @@ class MessageReader:
             enable_partition_eof=True,
             isolation_level=settings.isolation,
             queued_max_messages_kbytes=queue_kb,
+            # 1 s is the default: a reader that takes messages as fast as they arrive would wait for it again and again
+            fetch_queue_backoff_ms=QUEUE_BACKOFF_MS,
         )
         texts = {name: _text(value) for name, value in config.items() if name not in ("error_cb", "logger")}
         try:

@@ -26,6 +26,7 @@ from cdc.model.table_filter import TableFilter
 from cdc.sources.base import PartitionLag, RangeTables, ReadRange, ReceiverStatus
 from cdc.sources.kafka.bad_messages import BadMessages
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
+from cdc.sources.kafka.broker_contact import REFRESH_S
 from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.formats.base import Format
@@ -33,7 +34,7 @@ from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S
 from cdc.sources.kafka.range_planner import ExecutorReads, RangePlans
-from cdc.sources.kafka.stream import REFRESH_S, KafkaStream, StreamStart
+from cdc.sources.kafka.stream import KafkaStream, StreamStart
 from cdc.sources.partition_reader import PartitionReader
 from cdc.sources.schema_history import SchemaHistory
 from cdc.sources.window import Window
@@ -158,7 +159,7 @@ class KafkaReceiver:
             if self._plans is not None and not batch.is_planned:
                 self._plans.note_size(batch.bytes, batch.entries)
             return batch
-        away = stream.away
+        away = stream.contact.away
         if away is not None and time.monotonic() - away[0] > self._timeout_s:
             raise away[1]
         return None
@@ -236,7 +237,7 @@ class KafkaReceiver:
             is_window_full=stream.window.is_full(),
             window_bytes=stream.window.bytes_held(),
             warning=self._warning(stream),
-            is_connected=stream.away is None and not stream.health.failed,
+            is_connected=stream.contact.away is None and not stream.health.failed,
             held_s=stream.health.held_s(stream.offsets),
             invalid_dates=self._invalid_dates(),
             partitions=_lag(stream),
@@ -244,7 +245,7 @@ class KafkaReceiver:
         )
 
     def _warning(self, stream: KafkaStream) -> CdcError | None:
-        away, failure = stream.away, stream.report_failure
+        away, failure = stream.contact.away, stream.report_failure
         if away is not None:
             return away[1]
         if (found := stream.health.warning(stream.offsets, stream.partition_count)) is not None:

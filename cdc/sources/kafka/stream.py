@@ -6,19 +6,25 @@ end that they had when it was found: the producer may have moved keys to it.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cdc.errors import CdcError, ErrorAction, PositionLost, ServerMismatch, SourceUnavailable, action_for
+from cdc.errors import CdcError, ErrorAction, SourceUnavailable, action_for
 from cdc.model.kafka_position import KafkaPosition, Partition, PartitionOffset
 from cdc.sources.kafka.bad_replay import BadReplay
 from cdc.sources.kafka.batches import BatchMaker
 from cdc.sources.kafka.block_parts import before
+from cdc.sources.kafka.broker_contact import REFRESH_S, BrokerContact
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings, Topics
-from cdc.sources.kafka.continuity import Accepted, continue_at, first_of_new, skip_lost, skip_truncated
+from cdc.sources.kafka.continuity import (
+    Accepted,
+    continue_at,
+    first_of_new,
+    refuse_other_topics,
+    skip_lost,
+    skip_truncated,
+)
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S, PartitionHealth
 from cdc.sources.kafka.range_planner import PlanReader, PlanRequest
@@ -26,11 +32,8 @@ from cdc.sources.kafka.reader import MessageReader, ReadMessages
 from cdc.sources.kafka.truncation import truncated_logs
 from cdc.sources.window import Window
 
-REFRESH_S = 30.0
-_AWAY_REFRESH_S = 2.0  # while the brokers do not answer
 _READ_S = 0.1
 _ASK_S = 5.0  # reading waits for the answers
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,14 @@ class KafkaStream:
     ) -> None:
         self.health = PartitionHealth(transaction_s)
         self.window = window
-        self.away: tuple[float, CdcError] | None = None  # monotonic time since which the brokers do not answer; why
+        self.contact = BrokerContact(refresh_s)
         self.is_drained = False
         self.is_finished = False
         self.committed = begin.saved
         self.replay: BadReplay | None = None  # the running one
         self.ends: dict[Partition, int] = {}  # the newest known end of each partition
         self._begin, self._maker, self._accepted = begin, maker, accepted
-        self._settings, self._window_bytes, self._refresh_s = settings, window_bytes, refresh_s
+        self._settings, self._window_bytes = settings, window_bytes
         self._cluster = Cluster(settings, _ASK_S)
         self._reader: MessageReader | None = None
         self._until = None if begin.until is None else {one: end.next for one, end in begin.until.offsets.items()}
@@ -77,7 +80,6 @@ class KafkaStream:
         self._at_end: set[Partition] = set()
         self._new = begin.new
         self._reported = begin.saved
-        self._refreshed_at = self._next_refresh = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,7 +137,7 @@ class KafkaStream:
         read |= moved
         self._assigned = {*read}
         self._reader.assign(read)
-        self._next_refresh = time.monotonic() + self._refresh_s
+        self.contact.begin()
 
     def _create_reader(self) -> MessageReader:
         plans = self._begin.plans
@@ -192,9 +194,9 @@ class KafkaStream:
         chunk = self._reader.read(_READ_S)
         if chunk.failed:
             self.health.note(chunk.failed)
-            self._next_refresh = min(self._next_refresh, self._refreshed_at + _AWAY_REFRESH_S)
+            self.contact.refresh_soon()
         if chunk.error is not None and (not chunk.failed or action_for(chunk.error) is not ErrorAction.RETRY):
-            self._note(chunk.error)
+            self.contact.note_error(chunk.error)
         if chunk.lost:
             offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
             self._move(skip_lost(self._cluster, offsets, self._accepted))
@@ -229,7 +231,7 @@ class KafkaStream:
         moved = self._maker.empty()
         if moved is not None and not self.window.put(moved):
             return
-        is_healthy = self.away is None and not self.health.failed
+        is_healthy = self.contact.away is None and not self.health.failed
         self.is_drained = self._assigned <= self._at_end and not self._new and is_healthy
         self.is_finished = self._begin.finishes and not self._assigned
 
@@ -256,7 +258,7 @@ class KafkaStream:
         """Move the positions to the ends of logs, which may be after control records, and to the end of the range."""
         offsets = self._maker.offsets
         if ends:
-            self.away = None
+            self.contact.away = None
         for partition, end in ends.items():
             if partition not in self._assigned:
                 continue
@@ -277,47 +279,20 @@ class KafkaStream:
 
     def _refresh(self) -> None:
         """Compare the topics with the position, and find new partitions. If the brokers do not answer, note that."""
-        now = time.monotonic()
-        is_alarm = self._cluster.is_alarmed and now >= self._refreshed_at + _AWAY_REFRESH_S
-        if now < self._next_refresh and not is_alarm:
+        if not self.contact.is_due(is_alarmed=self._cluster.is_alarmed):
             return
-        self._refreshed_at = now
+        self.contact.begin_refresh()
         try:
             topics = self._cluster.topics()
-            self._check(topics)
+            refuse_other_topics(topics, self._maker.id_of, self._assigned)
             self.ends |= self.health.refresh(self._cluster, topics, self._assigned, self._maker.offsets)
             assert self._reader is not None
             self._reader.leave_out(self.health.failed)
             self._update(topics)
-            self.away = None
-            is_soon = bool(self.health.failed)
-            self._next_refresh = now + (min(self._refresh_s, _AWAY_REFRESH_S) if is_soon else self._refresh_s)
+            self.contact.end_refresh(is_soon=bool(self.health.failed))
         except CdcError as error:
-            self._note(error)
-            self._next_refresh = time.monotonic() + _AWAY_REFRESH_S
+            self.contact.fail_refresh(error)
             self._cluster.is_alarmed = False
-
-    def _note(self, error: CdcError) -> None:
-        """Note that the brokers do not answer. Raises: ``error``, if reading cannot continue after it."""
-        if action_for(error) is not ErrorAction.RETRY:
-            raise error
-        if self.away is None:
-            _log.warning("the brokers do not answer: %s", error)
-            self.away = (time.monotonic(), error)
-            self._next_refresh = min(self._next_refresh, self._refreshed_at + _AWAY_REFRESH_S)
-
-    def _check(self, topics: Topics) -> None:
-        """Raise if a topic of the position is another one now, or lacks partitions."""
-        changed = [name for name, id_ in topics.ids.items() if self._maker.id_of(name) not in (None, id_)]
-        gone = sorted({topic for topic, _ in self._assigned - topics.partitions})
-        if changed or gone:
-            kind = ServerMismatch if changed else PositionLost
-            raise kind(
-                f"Topic {', '.join(changed or gone)} was deleted" + (" and created again." if changed else "."),
-                hint="`cdc resume NAME --accept-server` reads the new topic from its first offsets."
-                if changed
-                else "`cdc resume NAME --accept-gap` continues without the topic.",
-            )
 
     def _join_new(self) -> None:
         """Read the new partitions that need not wait any more."""
@@ -327,7 +302,7 @@ class KafkaStream:
         try:
             self._join_now(ready)
         except SourceUnavailable as error:
-            self._note(error)
+            self.contact.note_error(error)
             return
         assert self._reader is not None
         for partition in sorted(ready & self._maker.offsets.keys()):

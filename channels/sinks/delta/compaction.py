@@ -8,6 +8,7 @@ them. No merge conflicts with it, and it repeats only this last step.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from deltalake.transaction import AddAction
 
 from channels.sinks.delta.entries import MarkedFile, loose, writes_vectors
 from channels.sinks.delta.files import unpacked_bytes
-from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, write_files
+from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, can_sort, write_files
 from channels.sinks.delta.storage import StorePath, open_parquet
 from channels.sinks.delta.table_files import Action, TableFile, live_rows, live_tables
 from channels.sinks.delta.vectors import Positions, read_vector, write_vectors
@@ -39,7 +40,7 @@ _ROUND_ROWS, _ROUND_BYTES = 20 * FILE_ROWS, 8 * FILE_BYTES  # limits of one call
 
 @dataclass(frozen=True, slots=True)
 class CompactedFiles:
-    """Files of a table, and the new files that have the same rows, sorted by key."""
+    """Files of a table, and the new files that have the same rows."""
 
     old: Sequence[TableFile]
     counts: Sequence[int]  # rows of each old file, also deleted ones
@@ -126,21 +127,24 @@ def compact(
 ) -> CompactedFiles:
     """Write the rows of ``group`` to new files, sorted by key, without deleted rows.
 
-    Memory: about two data files. ``name``: prefix of the new files; no other files may have it.
-    Raises: TargetMismatch, SinkUnavailable, OSError.
+    The rows of a large file of another writer keep their order, see ``can_sort``. Memory: about two data files.
+    ``name``: prefix of the new files; no other files may have it. Raises: TargetMismatch, SinkUnavailable, OSError.
     """
-    tables, counts, numbers, first = [schema.empty_table()], [], [np.empty(0, np.int64)], 0
+    counts, numbers, first = list[int](), [np.empty(0, np.int64)], 0
     for file in group:
-        tables += live_tables(folder, file, schema)
         with open_parquet(folder / file.path) as opened:
             counts.append(opened.metadata.num_rows)
         live = live_rows(folder, file, counts[-1])
         numbers.append((np.arange(counts[-1]) if live is None else np.flatnonzero(live)) + first)
         first += counts[-1]
-    rows = pa.concat_tables(tables)
-    order = pc.sort_indices(rows, [(part, "ascending") for part in key])
-    added = write_files(iter([rows.take(order)]), folder, name, schema, key, data_change=False)
-    return CompactedFiles(group, counts, added, np.concatenate(numbers)[order.to_numpy()])
+    tables: Iterator[pa.Table] = itertools.chain.from_iterable(live_tables(folder, file, schema) for file in group)
+    order: slice | npt.NDArray[np.int64] = slice(None)
+    if can_sort(first, sum(_bytes(folder / file.path) for file in group)):
+        rows = pa.concat_tables([schema.empty_table(), *tables])
+        indices = pc.sort_indices(rows, [(part, "ascending") for part in key])
+        tables, order = iter([rows.take(indices)]), indices.to_numpy()
+    added = write_files(tables, folder, name, schema, key, data_change=False)
+    return CompactedFiles(group, counts, added, np.concatenate(numbers)[order])
 
 
 def replacement(

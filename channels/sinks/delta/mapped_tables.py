@@ -48,10 +48,9 @@ class DeltaTargets:
 
     def ensure(self, table: TargetTable) -> None:
         """See ``Sink.ensure_table``."""
-        folder = self._folder(table.name)
-        refuse(table.name, folder, self.describe(table))
+        folder, found = self._folder(table.name), self._tables.open(table.name)
+        refuse(table.name, folder, self._findings(table, folder, found))
         refuse_shared(table.name, folder, map(self._folder, self._tables.with_log_of(table.name)))
-        found = self._tables.open(table.name)
         if found is None:
             if self._tables.is_known(table.name):
                 raise self._tables.missing_error(table.name)
@@ -93,7 +92,9 @@ class DeltaTargets:
 
     def describe(self, table: TargetTable) -> tuple[Finding, ...]:
         """See ``Sink``."""
-        found, folder = self._tables.open(table.name), self._folder(table.name)
+        return self._findings(table, self._folder(table.name), self._tables.open(table.name))
+
+    def _findings(self, table: TargetTable, folder: StorePath, found: DeltaTable | None) -> tuple[Finding, ...]:
         if found is None and has_foreign_files(folder, LOG):
             return (
                 Finding(

@@ -2,7 +2,8 @@
 
 A data file has up to ``FILE_ROWS`` rows and ``FILE_BYTES``. Key ranges of files do not overlap if rows arrived in key
 order. The cost of a merge depends on the number of affected files. A load with new keys only rewrites no file: its
-staged files become files of the table. A merge holds at most one data file and the keys of the load in memory.
+staged files become files of the table. A merge holds at most one data file and the keys of the load in memory. A larger
+file of another writer is divided as it is read, without a sort.
 """
 
 from __future__ import annotations
@@ -228,9 +229,13 @@ class Merge:
                 yield rows
 
         written = tables()
-        if rows is not None and (
-            affected.stays.sum() + rows.num_rows > FILE_ROWS + FILE_ROWS // 2
-            or affected.size + rows.nbytes > FILE_BYTES + FILE_BYTES // 2
+        if (
+            rows is not None
+            and (
+                affected.stays.sum() + rows.num_rows > FILE_ROWS + FILE_ROWS // 2
+                or affected.size + rows.nbytes > FILE_BYTES + FILE_BYTES // 2
+            )
+            and can_sort(len(affected.stays), affected.size)
         ):
             # the file becomes two: sort by key, so that their ranges do not overlap
             written = iter([pa.concat_tables(written).sort_by([(part, "ascending") for part in self._load.key])])
@@ -257,6 +262,14 @@ class Merge:
     def _write(self, tables: Iterator[pa.Table], name: str) -> list[AddAction]:
         """Write ``tables`` as data files; none without rows."""
         return write_files(tables, self._folder, f"{self._name}-{name}", self._schema, self._load.key)
+
+
+def can_sort(row_count: int, byte_count: int) -> bool:
+    """Return whether rows of data files are sorted in memory.
+
+    Other writers have files of 1 GiB and more, for example Spark's OPTIMIZE. pyarrow cannot sort 2 GiB of text.
+    """
+    return row_count <= 4 * FILE_ROWS and byte_count <= 4 * FILE_BYTES
 
 
 def side_by_side(threads: Executor, work: Callable[..., _Result], first: Sequence[Any], *more: Any) -> list[_Result]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from channels.sinks.delta.storage import StorePath, open_parquet, relative
 from channels.sinks.delta.vectors import Vector, damaged, read_vector
 
 _LATEST = 253_402_300_799_999_999  # the last microsecond of the year 9999
+_EXACT_DIGITS = 15  # a double has each decimal of so many digits
+_DOUBLE_ERROR = Decimal(2) ** -51  # of a decimal that was written as a double, relative: three roundings at most
+_MOST_INTEGER = Decimal(2**63 - 1)
 
 Action = AddAction | RemoveAction | MarkedFile
 
@@ -80,7 +84,7 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
         for name in key:
             known = f"{side}.{name}" in actions.column_names
             column = actions.column(f"{side}.{name}") if known else pa.nulls(len(paths))
-            bounds[side, name] = list(_above(column) if side == "max" else _plain(column))
+            bounds[side, name] = list(_above(column) if side == "max" else _below(column))
     return [
         TableFile(
             path,
@@ -103,11 +107,40 @@ def _plain(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return pc.if_else(pc.match_substring_regex(bounds, "[\U00010000-\U0010ffff]"), pa.scalar(None, bounds.type), bounds)
 
 
+def _below(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return safe lower bounds."""
+    return _wide_decimals(bounds, -1) if pa.types.is_decimal(bounds.type) else _plain(bounds)
+
+
+def _wide_decimals(bounds: pa.ChunkedArray | pa.Array, sign: int) -> pa.Array:
+    """Return decimal bounds that are safe also for files of deltalake, which writes decimals as rounded doubles.
+
+    It writes 2^63 - 1 for each greater integer, and -2^63 for each smaller one. ``sign``: 1 for upper bounds, -1 for
+    lower ones. NULL where the type has no safe bound.
+    """
+    kind, values = bounds.type, bounds.to_pylist()
+    unit = Decimal((0, (1,), -kind.scale))
+    exact = unit.scaleb(_EXACT_DIGITS)
+    if all(value is None or abs(value) < exact for value in values):
+        return bounds
+    most, wide = unit.scaleb(kind.precision), list[Decimal | None]()
+    with localcontext(Context(prec=2 * kind.precision + 2)):
+        for value in values:
+            if value is not None and abs(value) >= exact:
+                is_cut = sign * value >= _MOST_INTEGER
+                value = (value + sign * (abs(value) * _DOUBLE_ERROR + unit)).quantize(unit)
+                value = None if is_cut or abs(value) >= most else value
+            wide.append(value)
+    return pa.array(wide, kind)
+
+
 def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return safe upper bounds: the log may truncate a time to milliseconds.
 
     Source: the Delta protocol, "Per-file Statistics".
     """
+    if pa.types.is_decimal(bounds.type):
+        return _wide_decimals(bounds, 1)
     bounds = _plain(bounds)
     if not pa.types.is_timestamp(bounds.type):
         return bounds

@@ -5,8 +5,6 @@ The cluster remembers a committed load under its label for hours or days. ``cdc_
 
 from __future__ import annotations
 
-import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +15,10 @@ import pyarrow as pa
 
 from cdc.errors import PreparedLoadLost, SinkError
 from cdc.model.batch import PreparedLoad, TargetState
-from cdc.retry import Backoff
 from channels.sinks.base import AlterStep, Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.labels import label_for, label_prefix
 from channels.sinks.stream_load.alter import ALTER_TIMEOUT_S, AlteringSink, ColumnAlterer, light_findings
-from channels.sinks.stream_load.checkpoints import VISIBLE_TIMEOUT_S, CheckpointTable
+from channels.sinks.stream_load.checkpoints import CheckpointTable
 from channels.sinks.stream_load.checksums import ChecksumProbe
 from channels.sinks.stream_load.frontend import FrontendSql
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Unreachable
@@ -32,8 +29,7 @@ from channels.sinks.stream_load.messages import ProductMessages
 from channels.sinks.stream_load.rows import ClusterRows
 from channels.sinks.stream_load.statements import TableRules
 from channels.sinks.stream_load.target_tables import TableHooks, TargetTables
-
-logger = logging.getLogger(__name__)
+from channels.sinks.stream_load.visibility import LoadVisibility
 
 T = TypeVar("T")
 _COMMIT_THREADS = 8
@@ -68,8 +64,7 @@ class ClusterSink(AlteringSink, ABC):
         self._checkpoints = CheckpointTable(self._sql, self._tables.checkpoints_statement)
         self._keys = KeyPages(self._sql)
         self._probe = ChecksumProbe(self._sql, self.datetime_digits)
-        self._visible_timeout_s = VISIBLE_TIMEOUT_S
-        self._unpublished: dict[str, tuple[str, str]] = {}  # table -> database and label of a load that is not visible
+        self._visibility = LoadVisibility(self.messages, self._label_state)
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, f"{self.messages.name.lower()}-commit")
 
     # ---- hooks of a product
@@ -164,19 +159,13 @@ class ClusterSink(AlteringSink, ABC):
 
     def keys(self, table: TargetTable, after: pa.Table | None, limit: int) -> pa.Table:
         """See ``KeyLister``. Raises also TargetMismatch - the keys cannot be read exactly."""
-        self._refuse_unpublished(table)
+        self._visibility.check(table.name)
         return self._keys.page(table, after, limit)
 
     def row_reader(self, table: TargetTable, columns: Sequence[str]) -> ClusterRows:
         """See ``RowSource``."""
-        self._refuse_unpublished(table)
+        self._visibility.check(table.name)
         return ClusterRows(self._sql, self._probe, table, columns)
-
-    def _refuse_unpublished(self, table: TargetTable) -> None:
-        load = self._unpublished.get(table.name)
-        if load is not None and self._label_state(*load) == "COMMITTED":
-            raise self.messages.unavailable("a committed load is not visible yet", table=table.name, label=load[1])
-        self._unpublished.pop(table.name, None)
 
     # ---- ownership and checkpoints
 
@@ -295,23 +284,8 @@ class ClusterSink(AlteringSink, ABC):
         raise self.messages.unavailable(reason, **context)
 
     def _await_visible(self, loads: Sequence[PreparedLoad], label: str) -> None:
-        """Wait for ``label``, the newest of ``loads``. Versions follow the commit order: earlier ones are visible too.
-
-        After the time limit, ``keys`` waits for it.
-        """
-        database, tables = database_of(loads[-1]), {load.table for load in loads}
-        self._unpublished |= dict.fromkeys(tables, (database, label))
-        deadline = time.monotonic() + self._visible_timeout_s
-        for pause in Backoff(0.02, 0.5):
-            if self._label_state(database, label) != "COMMITTED":
-                for table in tables:
-                    self._unpublished.pop(table, None)
-                return
-            if time.monotonic() > deadline:
-                text = "%s is committed and not visible yet; %s publishes it automatically"
-                logger.warning(text, label, self.messages.name)
-                return
-            time.sleep(pause)
+        """Wait until ``label``, the newest of ``loads``, is visible, or for the time limit."""
+        self._visibility.wait(database_of(loads[-1]), label, {load.table for load in loads})
 
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""

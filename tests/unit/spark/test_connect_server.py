@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from cdc.errors import PrerequisiteError
+from spark.code_version import code_version
 from spark.connect_server import (
     ADDRESS_FILE,
     SPARK_CONNECT,
     ConnectServer,
     address_of,
-    code_version,
     is_shared_server,
     is_used,
     known_server,

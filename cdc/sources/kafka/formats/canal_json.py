@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
+from cdc.errors import CdcError
 from cdc.model.schema import TableSchema
 from cdc.sources.canal import value_kernels
 from cdc.sources.canal.layout import Layout, LayoutColumn
@@ -31,7 +31,15 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import ColumnPlan, Parser, TablePlan, TextFormat, in_order, needed_columns
+from cdc.sources.kafka.formats.rows import (
+    ColumnPlan,
+    Parser,
+    TablePlan,
+    TextFormat,
+    in_order,
+    needed_columns,
+    omit_table,
+)
 from cdc.sources.kafka.messages import MessageBlock
 
 _ENVELOPE = Names(("data", "old", "type", "database", "table", "isDdl", "sql", "mysqlType", "pkNames", "es"))
@@ -131,11 +139,8 @@ class CanalJson(TextFormat):
                 columns.append(ColumnPlan(column, _parser(value_parser(column, each, schema, self._zone_us))))
             return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
         except CdcError as error:
-            error.context.setdefault("table", f"{database}.{table}")
-            error.context.setdefault("at", at)
-            if isinstance(error, (SchemaMismatch, TargetMismatch)) and self._tables.leave_out(database, table, error):
-                return None
-            raise
+            omit_table(self._tables, database, table, error, at)
+            return None
 
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: Faults

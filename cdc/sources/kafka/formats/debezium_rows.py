@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
+from cdc.errors import CdcError, SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
@@ -18,7 +18,7 @@ from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes, Encoding, column_of_field, debezium_plan
 from cdc.sources.kafka.formats.images import rows_of_images
 from cdc.sources.kafka.formats.json_slices import Names, Slices
-from cdc.sources.kafka.formats.rows import RowParser, TablePlan, needed_columns
+from cdc.sources.kafka.formats.rows import RowParser, TablePlan, needed_columns, omit_table
 from cdc.sources.kafka.messages import MessageBlock
 
 OPS = Names(("c", "r", "u", "d", "t", "m"))
@@ -74,11 +74,8 @@ class DebeziumRows:
                 columns.append(debezium_plan(column, schema, field, self._modes, self._encoding))
             return TablePlan(schema, tuple(columns), frozenset(name.casefold() for name in reads.key))
         except CdcError as error:
-            error.context.setdefault("table", f"{database}.{table}")
-            error.context.setdefault("at", at)
-            if isinstance(error, (SchemaMismatch, TargetMismatch)) and self.tables.leave_out(database, table, error):
-                return None
-            raise
+            omit_table(self.tables, database, table, error, at)
+            return None
 
     def rows(self, block: MessageBlock, plan: TablePlan, images: ChangeImages, faults: Faults) -> DecodedRows | None:
         """Return the typed rows; None if there are none. Add reasons to ``faults``."""

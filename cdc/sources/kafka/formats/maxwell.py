@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError, SchemaMismatch, TargetMismatch
+from cdc.errors import CdcError, SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
@@ -30,7 +30,15 @@ from cdc.sources.kafka.formats.json_slices import (
     slice_objects,
     words_of,
 )
-from cdc.sources.kafka.formats.rows import ColumnPlan, TablePlan, TextFormat, in_order, needed_columns, unescaped
+from cdc.sources.kafka.formats.rows import (
+    ColumnPlan,
+    TablePlan,
+    TextFormat,
+    in_order,
+    needed_columns,
+    omit_table,
+    unescaped,
+)
 from cdc.sources.kafka.formats.typed_values import ANY_KIND, documents, plain_plan, utf8
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -114,11 +122,8 @@ class Maxwell(TextFormat):
             columns = tuple(_column_plan(column, schema, self._zone_us) for column in needed_columns(schema, reads))
             return TablePlan(schema, columns, frozenset(name.casefold() for name in reads.key))
         except CdcError as error:
-            error.context.setdefault("table", f"{database}.{table}")
-            error.context.setdefault("at", at)
-            if isinstance(error, (SchemaMismatch, TargetMismatch)) and self._tables.leave_out(database, table, error):
-                return None
-            raise
+            omit_table(self._tables, database, table, error, at)
+            return None
 
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, types: NDArray[np.int8], faults: Faults

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc.errors import CdcError, ConfigError, SchemaMismatch, TargetMismatch
+from cdc.errors import CdcError, ConfigError
 from cdc.model.schema import TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Faults, KafkaTables
@@ -20,7 +20,7 @@ from cdc.sources.kafka.formats.json_slices import (
     bare_values,
     slice_objects,
 )
-from cdc.sources.kafka.formats.rows import TablePlan, TextFormat, needed_columns
+from cdc.sources.kafka.formats.rows import TablePlan, TextFormat, needed_columns, omit_table
 from cdc.sources.kafka.formats.typed_values import plain_plan
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -83,10 +83,8 @@ def table_plan(tables: KafkaTables, topic: str, zone_us: int) -> TablePlan | Non
     try:
         return plan_of(schema, tables, zone_us)
     except CdcError as error:
-        error.context.setdefault("table", schema.name)
-        if isinstance(error, (SchemaMismatch, TargetMismatch)) and tables.leave_out(database, table, error):
-            return None
-        raise
+        omit_table(tables, database, table, error)
+        return None
 
 
 def plan_of(schema: TableSchema, tables: KafkaTables, zone_us: int) -> TablePlan:

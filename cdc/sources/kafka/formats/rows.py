@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import GAP_HINT, DecodeError, UnsupportedRowFormat
+from cdc.errors import GAP_HINT, CdcError, DecodeError, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, Column, TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
@@ -61,6 +61,15 @@ def needed_columns(schema: TableSchema, reads: RequiredColumns) -> tuple[Column,
     """Return the columns that a channel reads, in table order."""
     requested = {name.casefold() for name in reads.columns | reads.key}
     return tuple(column for column in schema.columns if column.name.casefold() in requested)
+
+
+def omit_table(tables: KafkaTables, database: str, table: str, error: CdcError, at: str = "") -> None:
+    """Leave out a table whose rows cannot be read, or raise ``error``. ``at``: the position of its message."""
+    error.context.setdefault("table", f"{database}.{table}")
+    if at:
+        error.context.setdefault("at", at)
+    if not isinstance(error, (SchemaMismatch, TargetMismatch)) or not tables.leave_out(database, table, error):
+        raise error
 
 
 class RowParser:

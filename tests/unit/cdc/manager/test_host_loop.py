@@ -1,17 +1,22 @@
-"""The loop of a host: when it looks again, and what a folder that cannot be written means."""
+"""The loop of a host: when it looks again, how many drivers it starts at once, and a folder that cannot be written."""
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cdc.manager.host_loop import TICK_S, HostLoop, SpecCache, check_folder
-from cdc.manager.jobs_folder import declare
-from cdc.manager.local_drivers import LocalDrivers
+from cdc.manager import local_drivers
+from cdc.manager.host_loop import TICK_S, WAITING_TICK_S, HostLoop, SpecCache, check_folder
+from cdc.manager.jobs_folder import JobsFolder, declare
+from cdc.manager.local_drivers import STARTING_S, LocalDrivers
 from cdc.manager.spec import read_spec
+from cdc.state.base import JobState
 from cdc.state.hosts import Host
+from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
 
 
@@ -32,6 +37,26 @@ def test_tick_is_repeated_when_the_lease_of_a_host_ends(tmp_path: Path) -> None:
         assert loop.tick() == TICK_S
 
 
+def test_leases_of_a_dead_host_end_in_time_after_the_clock_is_set_back(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        loop = HostLoop(store, Host("a", "run-a"), LocalDrivers(store), lease_s=6)
+        store.hosts.lease_s = 30.0  # of host b
+        store.hosts.heartbeat(Host("b", "run-b"))
+        store.hosts.lease_s = 6.0
+        store.acquire("shop", "shop.yaml")
+        store.release()
+        now = store.database.words.now
+        sql = f"UPDATE cdc_jobs SET summary_at = {now}, lease_until = {now} + 30"
+        store.database.transact(lambda transaction: transaction.run(sql))
+        words = store.database.words
+        for offset_s in (-0.5, -3600, -7200):
+            store.database.words = replace(words, now=f"({words.now} + ({offset_s}))")
+            loop.tick()
+            _, host = store.hosts.all()
+            job = store.deployments.get("shop")
+            assert job is not None and 25 < host.lease_left_s <= 30.6 and 25 < job.lease_left_s <= 30.6
+
+
 def test_host_whose_folder_cannot_be_written_accepts_no_jobs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(SqliteStore(tmp_path)) as store:
         loop = HostLoop(store, Host("a", "run-a"), LocalDrivers(store), lease_s=6)
@@ -45,6 +70,26 @@ def test_host_whose_folder_cannot_be_written_accepts_no_jobs(tmp_path: Path, cap
         loop.tick()
         (host,) = store.hosts.all()
         assert host.schedulable and not (tmp_path / ".space").exists()
+
+
+def test_job_file_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
+    real, left = Path.read_text, [1]
+
+    def read_text(path: Path, *words: object, **options: object) -> str:
+        if path.suffix == ".yaml" and left:
+            left.pop()
+            raise OSError(5, "Input/output error")
+        return real(path, *words, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    with closing(SqliteStore(tmp_path)) as store:
+        folder = JobsFolder(tmp_path / "jobs", store)
+        folder.read_changes()
+        assert store.deployments.all() == ()
+        folder.read_changes()
+        assert [job.job for job in store.deployments.all()] == ["shop"]
 
 
 def test_check_folder_leaves_no_file(tmp_path: Path) -> None:
@@ -62,3 +107,45 @@ def test_specification_of_a_new_job_with_an_old_name_is_read(tmp_path: Path) -> 
             assert job is not None and job.generation == 1
             assert specs.spec(job).selector == {"zone": zone}
             store.forget("shop")
+
+
+class StartingSupervisor:
+    """A supervisor whose driver does not get ready."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+def test_host_starts_as_many_drivers_at_once_as_it_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two cores, 20 starts at once took so long that hosts lost their leases, and jobs moved before they ran."""
+    started: dict[str, StartingSupervisor] = {}
+    now = [0.0]
+
+    def launch(folder: JobDirectory, *_: object, **__: object) -> StartingSupervisor:
+        started[folder.job] = StartingSupervisor(len(started) + 1)
+        return started[folder.job]
+
+    monkeypatch.setattr(local_drivers, "launch", launch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with closing(SqliteStore(tmp_path)) as store, closing(SqliteStore(tmp_path)) as driver:
+        for name in "abcdef":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        drivers = LocalDrivers(store, clock=lambda: now[0])
+        loop = HostLoop(store, Host("host", "run", memory=8 << 30), drivers, lease_s=6)
+        assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b"]
+        assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b"]
+        record = driver.acquire("a", "a.yaml")
+        driver.save_job(replace(record, state=JobState.PENDING, supervisor_pid=1))
+        assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b"]
+        driver.save_job(replace(record, state=JobState.RUNNING, supervisor_pid=1))
+        assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b", "c"]
+        started["b"].returncode = 1
+        assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b", "c", "d"]
+        now[0] += STARTING_S + 1  # c and d wait for their sources: others do not wait for them
+        assert loop.tick() == WAITING_TICK_S and {*started} == set("abcde")
+        now[0] += STARTING_S + 1
+        assert loop.tick() == TICK_S and {*started} == set("abcdef")

@@ -19,6 +19,7 @@ def test_close_reads_new_columns_and_creates_no_target() -> None:
     created: list[str] = []
     schemas: tuple[TableSchema, ...] = ()
     context = SimpleNamespace(
+        channels={},
         receiver=SimpleNamespace(schemas=lambda: schemas),
         routes=Routes([Mapping("shop.*", "ods.*")]),
         sink=SimpleNamespace(ensure_table=lambda target: created.append(target.name)),

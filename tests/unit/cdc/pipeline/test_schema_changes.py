@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cdc.api.models import ColumnDifference
-from cdc.errors import DdlStop, TargetMismatch
+from cdc.errors import CdcError, DdlStop, SinkUnavailable, TargetLost, TargetMismatch
 from cdc.model.batch import TargetState
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, CopyStatement, Kind, ShadowCopy, TableSchema
@@ -269,6 +269,7 @@ def crashed_everywhere(
             routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
             run = RunIdentity("shop", record.incarnation, record.fence)
             context: Any = SimpleNamespace(
+                channels={},
                 run=run,
                 routes=routes,
                 sink=sink,
@@ -315,6 +316,7 @@ def change_of_both(store: SqliteStore, sink: Columns, targets: dict[str, TargetS
     policy = ChangePolicy(kinds={"drop": ChangeAction.APPLY})
     run = RunIdentity("shop", record.incarnation, record.fence)
     context: Any = SimpleNamespace(
+            channels={},
         run=run, routes=Routes([Mapping("shop.*", "ods.*", changes=policy)]), sink=sink, snapshot=None, types=None, applies=None,
         store=store,
     )  # fmt: skip
@@ -332,6 +334,31 @@ def test_change_of_a_removed_target_is_skipped(tmp_path: Path, in_one_commit: bo
     committed = roll_forward(context, prepared)
     assert committed.state is CheckpointState.COMMITTED
     assert sink.tables == {"ods.items": EXPECTED}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        (TargetState("another", 0), TargetLost),  # it was created again
+        (TargetState("1", 7), TargetLost),  # an older copy was restored
+        (TargetState("gone", 0), SinkUnavailable),
+    ],
+)
+@pytest.mark.parametrize("in_one_commit", [True, False])
+def test_change_of_a_lost_target_is_refused(
+    tmp_path: Path, in_one_commit: bool, expected: TargetState, error: type[CdcError]
+) -> None:
+    """The alter would give an older copy the checkpoint of the change, and no later run would notice the lost rows."""
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=in_one_commit)
+    store = SqliteStore(tmp_path)
+    context, prepared = change_of_both(store, sink, {"ods.orders": TargetState("1", 0), "ods.items": expected})
+    if expected.identity == "gone":
+        del sink.tables["ods.items"]
+    with pytest.raises(error, match=r"ods\.items"):
+        roll_forward(context, prepared)
+    assert sink.taken == [] and store.unfinished() == (prepared,)
     store.close()
 
 
@@ -353,7 +380,7 @@ def test_changed_target_is_expected_to_have_the_checkpoint(tmp_path: Path, in_on
 def test_prepare_change_at_another_position_is_refused(tmp_path: Path) -> None:
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE)
-    context: Any = SimpleNamespace(applies=None)
+    context: Any = SimpleNamespace(applies=None, channels={})
     assert not prepare_change(context, committed, stop)
     stop.change = SchemaChange("ALTER", THERE, THERE, ())
     assert not prepare_change(context, committed, stop), "an XA transaction is open before the statement"
@@ -379,6 +406,7 @@ def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> 
     stop = DdlStop("DROP changes shop.orders.", hint="Resume.")
     stop.change = SchemaChange("DROP", HERE, THERE, tables, forgets=("shop._items_gho",))
     context: Any = SimpleNamespace(
+            channels={},
         run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
         sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store, applies=None,
     )  # fmt: skip
@@ -406,6 +434,7 @@ def test_prepare_drop_keeps_the_snapshot_only_for_drop_swap(tmp_path: Path, shad
     dropped = TableChange(orders, replace(orders, is_dropped=True), rows=ChangeKind.DROP_TABLE)
     stop.change = SchemaChange("DROP", HERE, THERE, (dropped,))
     context: Any = SimpleNamespace(
+            channels={},
         run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
         sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store, applies=None,
     )  # fmt: skip
@@ -428,7 +457,7 @@ def test_change_of_a_key_type_keeps_bounds_and_compares_keys_again(tmp_path: Pat
     record = store.acquire("shop", "shop.yaml")
     routes, run = Routes([Mapping("shop.*", "ods.*")]), RunIdentity("shop", record.incarnation, record.fence)
     context: Any = SimpleNamespace(
-        run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store, applies=None
+        channels={}, run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store, applies=None
     )
     for found, expected in ((reading, reading), (deleting, replace(deleting, compared_key=None))):
         snapshots = {"shop.orders": found, "shop.items": deleting}
@@ -451,7 +480,9 @@ def test_change_that_the_user_applies_is_planned_in_every_mode(tmp_path: Path, p
         sink = Columns(Faults(), {"ods.orders": [column.name for column in BEFORE]}, in_one_commit=True)
         run = RunIdentity("shop", record.incarnation, record.fence)
         routes = Routes([Mapping("shop.*", "ods.*", changes=policy)])
-        context: Any = SimpleNamespace(run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store)
+        context: Any = SimpleNamespace(
+            channels={}, run=run, routes=routes, sink=sink, snapshot=None, types=None, store=store
+        )
         stop = DdlStop("ALTER changes shop.orders.", hint="Resume.", position=HERE, statement="ALTER")
         stop.change = SchemaChange(
             "ALTER", HERE, THERE, (TableChange(table("orders", BEFORE), table("orders", AFTER), CHANGES),)

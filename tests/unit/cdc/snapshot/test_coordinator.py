@@ -19,10 +19,13 @@ from cdc.mysql.key_order import KeyColumn, KeyOrder
 from cdc.mysql.server import Server
 from cdc.pipeline.boundary_steps import BoundarySteps
 from cdc.run_context import SnapshotSettings
-from cdc.snapshot.coordinator import SnapshotCoordinator, _refuse_changed
+from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.planner import ChunkPlan
+from cdc.snapshot.step_plan import SnapshotStep
+from cdc.snapshot.table_shape import is_unchanged
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
 from channels.channel import Channel
+from channels.chunk_reader import SnapshotResult
 from tests.model.source import schema_of
 
 HERE = BinlogPosition("bin.000001", 4, "server")
@@ -125,12 +128,18 @@ def test_step_whose_rows_may_have_another_order_is_discarded(monkeypatch: pytest
     index = {"Key_name": "PRIMARY", "Column_name": "code", "Sub_part": None, "Collation": "A", "Index_type": "BTREE"}
     sorting = {"name": "code", "collation": "utf8mb4_bin"}
     server = SimpleNamespace(ask=lambda sql, *_: [index if "SHOW KEYS" in sql else sorting])
-    monkeypatch.setattr("cdc.snapshot.coordinator.table_schemas", lambda *_: {("shop", "orders"): schema})
-    _refuse_changed(cast(Server, server), ORDERS, schema, order)
+    monkeypatch.setattr("cdc.snapshot.table_shape.table_schemas", lambda *_: {("shop", "orders"): schema})
+    assert is_unchanged(cast(Server, server), schema, order)
     sorting["collation"] = "utf8mb4_0900_ai_ci"
-    _refuse_changed(cast(Server, server), ORDERS, schema, None)
+    assert is_unchanged(cast(Server, server), schema, None)
+    assert not is_unchanged(cast(Server, server), schema, order)
+    monkeypatch.setattr("cdc.snapshot.coordinator.Server", lambda _: nullcontext(server))
+    monkeypatch.setattr("cdc.snapshot.coordinator.refuse_other_server", lambda *_: None)
+    settings = SnapshotSettings(cast(Any, None), cast(Any, None))
+    coordinator = SnapshotCoordinator(cast(Any, None), settings, lambda _: None)
+    read = cast(Any, SimpleNamespace(tables=[SimpleNamespace(order=order)]))
     with pytest.raises(SchemaMismatch):
-        _refuse_changed(cast(Server, server), ORDERS, schema, order)
+        coordinator.complete(SnapshotStep((ORDERS,), (schema,), read), SnapshotResult((), ()), 1.0)
 
 
 @pytest.mark.parametrize(("has_keys", "is_first"), [(True, False), (False, False), (True, True)])

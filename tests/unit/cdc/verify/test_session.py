@@ -54,7 +54,7 @@ def test_keys_that_differed_before_a_failover_are_compared_again(monkeypatch: py
     compared: list[str] = []
     session = session_of(monkeypatch, TableVerification(VerifyState.COMPARING, open=WHOLE, chunks=1), compared)
     differences = KeyDifferences(Chunk(0, None, None), pa.table({"id": [7]}), np.zeros(1, np.int8))
-    session._pending = [Candidates(ORDERS, differences, ("id",), rounds, HIGH)]
+    session._unsaved.pending = [Candidates(ORDERS, differences, ("id",), rounds, HIGH)]
     assert session.is_ready(LATER, at_end=False)
     assert cast(Any, session.plan(LATER, 0, 1, at_end=False)) == "step"
     assert compared == [ORDERS] and session.open_keys == 0

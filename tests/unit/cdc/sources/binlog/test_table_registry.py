@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import cdc.sources.binlog.ddl_handler
+import cdc.mysql.visibility
 import cdc.sources.binlog.start_position
 import cdc.sources.binlog.table_registry
 import cdc.sources.schema_history
-from cdc.errors import ServerMismatch
+from cdc.errors import ServerMismatch, SourceUnavailable
 from cdc.model.batch import RequiredColumns
 from cdc.model.gtid import GtidSet
 from cdc.model.position import BinlogPosition
@@ -40,6 +40,7 @@ class StubServer:
     """A server without full row metadata; ``today`` is the content of its information_schema."""
 
     full_metadata = folds_case = False
+    endpoint = "127.0.0.1:3306"
 
     def __init__(self, today):
         self.today = today
@@ -57,8 +58,9 @@ class StubServer:
 @pytest.fixture
 def today(monkeypatch):
     today = {}
-    for module in (cdc.sources.binlog.table_registry, cdc.sources.binlog.ddl_handler, cdc.sources.schema_history):
+    for module in (cdc.sources.binlog.table_registry, cdc.mysql.visibility, cdc.sources.schema_history):
         monkeypatch.setattr(module, "table_schemas", lambda server, names, leave_out=None: {n: today[n] for n in names if n in today})  # fmt: skip
+    monkeypatch.setattr(cdc.mysql.visibility, "is_visible", lambda server, position: today.get("is_visible", True))
     monkeypatch.setattr(cdc.sources.binlog.table_registry, "is_sequence", lambda server, name: False)
     return today
 
@@ -209,6 +211,19 @@ def test_description_before_a_statement_is_not_saved(far, today):
     assert known.is_unsure(("shop", "t"))
     known.note_read(BinlogPosition("b.000002", 200, "u"), at_end=False)
     assert not known.is_unsure(("shop", "t")) and not known.history.at(at(300))
+
+
+def test_description_at_the_start_waits_for_the_statement_before_it(today, monkeypatch):
+    monkeypatch.setattr(cdc.sources.binlog.table_registry, "mapped_tables", lambda *_: [("shop", "t")])
+    today |= {("shop", "t"): table("id"), "is_visible": False}
+    known, _ = known_tables(today)
+    monkeypatch.setattr(known.rules, "note_server", lambda server: None)
+    with pytest.raises(SourceUnavailable, match="before a statement that it has logged"):
+        known.prepare(StubServer(today), at(999))
+    assert not known.history.has(("shop", "t"))
+    today["is_visible"] = True
+    known.prepare(StubServer(today), at(999))
+    assert known.history.has(("shop", "t"))
 
 
 def test_changed_table_of_a_near_position_is_unsure(today, monkeypatch):

@@ -15,7 +15,6 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ChangeKind, FillKind
 from cdc.model.table_names import is_shadow
 from cdc.mysql.connection import Endpoint
-from cdc.sources import table_statements
 from cdc.sources.canal import change_reader, receiver, table_registry
 from cdc.sources.canal.receiver import CanalReceiver
 from tests.support.canal_script import FILE, Log, Scripted
@@ -47,7 +46,7 @@ class Catalog:
 
     def __init__(self, monkeypatch, schema):
         self.schema = schema
-        for module in (change_reader, table_registry, table_statements):
+        for module in (change_reader, table_registry):
             monkeypatch.setattr(module, "table_schemas", self._found)
         monkeypatch.setattr(table_registry, "mapped_tables", lambda server, maps: [("shop", "orders")])
         monkeypatch.setattr("cdc.sources.schema_history.table_schemas", self._found)

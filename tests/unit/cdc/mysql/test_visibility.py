@@ -10,8 +10,9 @@ import pytest
 from cdc.errors import SourceUnavailable
 from cdc.model.gtid import AnyGtidSet, MariadbGtidSet
 from cdc.model.position import BinlogPosition
+from cdc.mysql import visibility
 from cdc.mysql.server import Server
-from cdc.snapshot.visibility import is_visible, refuse_other_server
+from cdc.mysql.visibility import is_visible, refuse_other_server, schemas_after
 
 READ = BinlogPosition("bin.000007", 900, "mariadb-1", "0-1-100")  # by the stream, from the server 1
 
@@ -61,3 +62,17 @@ def test_rows_of_another_server_than_planned_are_refused() -> None:
     refuse_other_server(server, "one")
     with pytest.raises(SourceUnavailable, match=r"db\.example:3306, expected two, found one"):
         refuse_other_server(server, "two")
+
+
+def test_description_is_read_again_when_the_statement_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = cast(Server, SimpleNamespace(endpoint="db.example:3306"))
+    answers: list[Any] = [{"t": "before"}, {"t": "after"}]
+    monkeypatch.setattr(visibility, "table_schemas", lambda *_: answers.pop(0))
+    monkeypatch.setattr(visibility, "is_visible", lambda *_: True)
+    assert schemas_after(server, [("d", "t")], READ) == {"t": "after"}
+    answers[:] = [{"t": "certain"}]
+    assert schemas_after(server, [("d", "t")], READ, lambda found: True) == {"t": "certain"}
+    answers[:] = [{"t": "before"}]
+    monkeypatch.setattr(visibility, "is_visible", lambda *_: False)
+    with pytest.raises(SourceUnavailable, match="before a statement"):
+        schemas_after(server, [("d", "t")], READ)

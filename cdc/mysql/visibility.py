@@ -2,16 +2,20 @@
 
 A server sends a transaction to binlog readers shortly before other sessions see its rows. A chunk that is read in
 between lacks these rows, and the stream does not deliver them again. So does a chunk from a server that answers at the
-same address after a failover, and has not applied all transactions of the earlier one yet.
+same address after a failover, and has not applied all transactions of the earlier one yet. In the same way, a table has
+its old columns for a moment after the stream has delivered the statement that changes them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 from cdc.errors import SourceUnavailable
 from cdc.model.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from cdc.model.position import Position
+from cdc.model.schema import TableSchema
+from cdc.mysql.catalog import table_schemas
 from cdc.mysql.server import Server
 
 TIMEOUT_S = 5.0
@@ -44,6 +48,35 @@ def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S)
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def schemas_after(
+    server: Server,
+    names: Sequence[tuple[str, str]],
+    position: Position,
+    is_visible_in: Callable[[Mapping[tuple[str, str], TableSchema]], bool] = lambda found: False,
+) -> Mapping[tuple[str, str], TableSchema]:
+    """Return the tables as ``server`` describes them, with what all statements up to ``position`` have changed.
+
+    ``is_visible_in``: returns whether the tables show the last of these statements, so that no wait is needed.
+    Raises: SourceUnavailable.
+    """
+    found = table_schemas(server, names)
+    if is_visible_in(found):
+        return found
+    wait_until_visible(server, position)
+    return table_schemas(server, names)
+
+
+def wait_until_visible(server: Server, position: Position) -> None:
+    """Wait until queries see every statement up to ``position``. Raises: SourceUnavailable - not within 5 s."""
+    if not is_visible(server, position):
+        raise SourceUnavailable(
+            "The source still describes its tables as they were before a statement that it has logged.",
+            hint="The job repeats the query automatically.",
+            server=server.endpoint,
+            position=position,
+        )
 
 
 def refuse_other_server(server: Server, planned_on: str) -> None:

@@ -1,0 +1,46 @@
+"""The columns and the key by which the rows of a table are read, and whether a step still finds them as planned."""
+
+from __future__ import annotations
+
+from cdc.model.schema import Column, TableSchema
+from cdc.mysql.catalog import table_schemas
+from cdc.mysql.key_order import KeyOrder, key_order_of
+from cdc.mysql.server import Server
+from channels.channel import Channel
+
+
+def is_unchanged(server: Server, schema: TableSchema, order: KeyOrder | None) -> bool:
+    """Return whether a table is as it was planned: its columns and, if rows were read, their order.
+
+    ``order``: by which rows were read; None if no rows were read. Raises: SourceUnavailable.
+    """
+    name = (schema.database, schema.table)
+    today = table_schemas(server, [name]).get(name)
+    if today is None or not same_columns(today, schema):
+        return False
+    # the last key that was read of a chunk is a position in this order
+    return order is None or key_order_of(server, schema, order.names).text == order.text
+
+
+def order_columns(channel: Channel, schema: TableSchema) -> tuple[str, ...]:
+    """Return the source columns of the key, by which rows are read in order."""
+    return schema.key or tuple(channel.mapping.reads(schema).key)
+
+
+def same_columns(today: TableSchema, known: TableSchema) -> bool:
+    """Return whether rows of the table ``today`` have the columns and the key that are ``known``.
+
+    Rows of a table with another key could replace each other in the target. The order of the key's columns is not
+    compared: it does not change which rows are the same. A column with NULLs does not fit into a target that was made
+    for the column before it, which had the same name and type.
+    """
+    shapes = [_shape(column) for column in today.columns], [_shape(column) for column in known.columns]
+    if shapes[0] != shapes[1] or set(today.key) != set(known.key):
+        return False
+    return not any(
+        now.nullable and not before.nullable for now, before in zip(today.columns, known.columns, strict=True)
+    )
+
+
+def _shape(column: Column) -> tuple[object, ...]:
+    return (column.name, column.kind, column.arrow, column.charset, column.labels, column.length, column.fsp)

@@ -1,0 +1,112 @@
+"""What a driver does with the state that a user of the REST API wants, without a run of the job."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import cdc.api.client
+from cdc.api.client import Driver
+from cdc.api.models import Resume, StopJob
+from cdc.job.job import run_job
+from cdc.job.runner import JobRunner
+from cdc.pipeline.consumer import Ended
+from cdc.state.base import JobRecord, JobState
+from cdc.state.deployments import DesiredState
+from cdc.state.sql import SqlStore
+from cdc.state.sqlite import SqliteStore
+from tests.support.job_files import JOB
+
+LIMIT_S = 120.0  # finds hangs
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CDC_STORE", raising=False)
+    monkeypatch.setattr(
+        cdc.api.client, "is_driver_alive", lambda record: True
+    )  # the driver is a thread of this process
+    with closing(SqliteStore(tmp_path / "home")) as found:
+        yield found
+
+
+def saved_job(store: SqlStore, state: JobState, desired: DesiredState) -> JobRecord:
+    """Save a job whose driver has died, with the desired state of a request that it had accepted."""
+    record = replace(store.acquire("shop", "shop.yaml"), state=state)
+    store.save_job(record)
+    store.release()
+    store.deployments.declare("shop", desired=desired)
+    return record
+
+
+@contextmanager
+def driver(tmp_path: Path, resume: Resume | None = None) -> Iterator[None]:
+    """Run a driver on a thread."""
+    file = tmp_path / "shop.yaml"
+    file.write_text(JOB)
+    thread = threading.Thread(target=run_job, args=(file,), kwargs={"resume": resume}, daemon=True)
+    thread.start()
+    yield
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+def until_state(store: SqlStore, state: JobState) -> JobRecord:
+    deadline = time.monotonic() + LIMIT_S
+    while (record := store.job("shop")) is None or record.state is not state or record.driver_pid is None:
+        assert time.monotonic() < deadline, record
+        time.sleep(0.02)
+    return record
+
+
+@pytest.fixture(autouse=True)
+def began(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Replace the runs of a job by a wait for its next request. Return the event that is set when one has begun."""
+    began = threading.Event()
+
+    def run_once(self: JobRunner) -> Ended:
+        self._saved.set_state(JobState.RUNNING)
+        began.set()
+        self._requests.wait(None)
+        return Ended.STOPPED
+
+    monkeypatch.setattr(JobRunner, "run_once", run_once)
+    return began
+
+
+def test_pause_that_an_earlier_driver_lost_is_carried_out(store: SqlStore, tmp_path: Path) -> None:
+    saved_job(store, JobState.RUNNING, DesiredState.PAUSED)
+    with driver(tmp_path):
+        record = until_state(store, JobState.PAUSED)
+        assert record.is_paused_by_user and record.reason == "paused by its user"
+        Driver(record).request(StopJob())
+    assert store.job("shop").state is JobState.CANCELLED  # type: ignore[union-attr]
+
+
+def test_stop_that_an_earlier_driver_lost_is_carried_out(store: SqlStore, tmp_path: Path) -> None:
+    saved_job(store, JobState.RUNNING, DesiredState.CANCELLED)
+    with driver(tmp_path):
+        pass
+    assert store.job("shop").state is JobState.CANCELLED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["sent to the driver", "starts the driver"])
+def test_resume_ends_the_desired_pause(
+    store: SqlStore, tmp_path: Path, began: threading.Event, is_running: bool
+) -> None:
+    """`cdc resume` after a pause by the REST API. The next driver must not pause the job again."""
+    saved_job(store, JobState.RUNNING, DesiredState.PAUSED)
+    with driver(tmp_path, None if is_running else Resume()):
+        if is_running:
+            Driver(until_state(store, JobState.PAUSED)).request(Resume())
+        assert began.wait(LIMIT_S)
+        found = store.deployments.get("shop")
+        assert found is not None and (found.desired, found.generation) == (DesiredState.RUNNING, 2)
+        Driver(until_state(store, JobState.RUNNING)).request(StopJob())
