@@ -147,6 +147,7 @@ def test_cluster_http_broken_reply_raises_a_product_error(
         with hostile(http_script(HTTP[name])) as server:
             address = ClusterAddress((f"127.0.0.1:{server.port}",), "cdc", PASSWORD, answer_timeout_s=0.15)
             monkeypatch.setattr("channels.sinks.doris.client._ASK_S", 0.15)
+            monkeypatch.setattr("channels.sinks.doris.client._FINISH_S", 0.15)
             monkeypatch.setattr("channels.sinks.starrocks.client._ASK_S", 0.15)
             monkeypatch.setattr("channels.sinks.starrocks.client._STATE_S", 0.15)
             for step in steps(address):
