@@ -51,6 +51,9 @@ FOLDERS := recovery soak integration spark contract
 test: check ## Everything with a bound, on real servers (WORKERS=n at once); what continuous integration runs; SEED=n repeats its draws
 	$(PYTEST) $(FOLDERS:%=tests/%) -m "not stress and not matrix and not readers" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test-all: check ## The same with all cases of all tests, of which `make test` draws some
+	$(PYTEST) $(FOLDERS:%=tests/%) --all-cases -m "not stress and not matrix and not readers" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 integration: setup ## Tests against real servers alone
 	$(PYTEST) tests/integration
 

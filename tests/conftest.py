@@ -16,6 +16,7 @@ import pytest
 from cdc.demo.local_servers import Kind, LocalServer, obtain
 from cdc.errors import PrerequisiteError
 from tests.recovery.matrix import SUMMARY
+from tests.support.drawing import keep_drawn
 from tests.support.seeds import again, seed_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """Set the seed in the first process; all workers inherit it, also for the sample of the fault matrix."""
     seed_of()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for all cases of tests that draw some."""
+    parser.addoption("--all-cases", action="store_true", help="run all cases of tests that run a drawn part of them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the drawn cases of tests that draw some."""
+    keep_drawn(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)

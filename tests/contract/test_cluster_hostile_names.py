@@ -161,6 +161,7 @@ def is_loaded(subject: NamedCluster, table: TargetTable, name: str) -> bool:
     return True
 
 
+@pytest.mark.drawn(300)
 @pytest.mark.parametrize("role", ["database", "table", "column", "key"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_cluster_rows_arrive_under_hostile_names_or_raise(subject: NamedCluster, name: str, role: str) -> None:

@@ -50,6 +50,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_canal_job_follows_changes_across_kills(kind, request, tmp_path):
     server = request.getfixturevalue(kind)

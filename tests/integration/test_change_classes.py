@@ -89,7 +89,7 @@ def _pairs(cell: Cell) -> Iterator[Any]:
     return combinations([(name, getattr(cell, name)) for name in names], 2)
 
 
-SAMPLE = frozenset(chosen(random.Random(SEED), list(CELLS), _pairs, 1))
+SAMPLE = frozenset(chosen(random.Random(SEED), list(CELLS), _pairs))
 
 
 # the server

@@ -156,6 +156,7 @@ def test_check_finds_wrong_password_without_any_table(tmp_path: Path, kind: str)
     assert done["wrong"].returncode == 3 and "refuses the user" in done["wrong"].stdout, done["wrong"]
 
 
+@pytest.mark.drawn(1)
 @both
 def test_job_with_overloaded_sink_pauses_and_resumes(
     mysql: LocalServer, database: str, tmp_path: Path, write_job: Callable[..., str], kind: str

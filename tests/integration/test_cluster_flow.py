@@ -109,6 +109,7 @@ def wait_until_caught_up(server: LocalServer, job: JobProcess) -> None:
     job.wait_for(f"caught up with {end[:2]}", lambda status: is_caught_up(status, end[:2]), 280)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sink", SINKS)
 def test_cluster_job_killed_with_faults_equals_source(
     mysql: LocalServer, database: str, tmp_path: Path, sink: str

@@ -148,6 +148,7 @@ def _table_folders(bucket: Bucket) -> Iterator[ObjectPath]:
             yield from database.glob("*")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("fault", "merge"),
     [

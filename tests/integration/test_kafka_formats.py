@@ -48,6 +48,7 @@ def _job_of(kind, start, topic):
     return start("format: debezium-json\n" + MODES, FIELDS), DebeziumRows(False)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", ["rows", "lines", "maxwell", "schema", "modes"])
 def test_kafka_format_job_equals_the_model_after_a_kill(kafka, topic, start, kind):
     job, form = _job_of(kind, start, topic)

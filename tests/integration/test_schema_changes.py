@@ -103,6 +103,7 @@ def _compare(server: LocalServer, database: str, folder: Path, table: str = "ord
         assert proof.compare(server, f"{database}.{table}", target, ["id"]).differences == ()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_evolving_follows_each_change_of_columns(kind, request, tmp_path):
     server: LocalServer = request.getfixturevalue(kind)
@@ -150,6 +151,7 @@ TYPE_CHANGES = (
 )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_follows_changes_of_types_that_change_values(kind, request, tmp_path):
     server: LocalServer = request.getfixturevalue(kind)

@@ -25,6 +25,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("sink", SINKS)
 def test_cluster_job_killed_during_changes_equals_source(
     mysql: LocalServer, database: str, tmp_path: Path, sink: str

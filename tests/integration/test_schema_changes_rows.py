@@ -82,6 +82,7 @@ def started(target: Target, server: LocalServer, database: str, tmp_path: Path, 
     return JobProcess(file, home=tmp_path / "state", port=port)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("kind", "sink"), [("mysql", "delta"), ("mariadb", "delta"), ("mysql", "doris"), ("mysql", "starrocks")]
 )

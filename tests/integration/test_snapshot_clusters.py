@@ -33,6 +33,7 @@ def cluster(kind: str) -> AbstractContextManager[Any]:
     return doris.emulator(backends=2) if kind == "doris" else starrocks.emulator()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("kind", "option"),
     [

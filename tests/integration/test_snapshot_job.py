@@ -257,6 +257,7 @@ def test_snapshot_of_a_replaced_column_waits(mysql, database, tmp_path):
     assert found == [{"id": i, "note": f"order {i}", "total": None} for i in range(1, 20001)]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("change", "undo"),
     [

@@ -107,6 +107,7 @@ def _reloaded(folder: Path) -> list[bool]:
     return [table.is_reloaded for table in change.tables]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_follows_gh_ost_and_pt_osc_as_one_alter(kind, request, tmp_path):
     server: LocalServer = request.getfixturevalue(kind)
@@ -198,6 +199,7 @@ def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_
         _compare(mysql, database, tmp_path)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path):
     server: LocalServer = request.getfixturevalue(kind)
@@ -264,6 +266,7 @@ def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path)
         assert status["state"] == "RUNNING"
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_follows_table_renamed_away_back_and_then_changed(kind, request, tmp_path):
     """The job reads the RENAME TABLE back when the server already has other columns."""
@@ -302,6 +305,7 @@ def test_job_follows_table_renamed_away_back_and_then_changed(kind, request, tmp
         server.execute(f"DROP DATABASE {away}")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("sink", ["doris", "starrocks"])
 def test_job_into_a_cluster_follows_renamed_dropped_and_created_tables(sink, mysql, database, tmp_path):
     _create(mysql, database)

@@ -27,6 +27,7 @@ status: {{port: {status}}}
 """
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["doris", "starrocks"])
 def test_verify_cluster_finds_and_repairs_faults_under_writes(
     mysql: LocalServer, database: str, tmp_path: Path, kind: str

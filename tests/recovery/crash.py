@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,12 @@ def run(
     timeout_s: float = math.inf,
     power: bool = False,
     changes: bool = False,
+    transactions_per_s: float = 100,
 ) -> int:
     """Kill ``kills`` times, each time after at most ``timeout_s``. Return the number of rows compared at the end.
 
     ``power``: state and tables are on a separate disk, and half of the kills cut its power. ``changes``: every three
-    seconds a column or a table changes.
+    seconds a column or a table changes. ``transactions_per_s``: of each of the two writers.
 
     Raises: AssertionError - source and target differ; the message has kill, seed, table and rows.
     """
@@ -85,7 +87,10 @@ def run(
             migrator = Migrator(server, seed, Writers())
             for first in range(0, kills, COMPARE_EVERY):
                 paused = Writers()
-                writers = [shopper(server, seed * 1000 + first, number, paused.join()) for number in range(2)]
+                writers = [
+                    shopper(server, seed * 1000 + first, number, paused.join(), transactions_per_s)
+                    for number in range(2)
+                ]
                 for writer in writers:
                     writer.start()
                 if not first:
@@ -147,8 +152,11 @@ class _Shopper(shop.Shopper):
                     raise
 
 
-def shopper(server: LocalServer, seed: int, number: int, lock: threading.Lock | None = None) -> shop.Shopper:
-    found = _Shopper(lambda: server.connect(shop.DATABASE), seed=seed + number, transactions_per_s=100)
+def shopper(
+    server: LocalServer, seed: int, number: int, lock: threading.Lock | None = None, transactions_per_s: float = 100
+) -> shop.Shopper:
+    connect = partial(server.connect, shop.DATABASE)
+    found = _Shopper(connect, seed=seed + number, transactions_per_s=transactions_per_s)
     found.lock = lock or threading.Lock()
     return found
 

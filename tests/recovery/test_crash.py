@@ -12,6 +12,6 @@ from tests.support.seeds import seed_of
 
 def test_job_three_kills_with_power_cuts_equals_source(tmp_path: Path) -> None:
     refused = no_disk(tmp_path)
-    kills.run(tmp_path, kills=3, seed=seed_of(), timeout_s=30, power=not refused)
+    kills.run(tmp_path, kills=3, seed=seed_of(), timeout_s=kills.LONGEST_S, power=not refused, transactions_per_s=30)
     if refused:
         unavailable(f"source and target agree after three kills, but none of them could cut the power: {refused}")

@@ -99,6 +99,7 @@ def _rewrite(root: Path, target: str, checkpoint: int) -> None:
     sink.close()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("point", ["vacuum", "merge", "log"])
 def test_frozen_driver_deletes_no_live_files(shop: FrozenShop, point: str) -> None:
     shop.check_equal()

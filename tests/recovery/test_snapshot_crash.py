@@ -11,6 +11,7 @@ from tests.recovery.snapshot_crash import run
 from tests.support.seeds import seed_of
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("source", "target", "kind", "kills"),
     [("binlog", "delta", "mysql", 1), ("binlog", "delta", "mariadb", 1)],

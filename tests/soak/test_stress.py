@@ -96,6 +96,7 @@ def test_walk_that_ends_early_is_a_row_and_others_still_run(
     assert f"{VARIABLE}=7" in output
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("source", "target", "seed"),
     [("binlog", "delta", 16), pytest.param("canal", "starrocks-multi", 27, marks=pytest.mark.canal)],

@@ -1,4 +1,4 @@
-"""The dimensions, their scenarios, and a sample that contains every pair of values twice."""
+"""The dimensions, their scenarios, and a sample that contains every pair of values."""
 
 from __future__ import annotations
 
@@ -73,30 +73,27 @@ def possible_cells() -> list[Cell]:
 
 
 def sample(seed: int) -> list[Cell]:
-    """Return scenarios with every pair of values: twice for faults inside a job, once for some pairs around it."""
+    """Return scenarios with every pair of values for faults inside a job, and with some pairs around it."""
     draw, possible = random.Random(seed), possible_cells()
     inside = [cell for cell in possible if cell.kind in faults.KINDS]
     around = [cell for cell in possible if cell.kind in environment.KINDS]
-    return sorted([*chosen(draw, inside, pairs, 2), *chosen(draw, around, pairs_around, 1)])
+    return sorted([*chosen(draw, inside, pairs), *chosen(draw, around, pairs_around)])
 
 
-def chosen(
-    draw: random.Random, cells: list[Cell], pairs_of: Callable[[Cell], Iterable[Pair]], times: int
-) -> Iterable[Cell]:
-    """Return those of ``cells`` that contain each of their pairs ``times`` times, if possible.
+def chosen(draw: random.Random, cells: list[Cell], pairs_of: Callable[[Cell], Iterable[Pair]]) -> Iterable[Cell]:
+    """Return those of ``cells`` that together contain each of their pairs.
 
     Greedy: among some random scenarios, take the one with most missing pairs.
     """
-    for _ in range(times):
-        missing = {pair for cell in cells for pair in pairs_of(cell)}
-        while missing:
-            draw.shuffle(cells)
-            best = max(cells[:200], key=lambda cell: len(missing.intersection(pairs_of(cell))))
-            if missing.isdisjoint(pairs_of(best)):
-                best = next(cell for cell in cells if not missing.isdisjoint(pairs_of(cell)))
-            missing.difference_update(pairs_of(best))
-            cells.remove(best)
-            yield best
+    missing = {pair for cell in cells for pair in pairs_of(cell)}
+    while missing:
+        draw.shuffle(cells)
+        best = max(cells[:200], key=lambda cell: len(missing.intersection(pairs_of(cell))))
+        if missing.isdisjoint(pairs_of(best)):
+            best = next(cell for cell in cells if not missing.isdisjoint(pairs_of(cell)))
+        missing.difference_update(pairs_of(best))
+        cells.remove(best)
+        yield best
 
 
 def pairs(cell: Cell) -> Iterable[Pair]:
