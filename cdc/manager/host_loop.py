@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class HostLoop:
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
+        # jobs that this host took, or had when this process started; not those that a user or another host moved here
+        self._taken: set[str] | None = None
         self.takeovers: Counter[str] = Counter()  # of jobs that were on another host, since this process started
 
     @property
@@ -95,7 +97,7 @@ class HostLoop:
             self._store.hosts.shorten_leases()
             found, hosts = self._store.deployments.all(), self._store.hosts.all()
         jobs = [job for job in found if is_to_run(job)]
-        self._drivers.is_waiting = False
+        self._drivers.waiting.clear()
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
         own = set()
@@ -112,8 +114,12 @@ class HostLoop:
             if is_to_cancel(job) and (job.host == self._host.name or (job.host not in alive and not job.is_held)):
                 own.add(job.job)
                 self._drivers.cancel(job)
+        if self._taken is None:
+            self._taken = own.copy()
+        self._taken &= own
+        own -= self._give_away(jobs, hosts)
         self._drivers.keep_only(own)
-        tick_s = WAITING_TICK_S if self._drivers.is_waiting else TICK_S
+        tick_s = WAITING_TICK_S if self._drivers.waiting else TICK_S
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
         return min(tick_s, min((left_s for left_s in leases if left_s > 0), default=tick_s) + LEASE_END_S)
 
@@ -157,10 +163,30 @@ class HostLoop:
             return
         if self._store.deployments.assign(job.job, self._host.name, job.fence, actor=self._host.name):
             self.takeovers[job.job] += is_foreign
+            if self._taken is not None:
+                self._taken.add(job.job)
             _log.info("This host takes the job.", extra={"job": job.job, "before": job.host})
             taken = self._store.deployments.get(job.job)
             if taken is not None and taken.host == self._host.name:
                 self._drivers.ensure(taken)
+
+    def _give_away(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> set[str]:
+        """Assign jobs that wait here for the start of others to hosts with more free memory; return their names.
+
+        The first one of several hosts that start takes all jobs, and so does a host that returns before its lease ends.
+        """
+        own = {job.job: job for job in jobs if job.host == self._host.name}
+        waiting = self._drivers.waiting & own.keys() & (self._taken or set())
+        placements = place(jobs, hosts, self._specs, unplaced=waiting) if waiting else {}
+        given = set()
+        for name in sorted(waiting):
+            host = placements[name].host
+            if host in (None, self._host.name):
+                continue
+            if self._store.deployments.assign(name, host, own[name].fence, actor=self._host.name):
+                _log.info("The job waits here; another host starts it.", extra={"job": name, "host": host})
+                given.add(name)
+        return given
 
 
 def check_folder(folder: Path) -> None:
@@ -211,13 +237,23 @@ def is_to_run(job: Deployment) -> bool:
 
 
 def place(
-    jobs: Sequence[Deployment], hosts: Sequence[Host], specs: SpecCache, avoids: str | None = None, moved: str = ""
+    jobs: Sequence[Deployment],
+    hosts: Sequence[Host],
+    specs: SpecCache,
+    *,
+    avoids: str | None = None,
+    moved: str = "",
+    unplaced: Collection[str] = (),
 ) -> dict[str, Placement]:
-    """Return the placement of each job. ``moved``: a job that is to leave the host ``avoids``."""
+    """Return the placement of each job. ``moved``: a job that is to leave the host ``avoids``; ``unplaced``: jobs that
+    may leave theirs.
+    """
     placed = []
     for job in jobs:
         spec = specs.spec(job)
         host = job.host or (job.holder if job.is_held else None)
+        if job.job in unplaced:
+            host = None
         away = avoids if job.job == moved else None
         placed.append(PlacedJob(job.job, spec.memory, spec.selector, host, job.is_held, away))
     return assign_jobs(placed, hosts)

@@ -78,7 +78,7 @@ class LocalDrivers:
         self._store = store
         self._forks = forks
         self._starts_most = _cores()
-        self.is_waiting = False
+        self.waiting: set[str] = set()  # jobs that wait for the start of others; the caller empties it
         self._debug = debug
         self._clock = clock
         self._jobs: dict[str, _Local] = {}
@@ -101,7 +101,8 @@ class LocalDrivers:
             local.backoff.reset()
             local.not_before = 0.0
         if self._is_full():
-            self.is_waiting |= self._clock() >= local.not_before
+            if self._clock() >= local.not_before:
+                self.waiting.add(job.job)
             return
         adoption = self._take_adoption(job.job)
         if adoption is not None or self._clock() >= local.not_before:

@@ -119,17 +119,29 @@ class StartingSupervisor:
     def poll(self) -> int | None:
         return self.returncode
 
+    def terminate(self) -> None:
+        self.returncode = 143
 
-def test_host_starts_as_many_drivers_at_once_as_it_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On two cores, 20 starts at once took so long that hosts lost their leases, and jobs moved before they ran."""
-    started: dict[str, StartingSupervisor] = {}
-    now = [0.0]
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, StartingSupervisor]:
+    """The supervisors that were started, by job. A host starts one at a time."""
+    found: dict[str, StartingSupervisor] = {}
 
     def launch(folder: JobDirectory, *_: object, **__: object) -> StartingSupervisor:
-        started[folder.job] = StartingSupervisor(len(started) + 1)
-        return started[folder.job]
+        found[folder.job] = StartingSupervisor(len(found) + 1)
+        return found[folder.job]
 
     monkeypatch.setattr(local_drivers, "launch", launch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    return found
+
+
+def test_host_starts_as_many_drivers_at_once_as_it_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: dict[str, StartingSupervisor]
+) -> None:
+    """On two cores, 20 starts at once took so long that hosts lost their leases, and jobs moved before they ran."""
+    now = [0.0]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     with closing(SqliteStore(tmp_path)) as store, closing(SqliteStore(tmp_path)) as driver:
         for name in "abcdef":
@@ -149,3 +161,62 @@ def test_host_starts_as_many_drivers_at_once_as_it_has_cores(tmp_path: Path, mon
         assert loop.tick() == WAITING_TICK_S and {*started} == set("abcde")
         now[0] += STARTING_S + 1
         assert loop.tick() == TICK_S and {*started} == set("abcdef")
+
+
+def _loop(store: SqliteStore, name: str) -> HostLoop:
+    return HostLoop(store, Host(name, f"run-{name}", memory=8 << 30), LocalDrivers(store), lease_s=6)
+
+
+def _hosts(store: SqliteStore) -> dict[str, str | None]:
+    return {job.job: job.host for job in store.deployments.all()}
+
+
+def test_waiting_jobs_go_to_a_host_that_starts_later(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for name in "abcdef":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        first, second = _loop(store, "first"), _loop(store, "second")
+        first.tick()
+        assert {*_hosts(store).values()} == {"first"} and [*started] == ["a"]
+        second.tick()
+        assert {*_hosts(store).values()} == {"first"} and [*started] == ["a"]
+        first.tick()
+        assert sorted(filter(None, _hosts(store).values())) == ["first"] * 3 + ["second"] * 3
+        assert _hosts(store)["a"] == "first", "it is starting there"
+        second.tick()
+        assert len(started) == 2
+        before = _hosts(store)
+        for _ in range(3):
+            first.tick()
+            second.tick()
+        assert _hosts(store) == before, "no job returns"
+
+
+def test_waiting_jobs_of_a_host_that_returns_go_to_others(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for name in "abcdef":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _loop(store, "first").tick()
+        started.clear()
+        second = _loop(store, "second")
+        second.tick()
+        _loop(store, "first").tick()  # a new process, with the jobs of the one before
+        assert [*started] == ["a"]
+        assert sorted(filter(None, _hosts(store).values())) == ["first"] * 3 + ["second"] * 3
+
+
+def test_waiting_job_that_a_user_has_moved_stays(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for name in "abc":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        first, second = _loop(store, "first"), _loop(store, "second")
+        second.tick()
+        first.tick()
+        for job in store.deployments.all():
+            store.deployments.assign(job.job, "first", job.fence)
+        for _ in range(3):
+            first.tick()
+            second.tick()
+        assert {*_hosts(store).values()} == {"first"}
