@@ -234,8 +234,9 @@ class Consumer:
         dispatcher = cycles.dispatcher
         self._maintenance.poll(dispatcher)
         dispatcher.start_tasks(self._flow.task_bytes(len(dispatcher.cycle.loading)))
-        waits_for_ack = self._flow.relieve_window(dispatcher, self._receiver)
-        cycles.poll_end()
+        status = self._receiver.status()
+        waits_for_ack = self._flow.relieve_window(dispatcher, status)
+        cycles.is_at_end = status.is_at_end
         idle = batch is None and cycles.is_at_end
         reason = self._flow.close_reason(dispatcher.cycle, idle=idle, window_full=waits_for_ack)
         if reason is None and dispatcher.cycle.may_close and self._is_step_due:
@@ -274,7 +275,7 @@ class Consumer:
         cycles.poll_tasks()
         self._dispatch(cycles)
         cycles.dispatcher.start_tasks(self._flow.task_bytes(len(cycles.dispatcher.cycle.loading)))
-        self._flow.relieve_window(cycles.dispatcher, self._receiver)
+        self._flow.relieve_window(cycles.dispatcher, self._receiver.status())
 
     def _shut_down(self, cycles: Cycles) -> None:
         """Commit what can be committed within ``SHUTDOWN_S``, after a pause or a signal."""

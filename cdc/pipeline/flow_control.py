@@ -23,7 +23,7 @@ from cdc.state.base import CloseReason
 if TYPE_CHECKING:
     from cdc.pipeline.commit_cycle import OpenCycle
     from cdc.pipeline.dispatcher import Dispatcher
-    from cdc.sources.base import Receiver
+    from cdc.sources.base import ReceiverStatus
 
 OVERFILL_FACTOR = 4  # a cycle that may not close yet reads up to this many times max_bytes
 POLL_S = 0.1  # longest wait for a Batch; requests and the end of a commit are checked between waits
@@ -148,9 +148,8 @@ class FlowControl:
         """Return the bytes from which a channel starts a Task, for a checkpoint that has ``loads`` loads."""
         return self.limits.task_bytes << min(loads // _GROWS_EVERY, _LARGEST)
 
-    def relieve_window(self, dispatcher: Dispatcher, receiver: Receiver) -> bool:
+    def relieve_window(self, dispatcher: Dispatcher, status: ReceiverStatus) -> bool:
         """Start Tasks if the read-ahead window is full. Return True if only an ack can free bytes of it."""
-        status = receiver.status()
         if status.needs_ack:
             return True  # the close starts the Tasks: one Task per channel costs less than several small ones
         if not status.is_window_full:

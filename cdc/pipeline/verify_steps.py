@@ -63,6 +63,8 @@ class VerifySteps:
         if self._session.run is None and now - self._asked_at >= _REQUESTS_S:
             self._asked_at = now
             self._find_request()
+        if self._session.run is None:
+            return False
         is_at_end = self._context.receiver.status().is_at_end
         return self._session.is_ready(position, at_end=is_at_end) and (is_at_end or now >= self._next_at)
 

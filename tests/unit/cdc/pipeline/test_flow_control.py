@@ -159,6 +159,5 @@ class Dispatcher:
 def test_relieve_window_starts_tasks_or_requests_close(full, needs_ack, started, waits_for_ack, asked):
     dispatcher = Dispatcher([100, 3], started)
     status = ReceiverStatus(is_at_end=False, is_window_full=full, needs_ack=needs_ack)
-    receiver = SimpleNamespace(status=lambda: status)
-    assert a_flow().relieve_window(dispatcher, receiver) is waits_for_ack
+    assert a_flow().relieve_window(dispatcher, status) is waits_for_ack
     assert dispatcher.asked == asked
