@@ -55,7 +55,7 @@ test-all: check ## The same with all cases of all tests, of which `make test` dr
 	$(PYTEST) $(FOLDERS:%=tests/%) --all-cases -m "not stress and not matrix and not readers" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 integration: setup ## Tests against real servers alone
-	$(PYTEST) tests/integration
+	$(PYTEST) tests/integration --all-cases
 
 READERS := build/readers
 test-readers: setup ## DuckDB and Spark read Delta tables of this program, with packages in build/readers and jars from Maven
@@ -64,10 +64,10 @@ test-readers: setup ## DuckDB and Spark read Delta tables of this program, with 
 	CDC_TEST_READERS=$(READERS)/bin/python $(PYTEST) tests/integration/test_delta_readers.py
 
 canal: setup ## Everything about Canal, against a real Canal server (Maven fetches it)
-	$(PYTEST) tests -m "canal and not stress and not matrix"
+	$(PYTEST) tests --all-cases -m "canal and not stress and not matrix"
 
 recovery: setup ## The whole fault matrix (every fault point, fault, receiver and sink), restarts; SEED=n repeats its draws
-	$(PYTEST) tests/recovery -m "not stress"
+	$(PYTEST) tests/recovery --all-cases -m "not stress"
 
 kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by row after every tenth; POWER=1: half cut the power; CHANGES=1: columns change
 	$(BIN)/python -m tests.recovery.crash $(if $(KILLS),--kills $(KILLS)) $(if $(POWER),--power) $(if $(CHANGES),--changes)

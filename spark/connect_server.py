@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from cdc.errors import PrerequisiteError
+from spark.class_archive import archive_options
 from spark.gateway import END_LIMIT_S, LOG4J, SOCKET_NAME, SOCKET_PATH_MOST
 from spark.java import check_connect, check_java, check_spark_home
 from spark.settings import JAVA_OPTIONS, static_settings
@@ -42,6 +43,8 @@ import os, time
 from pyspark.sql import SparkSession
 jvm = os.getppid()
 session = SparkSession.builder.getOrCreate()
+# the first job loads classes and starts the Python workers: before a driver waits for it
+session.range(1).mapInArrow(lambda parts: parts, "id bigint").collect()
 while os.getppid() == jvm:
     time.sleep(1)
 os._exit(1)
@@ -126,6 +129,8 @@ def start_server(folder: Path, memory: int | None = None) -> tuple[ConnectServer
 
 
 def _settings(port: int, temporary: Path, log4j: Path, memory: int | None) -> dict[str, str]:
+    # the fast compiler and the archive of classes, as for the Spark of a driver
+    options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive_options()}"
     settings = static_settings("local[*]") | {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -134,7 +139,7 @@ def _settings(port: int, temporary: Path, log4j: Path, memory: int | None) -> di
         "spark.scheduler.mode": "FAIR",  # a large Task of one job must not delay the others
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.python.unix.domain.socket.dir": str(temporary),
-        JAVA_OPTIONS: f'-XX:+UseSerialGC "-Djava.io.tmpdir={temporary}" "-Dlog4j2.configurationFile={log4j.as_uri()}"',
+        JAVA_OPTIONS: f'{options} "-Djava.io.tmpdir={temporary}" "-Dlog4j2.configurationFile={log4j.as_uri()}"',
     }
     if len(os.fsencode(temporary)) + SOCKET_NAME > SOCKET_PATH_MOST:
         settings["spark.python.unix.domain.socket.enabled"] = "false"  # TCP is slower, but has no paths

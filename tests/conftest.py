@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-cases", action="store_true", help="run all cases of tests that run a drawn part of them")
 
 
+@pytest.hookimpl(trylast=True)  # after -m, so that the cases that it leaves are drawn from
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the drawn cases of tests that draw some."""
     keep_drawn(config, items)

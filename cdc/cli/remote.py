@@ -244,6 +244,7 @@ def _hosts(jobs: Jobs, *, drain: str | None, undrain: str | None, forget: str | 
             labels=one["labels"],
             schedulable=one["is_schedulable"],
             drained=one["is_drained"],
+            is_starting=one.get("is_starting", False),  # a server of an earlier version does not have it
             lease_left_s=one["lease_left_seconds"],
             seen_ago_s=one["seen_seconds_ago"],
         )

@@ -229,6 +229,8 @@ def hosts_view(hosts: Sequence[Host], jobs: Mapping[str, Sequence[str]]) -> Rend
         style, state = ("red", "DEAD") if not host.is_alive else ("green", "READY")
         if host.is_alive and not host.schedulable:
             style, state = "yellow", "DRAINED" if host.drained else "NO SPACE"
+        elif host.is_alive and host.is_starting:
+            style, state = "yellow", "STARTING"
         labels = ", ".join(f"{name}={value}" for name, value in sorted(host.labels.items()))
         row = (f"{host.seen_ago_s:.0f} s", size(host.memory), labels, " ".join(jobs[host.name]), host.address or "")
         table.add_row(Text(host.name, style="bold"), Text(state, style=style), *(escape(one) for one in row))

@@ -29,6 +29,7 @@ TICK_S = 1.0
 WAITING_TICK_S = 0.2  # while drivers wait for the start of others
 SPACE_BYTES = 1 << 16  # a driver needs some space for its log and its job file
 LEASE_END_S = 0.05  # after the end of a lease that was not renewed, its job is taken
+STARTING_LIMIT_S = 60.0  # after this time a host counts as ready, even if its Spark is not
 END_S = 60.0  # for the drivers, at the end of a host that is drained
 
 _log = logging.getLogger(__name__)
@@ -45,8 +46,10 @@ class HostLoop:
         folder: JobsFolder | None = None,
         *,
         lease_s: float,
+        is_starting: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``is_starting``: whether drivers start more slowly than on other hosts, because Spark is not ready yet."""
         self._store = store
         self._host = host
         self._drivers = drivers
@@ -57,8 +60,9 @@ class HostLoop:
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
-        # jobs that this host took, or had when this process started; not those that a user or another host moved here
-        self._taken: set[str] | None = None
+        self._is_starting = is_starting
+        self._began = clock()
+        self._taken: set[str] = set()  # jobs that this process took; a user may have moved others here
         self.takeovers: Counter[str] = Counter()  # of jobs that were on another host, since this process started
 
     @property
@@ -85,7 +89,7 @@ class HostLoop:
         CheckpointError.
         """
         began = self._clock()
-        self._store.hosts.heartbeat(replace(self._host, schedulable=self._can_write()))
+        self._store.hosts.heartbeat(replace(self._host, schedulable=self._can_write(), is_starting=self._starts()))
         if began - self._last_beat >= self._lease_s:
             # this host has just started or was cut off: the others, which may have been cut off too, come back first
             self._takes_over_from = began + self._lease_s
@@ -97,7 +101,7 @@ class HostLoop:
             self._store.hosts.shorten_leases()
             found, hosts = self._store.deployments.all(), self._store.hosts.all()
         jobs = [job for job in found if is_to_run(job)]
-        self._drivers.waiting.clear()
+        self._drivers.begin_tick()
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
         own = set()
@@ -114,12 +118,10 @@ class HostLoop:
             if is_to_cancel(job) and (job.host == self._host.name or (job.host not in alive and not job.is_held)):
                 own.add(job.job)
                 self._drivers.cancel(job)
-        if self._taken is None:
-            self._taken = own.copy()
         self._taken &= own
-        own -= self._give_away(jobs, hosts)
+        own -= self._release_waiting(jobs, hosts)
         self._drivers.keep_only(own)
-        tick_s = WAITING_TICK_S if self._drivers.waiting else TICK_S
+        tick_s = WAITING_TICK_S if self._drivers.is_waiting else TICK_S
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
         return min(tick_s, min((left_s for left_s in leases if left_s > 0), default=tick_s) + LEASE_END_S)
 
@@ -135,6 +137,13 @@ class HostLoop:
                 break
             time.sleep(0.2)
         self._store.hosts.leave(self._host.name, self._host.run_id)
+
+    def _starts(self) -> bool:
+        """Return whether this host is starting. Once it was ready, it stays so."""
+        if self._clock() >= self._began + STARTING_LIMIT_S or not self._is_starting():
+            self._began = float("-inf")
+            return False
+        return True
 
     def _can_write(self) -> bool:
         """Return whether drivers can be started here. A host whose disk is full accepts no jobs, and keeps its own."""
@@ -163,30 +172,32 @@ class HostLoop:
             return
         if self._store.deployments.assign(job.job, self._host.name, job.fence, actor=self._host.name):
             self.takeovers[job.job] += is_foreign
-            if self._taken is not None:
-                self._taken.add(job.job)
+            self._taken.add(job.job)
             _log.info("This host takes the job.", extra={"job": job.job, "before": job.host})
             taken = self._store.deployments.get(job.job)
             if taken is not None and taken.host == self._host.name:
                 self._drivers.ensure(taken)
 
-    def _give_away(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> set[str]:
-        """Assign jobs that wait here for the start of others to hosts with more free memory; return their names.
+    def _release_waiting(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> set[str]:
+        """Assign jobs that wait here for the start of others to no host, if another one will start them sooner.
 
-        The first one of several hosts that start takes all jobs, and so does a host that returns before its lease ends.
+        The first one of several hosts that start takes all jobs. Return the names of the released ones. The host that
+        takes them is the one with the most free memory, as for any job without a host; it takes no more than fit.
         """
-        own = {job.job: job for job in jobs if job.host == self._host.name}
-        waiting = self._drivers.waiting & own.keys() & (self._taken or set())
-        placements = place(jobs, hosts, self._specs, unplaced=waiting) if waiting else {}
-        given = set()
-        for name in sorted(waiting):
-            host = placements[name].host
-            if host in (None, self._host.name):
+        pending = Counter(job.host for job in jobs if not job.is_held)  # to be started, by host
+        names = self._drivers.waiting & self._taken
+        waiting = [job for job in jobs if job.job in names and job.host == self._host.name and not job.is_held]
+        placements = place(jobs, hosts, self._specs, unplaced={job.job for job in waiting}) if waiting else {}
+        released = set()
+        for job in waiting:
+            host = placements[job.job].host
+            if host in (None, self._host.name) or pending[host] + 1 >= pending[self._host.name]:
                 continue
-            if self._store.deployments.assign(name, host, own[name].fence, actor=self._host.name):
-                _log.info("The job waits here; another host starts it.", extra={"job": name, "host": host})
-                given.add(name)
-        return given
+            if self._store.deployments.assign(job.job, None, job.fence, actor=self._host.name):
+                _log.info("The job waits for the start of others here; another host takes it.", extra={"job": job.job})
+                pending.update({host: 1, self._host.name: -1})
+                released.add(job.job)
+        return released
 
 
 def check_folder(folder: Path) -> None:

@@ -78,7 +78,8 @@ class LocalDrivers:
         self._store = store
         self._forks = forks
         self._starts_most = _cores()
-        self.waiting: set[str] = set()  # jobs that wait for the start of others; the caller empties it
+        self.is_waiting = False  # a job waits for the fork server or for the start of others
+        self.waiting: set[str] = set()  # the jobs that wait for the start of others
         self._debug = debug
         self._clock = clock
         self._jobs: dict[str, _Local] = {}
@@ -100,22 +101,23 @@ class LocalDrivers:
         if local.generation != job.generation:  # a user has changed the job: try at once
             local.backoff.reset()
             local.not_before = 0.0
-        if self._is_full():
+        is_forking = self._forks is not None and self._forks.is_starting
+        if is_forking or self._is_full():
             if self._clock() >= local.not_before:
-                self.waiting.add(job.job)
+                self.is_waiting = True
+                if not is_forking:
+                    self.waiting.add(job.job)
             return
         adoption = self._take_adoption(job.job)
         if adoption is not None or self._clock() >= local.not_before:
             self._launch(job, local, adoption)
 
     def _is_full(self) -> bool:
-        """Return whether as many drivers are starting as this host has cores, or the fork server is.
+        """Return whether as many drivers are starting as this host has cores.
 
         A start takes seconds of a core. A host that takes over many jobs would do all of them slowly at once, and
         lose leases meanwhile.
         """
-        if self._forks is not None and self._forks.is_starting:
-            return True
         return sum(map(self._is_starting, self._jobs.values())) >= self._starts_most
 
     def _is_starting(self, local: _Local) -> bool:
@@ -123,6 +125,11 @@ class LocalDrivers:
         if supervisor is None or self._clock() > local.started_at + STARTING_S or supervisor.poll() is not None:
             return False
         return record is None or record.supervisor_pid != supervisor.pid or record.state is JobState.PENDING
+
+    def begin_tick(self) -> None:
+        """Forget which jobs wait. The calls of ``ensure`` find it out again."""
+        self.is_waiting = False
+        self.waiting.clear()
 
     def started_at(self, job: str) -> float:
         """Return the monotonic time of the last start; 0.0 if this process has not started it."""

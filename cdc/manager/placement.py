@@ -37,9 +37,12 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
 
     A job stays on its host while that host lives, accepts jobs and has the labels, and while a run of it has a lease: a
     running job is never moved. The other jobs, largest first, get the host with the most free memory among those that
-    are alive, accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host.
+    are alive, accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host. A host
+    that is starting counts only if all of them are.
     """
     open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
+    ready = {name: host for name, host in open_hosts.items() if not host.is_starting}
+    open_hosts = ready or open_hosts
     placements: dict[str, Placement] = {}
     free = {name: host.memory for name, host in open_hosts.items()}
     waiting = []

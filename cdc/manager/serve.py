@@ -97,8 +97,7 @@ def run_host(
         forks = stack.enter_context(closing(ForkServer()))
         forks.start()
         drivers = LocalDrivers(stack.enter_context(closing(open_store())), forks=forks, debug=debug)
-        if config.spark.is_shared:
-            stack.enter_context(_shared_spark(config, drivers))
+        shared = stack.enter_context(_shared_spark(config, drivers)) if config.spark.is_shared else None
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None
         sampler, ready = Sampler(store), list[HostLoop]()
         metrics = HostMetrics(store, lambda: ready[0].takeovers if ready else {})
@@ -110,7 +109,11 @@ def run_host(
         url = server.start()
         labels, run_id = dict(config.host.labels), secrets.token_hex(8)
         host = Host(store.host.name, run_id, config.host.address or url, _memory(config), labels)
-        loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s)
+
+        def is_starting() -> bool:
+            return forks.is_starting or (shared is not None and not shared.is_ready)
+
+        loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s, is_starting=is_starting)
         ready.append(loop)
         webhook = HostWebhook(store, config.alerts, sampler)
         webhook.start()
@@ -127,12 +130,12 @@ def run_host(
 
 
 @contextmanager
-def _shared_spark(config: ServeConfig, drivers: LocalDrivers) -> Iterator[None]:
+def _shared_spark(config: ServeConfig, drivers: LocalDrivers) -> Iterator[SharedSpark]:
     """Keep the shared Spark running. It continues with the drivers, and otherwise ends with this process."""
     shared = SharedSpark(shared_folder(), config.spark.memory)
     shared.start()
     try:
-        yield
+        yield shared
     finally:
         shared.close(ends_server=not any(map(is_driver_alive, drivers.records.values())))
 

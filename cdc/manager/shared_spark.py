@@ -71,6 +71,12 @@ class SharedSpark:
         self._began = self._answered = self._clock()
         self._thread.start()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server answers."""
+        server = self._server
+        return server is not None and server.is_ready
+
     def close(self, *, ends_server: bool) -> None:
         """Stop to watch, and end the server if no job needs it."""
         self._over.set()

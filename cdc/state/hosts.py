@@ -15,6 +15,8 @@ from cdc.state.database import Database, Row, Transaction
 
 CLOCK_STEP_S = 1.0  # a smaller step of the clock delays a take-over by as much
 
+_STARTING = 2  # value of `schedulable`; earlier versions take it for 1
+
 _COLUMNS = "name, run_id, address, memory, labels, schedulable, drained, lease_until, seen_at"
 
 
@@ -37,6 +39,7 @@ class Host:
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True  # the process accepts jobs, and no user drains the host
     drained: bool = False  # a user drains the host
+    is_starting: bool = False  # its Spark is not ready yet: it gets jobs only if no other host is ready
     lease_left_s: float = 0.0  # until the heartbeat expires; negative: the host is dead
     seen_ago_s: float = 0.0  # age of the last heartbeat
 
@@ -58,8 +61,9 @@ class Hosts:
     def heartbeat(self, host: Host) -> None:
         """Save the row of this host and extend its lease by the clock of the store.
 
-        ``host``: name, run_id, address, memory, labels and schedulable are saved. A new run_id replaces one of the same
-        ``$CDC_HOME``, whose process has ended, because its lock is free; and one whose lease has expired.
+        ``host``: name, run_id, address, memory, labels, schedulable and is_starting are saved. A new run_id
+        replaces one of the same ``$CDC_HOME``, whose process has ended, because its lock is free; and one whose lease
+        has expired.
 
         Raises: LeaseLost - another process has this name and its heartbeat has not expired, or has replaced this one.
         """
@@ -121,7 +125,7 @@ class Hosts:
             "address": host.address,
             "memory": host.memory,
             "labels": json.dumps(dict(host.labels)),
-            "schedulable": int(host.schedulable),
+            "schedulable": _STARTING if host.schedulable and host.is_starting else int(host.schedulable),
             "lease_s": self.lease_s,
         }
         # a replaced process must not take its name back; one that has never had it may take a free name
@@ -174,5 +178,5 @@ def _host(row: Row) -> Host:
     name, run_id, address, memory, labels, schedulable, drained, lease_until, seen_at, now = row
     return Host(
         name, run_id, address, int(memory), json.loads(labels), bool(schedulable) and not drained, bool(drained),
-        float(lease_until) - float(now), float(now) - float(seen_at),
+        schedulable == _STARTING, float(lease_until) - float(now), float(now) - float(seen_at),
     )  # fmt: skip

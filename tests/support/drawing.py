@@ -1,8 +1,8 @@
 """Cases that ``make test`` draws: slow tests run with some of their parameters, others with each seed.
 
 ``@pytest.mark.drawn(2)`` on a test with parameters: two of its cases run, which together have as many values of each
-parameter as possible. ``--all-cases`` (``make test-all``) runs all of them, and so does a case that is named on the
-command line.
+parameter as possible. ``--all-cases`` (``make test-all``) runs all of them, and so does ``-k`` or a case that is named
+on the command line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 def keep_drawn(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases that were not drawn. All workers of a run draw the same ones."""
-    if config.getoption("--all-cases") or any("::" in argument for argument in config.args):
+    is_chosen = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    if is_chosen or config.getoption("--all-cases"):
         return
     cases: dict[tuple[str, int], list[pytest.Function]] = defaultdict(list)
     for item in items:
@@ -32,7 +33,9 @@ def keep_drawn(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out: set[pytest.Item] = set()
     for (name, count), found in cases.items():
         draw = random.Random(f"{os.environ[VARIABLE]} {name}")
-        taken = drawn(draw, [item.callspec.indices for item in found], count)
+        # not their indices, which are those of the case
+        values = [{name: repr(value) for name, value in item.callspec.params.items()} for item in found]
+        taken = drawn(draw, values, count)
         left_out.update(item for number, item in enumerate(found) if number not in taken)
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

@@ -27,6 +27,13 @@ def test_only_drawn_cases_run_unless_all_or_one_are_named(pytester_run):
     assert pytester_run() == 2
     assert pytester_run("--all-cases") == 6
     assert pytester_run("::test_case[0-1]") == 1
+    assert pytester_run("-k 0-1") == 1
+
+
+def test_drawn_cases_of_a_file_contain_every_value(pytester_run):
+    pytester_run()
+    assert len({name.partition("-")[0] for name in pytester_run.names}) == 2
+    assert len({name.partition("-")[2] for name in pytester_run.names}) == 2
 
 
 @pytest.fixture
@@ -48,14 +55,25 @@ def pytester_run(tmp_path, monkeypatch):
         count = 0
 
         def pytest_runtest_logreport(self, report):
-            self.count += report.when == "call" and report.passed
+            if report.when == "call" and report.passed:
+                self.count += 1
+                run.names.append(report.nodeid.partition("[")[2])
 
     def run(argument=""):
         passed = Passed()
         arguments = [f"{file}{argument}"] if argument.startswith("::") else [str(file), *argument.split()]
-        options = ["-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", str(tmp_path / "none.ini")]
+        options = [
+            "-q",
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            f"--rootdir={tmp_path}",
+            "-c",
+            str(tmp_path / "none.ini"),
+        ]
         (tmp_path / "none.ini").write_text("[pytest]\n")
         pytest.main([*options, *arguments], plugins=[passed])
         return passed.count
 
+    run.names = []
     return run

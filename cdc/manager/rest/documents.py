@@ -129,6 +129,7 @@ def host_document(host: Host, deployments: tuple[Deployment, ...], this: str) ->
         "is_alive": host.is_alive,
         "is_drained": host.drained,
         "is_schedulable": host.schedulable,
+        "is_starting": host.is_starting,
         "seen_seconds_ago": round(host.seen_ago_s, 1),
         "lease_left_seconds": host.lease_left_s,
         "is_this": host.name == this,

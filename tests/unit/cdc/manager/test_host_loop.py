@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,12 +165,17 @@ def test_host_starts_as_many_drivers_at_once_as_it_has_cores(
         assert loop.tick() == TICK_S and {*started} == set("abcdef")
 
 
-def _loop(store: SqliteStore, name: str) -> HostLoop:
-    return HostLoop(store, Host(name, f"run-{name}", memory=8 << 30), LocalDrivers(store), lease_s=6)
+def _loop(store: SqliteStore, name: str, **options: Any) -> HostLoop:
+    host = Host(name, f"run-{name}", memory=8 << 30)
+    return HostLoop(store, host, LocalDrivers(store), lease_s=6, **options)
 
 
 def _hosts(store: SqliteStore) -> dict[str, str | None]:
     return {job.job: job.host for job in store.deployments.all()}
+
+
+def _counts(store: SqliteStore) -> Counter[str | None]:
+    return Counter(_hosts(store).values())
 
 
 def test_waiting_jobs_go_to_a_host_that_starts_later(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
@@ -177,14 +184,13 @@ def test_waiting_jobs_go_to_a_host_that_starts_later(tmp_path: Path, started: di
             declare(store, read_spec(f"name: {name}\n"), actor=None)
         first, second = _loop(store, "first"), _loop(store, "second")
         first.tick()
-        assert {*_hosts(store).values()} == {"first"} and [*started] == ["a"]
+        assert _counts(store) == {"first": 6} and [*started] == ["a"]
         second.tick()
-        assert {*_hosts(store).values()} == {"first"} and [*started] == ["a"]
+        assert _counts(store) == {"first": 6}, "a host does not take jobs of a live one"
         first.tick()
-        assert sorted(filter(None, _hosts(store).values())) == ["first"] * 3 + ["second"] * 3
-        assert _hosts(store)["a"] == "first", "it is starting there"
+        assert _counts(store) == {"first": 3, None: 3} and _hosts(store)["a"] == "first", "it is starting there"
         second.tick()
-        assert len(started) == 2
+        assert _counts(store) == {"first": 3, "second": 3} and len(started) == 2
         before = _hosts(store)
         for _ in range(3):
             first.tick()
@@ -192,19 +198,23 @@ def test_waiting_jobs_go_to_a_host_that_starts_later(tmp_path: Path, started: di
         assert _hosts(store) == before, "no job returns"
 
 
-def test_waiting_jobs_of_a_host_that_returns_go_to_others(
+def test_job_does_not_leave_for_a_host_with_as_many_waiting_ones(
     tmp_path: Path, started: dict[str, StartingSupervisor]
 ) -> None:
+    """Each host starts one job at a time: a host with more memory would start them later."""
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abcdef":
+        for name in "abcd":
             declare(store, read_spec(f"name: {name}\n"), actor=None)
-        _loop(store, "first").tick()
-        started.clear()
-        second = _loop(store, "second")
-        second.tick()
-        _loop(store, "first").tick()  # a new process, with the jobs of the one before
-        assert [*started] == ["a"]
-        assert sorted(filter(None, _hosts(store).values())) == ["first"] * 3 + ["second"] * 3
+        first = _loop(store, "first")
+        first.tick()
+        for name in "wxyz":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+            job = store.deployments.get(name)
+            assert job is not None and store.deployments.assign(name, "large", job.fence)
+        store.hosts.heartbeat(Host("large", "run-large", memory=64 << 30))
+        for _ in range(3):
+            first.tick()
+        assert _counts(store) == {"first": 4, "large": 4}
 
 
 def test_waiting_job_that_a_user_has_moved_stays(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
@@ -219,4 +229,38 @@ def test_waiting_job_that_a_user_has_moved_stays(tmp_path: Path, started: dict[s
         for _ in range(3):
             first.tick()
             second.tick()
-        assert {*_hosts(store).values()} == {"first"}
+        assert _counts(store) == {"first": 3}
+
+
+def test_jobs_of_a_host_that_returns_go_to_one_that_is_ready(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    is_starting, now = [True], [0.0]
+    with closing(SqliteStore(tmp_path)) as store:
+        for name in "abc":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _loop(store, "first").tick()
+        second = _loop(store, "second", clock=lambda: now[0])
+        second.tick()
+        now[0] = 4.0
+        second.tick()
+        started.clear()
+        returned = _loop(store, "first", is_starting=lambda: is_starting[0])
+        returned.tick()
+        assert not started and store.hosts.all()[0].is_starting
+        now[0] = 8.0  # a lease after its own start
+        second.tick()
+        assert _counts(store) == {"second": 3}
+        is_starting[0] = False
+        returned.tick()
+        assert not store.hosts.all()[0].is_starting
+        is_starting[0] = True
+        returned.tick()
+        assert not store.hosts.all()[0].is_starting, "it was ready"
+
+
+def test_starting_host_runs_jobs_if_no_other_is_ready(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        declare(store, read_spec("name: a\n"), actor=None)
+        _loop(store, "first", is_starting=lambda: True).tick()
+        assert [*started] == ["a"]
