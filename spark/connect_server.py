@@ -39,12 +39,15 @@ _NOT_OF_A_SERVER = ("SPARK_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_EN
 # They cost 130 MiB a job, and their daemon never ends. As a plugin, the server follows the setting.
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _MAIN = """\
-import os, time
+import os, time, traceback
 from pyspark.sql import SparkSession
 jvm = os.getppid()
 session = SparkSession.builder.getOrCreate()
 # the first job loads classes and starts the Python workers: before a driver waits for it
-session.range(1).mapInArrow(lambda parts: parts, "id bigint").collect()
+try:
+    session.range(1).mapInArrow(lambda parts: parts, "id bigint").collect()
+except Exception:
+    traceback.print_exc()  # into the log; other jobs may work
 while os.getppid() == jvm:
     time.sleep(1)
 os._exit(1)

@@ -163,12 +163,13 @@ class HostLoop:
                 self._drivers.end(job)
         elif placement.host in (None, self._host.name):
             self._drivers.ensure(job)
-        else:  # no run of it is alive, and this host cannot start one: another host does
+        elif not self._starts():  # no run of it is alive, and this host cannot start one: another host does
             self._drivers.end(job)
 
     def _take(self, job: Deployment) -> None:
         is_foreign = job.host is not None or job.holder not in (None, self._host.name)
-        if is_foreign and self._clock() < self._takes_over_from:
+        has_owner = job.host is not None or job.is_held
+        if is_foreign and has_owner and self._clock() < self._takes_over_from:
             return
         if self._store.deployments.assign(job.job, self._host.name, job.fence, actor=self._host.name):
             self.takeovers[job.job] += is_foreign
@@ -184,10 +185,13 @@ class HostLoop:
         The first one of several hosts that start takes all jobs. Return the names of the released ones. The host that
         takes them is the one with the most free memory, as for any job without a host; it takes no more than fit.
         """
-        pending = Counter(job.host for job in jobs if not job.is_held)  # to be started, by host
         names = self._drivers.waiting & self._taken
         waiting = [job for job in jobs if job.job in names and job.host == self._host.name and not job.is_held]
         placements = place(jobs, hosts, self._specs, unplaced={job.job for job in waiting}) if waiting else {}
+        # to be started, by host; a released job counts for the host that will take it
+        pending = (
+            Counter(job.host or placements[job.job].host for job in jobs if not job.is_held) if waiting else Counter()
+        )
         released = set()
         for job in waiting:
             host = placements[job.job].host
@@ -266,5 +270,6 @@ def place(
         if job.job in unplaced:
             host = None
         away = avoids if job.job == moved else None
-        placed.append(PlacedJob(job.job, spec.memory, spec.selector, host, job.is_held, away))
+        was_there = job.holder == job.host
+        placed.append(PlacedJob(job.job, spec.memory, spec.selector, host, job.is_held, away, was_there))
     return assign_jobs(placed, hosts)

@@ -21,6 +21,7 @@ class PlacedJob:
     host: str | None = None  # to which it is assigned
     is_held: bool = False  # a run of it has a lease that has not expired, on ``host``
     avoids: str | None = None  # a host that it is moved away from
+    was_there: bool = False  # its last run was on ``host``; otherwise a user or a placement chose that host since then
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,16 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     A job stays on its host while that host lives, accepts jobs and has the labels, and while a run of it has a lease: a
     running job is never moved. The other jobs, largest first, get the host with the most free memory among those that
     are alive, accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host. A host
-    that is starting counts only if all of them are.
+    that is starting gets a job only if no host that is ready has room for it, and loses jobs that had run there.
     """
     open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
-    ready = {name: host for name, host in open_hosts.items() if not host.is_starting}
-    open_hosts = ready or open_hosts
     placements: dict[str, Placement] = {}
     free = {name: host.memory for name, host in open_hosts.items()}
     waiting = []
     for job in jobs:
-        if job.host is not None and job.avoids != job.host and (job.is_held or _suits(job, open_hosts.get(job.host))):
+        own = open_hosts.get(job.host or "")
+        stays = job.is_held or (_suits(job, own) and not _is_left(job, own, open_hosts))
+        if job.host is not None and job.avoids != job.host and stays:
             placements[job.name] = Placement(job.host)
             if job.host in free:
                 free[job.host] -= job.memory
@@ -56,6 +57,7 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     for job in sorted(waiting, key=lambda one: (-one.memory, one.name)):
         labelled = [name for name, host in open_hosts.items() if name != job.avoids and _suits(job, host)]
         fitting = [name for name in labelled if free[name] >= job.memory]
+        fitting = [name for name in fitting if not open_hosts[name].is_starting] or fitting
         if fitting:
             chosen = min(fitting, key=lambda name: (-free[name], _rank(job.name, name)))
             free[chosen] -= job.memory
@@ -67,6 +69,13 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
 
 def _suits(job: PlacedJob, host: Host | None) -> bool:
     return host is not None and job.selector.items() <= host.labels.items()
+
+
+def _is_left(job: PlacedJob, own: Host | None, open_hosts: Mapping[str, Host]) -> bool:
+    """Return whether the job leaves its host, which has just come back, because another one is ready."""
+    if own is None or not own.is_starting or not job.was_there:
+        return False
+    return any(not host.is_starting and _suits(job, host) for host in open_hosts.values())
 
 
 def _rank(job: str, host: str) -> bytes:

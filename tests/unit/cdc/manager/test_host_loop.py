@@ -244,6 +244,8 @@ def test_jobs_of_a_host_that_returns_go_to_one_that_is_ready(
         second.tick()
         now[0] = 4.0
         second.tick()
+        sql = "UPDATE cdc_jobs SET holder = 'first'"  # they have run there
+        store.database.transact(lambda transaction: transaction.run(sql))
         started.clear()
         returned = _loop(store, "first", is_starting=lambda: is_starting[0])
         returned.tick()
@@ -264,3 +266,32 @@ def test_starting_host_runs_jobs_if_no_other_is_ready(tmp_path: Path, started: d
         declare(store, read_spec("name: a\n"), actor=None)
         _loop(store, "first", is_starting=lambda: True).tick()
         assert [*started] == ["a"]
+
+
+def test_job_that_a_user_moved_to_a_starting_host_stays(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        declare(store, read_spec("name: a\n"), actor=None)
+        ready, starting = _loop(store, "ready"), _loop(store, "starting", is_starting=lambda: True)
+        ready.tick()
+        starting.tick()
+        job = store.deployments.get("a")
+        assert job is not None and store.deployments.assign("a", "starting", job.fence)
+        for _ in range(3):
+            ready.tick()
+            starting.tick()
+        assert _hosts(store) == {"a": "starting"}
+
+
+def test_released_jobs_count_for_the_host_that_will_take_them(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    """The giver looks five times a second, the receiver once."""
+    with closing(SqliteStore(tmp_path)) as store:
+        for name in "abcdefgh":
+            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        first = _loop(store, "first")
+        first.tick()
+        store.hosts.heartbeat(Host("large", "run-large", memory=64 << 30))
+        for _ in range(4):
+            first.tick()
+        assert _counts(store) == {"first": 4, None: 4}

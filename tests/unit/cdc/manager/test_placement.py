@@ -97,3 +97,11 @@ def test_assign_jobs_keeps_a_job_only_on_a_host_with_its_labels():
     job = PlacedJob("shop", GIB, {"zone": "eu"}, "us")
     assert assign_jobs([job], hosts)["shop"].host == "eu"
     assert assign_jobs([PlacedJob("shop", GIB, {"zone": "eu"}, "us", is_held=True)], hosts)["shop"].host == "us"
+
+
+def test_starting_host_gets_a_job_that_fits_on_no_ready_one() -> None:
+    hosts = [Host("ready", "r", memory=8 << 30, lease_left_s=5)]
+    hosts += [Host("starting", "s", memory=8 << 30, labels={"zone": "eu"}, is_starting=True, lease_left_s=5)]
+    jobs = [PlacedJob("a", 1 << 30, {"zone": "eu"}), PlacedJob("b", 1 << 30)]
+    found = assign_jobs(jobs, hosts)
+    assert (found["a"].host, found["b"].host) == ("starting", "ready")
