@@ -30,7 +30,7 @@ _LATE_S = 10.0
 def archive_options() -> str:
     """Return the Java options for the archive, "" without one. The JVM ignores an archive of another version."""
     path = archive_path()
-    return f"{QUIET} -XX:SharedArchiveFile={path}" if path is not None and path.exists() else ""
+    return f'{QUIET} "-XX:SharedArchiveFile={path}"' if path is not None and path.exists() else ""
 
 
 def ensure_archive() -> None:

@@ -49,7 +49,7 @@ def _write(unfinished: Path) -> None:
     spark_session = build_session(
         "archive",
         "local[1]",
-        java_options=f"{QUIET} -XX:ArchiveClassesAtExit={unfinished}",
+        java_options=f'{QUIET} "-XX:ArchiveClassesAtExit={unfinished}"',
         limit_s=LIFETIME_S,
         started=started.append,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.paths import cache_folder
 from spark import class_archive as archive
 from spark.class_archive import archive_options, ensure_archive
 
@@ -26,8 +28,14 @@ session.stop()
 def test_archive_is_used_by_later_jvms(tmp_path: Path) -> None:
     """Use the archive of this machine, which `make warm` creates, because it needs half a minute of CPU time."""
     ensure_archive()
-    classes = tmp_path / "classes.log"
-    done = subprocess.run([sys.executable, "-c", _SESSION, str(classes)], capture_output=True, text=True, check=True)
+    cache = tmp_path / "cache folder"  # a path with a space
+    cache.mkdir(0o700)
+    for file in cache_folder().iterdir():
+        (cache / file.name).symlink_to(file)
+    classes, environment = tmp_path / "classes.log", {**os.environ, "CDC_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION, str(classes)], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.splitlines()[-1] == "rows 3"
     loaded = classes.read_text().splitlines()
     spark = [line for line in loaded if " org.apache.spark." in line]

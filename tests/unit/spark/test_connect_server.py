@@ -15,6 +15,7 @@ import pytest
 from cdc.errors import PrerequisiteError
 from spark.code_version import code_version
 from spark.connect_server import (
+    _MAIN,
     ADDRESS_FILE,
     SPARK_CONNECT,
     ConnectServer,
@@ -28,6 +29,14 @@ from spark.connect_server import (
     wait_for_address,
 )
 
+# PySpark whose first job fails
+PYSPARK = """
+class SparkSession:
+    class builder:
+        getOrCreate = staticmethod(lambda: SparkSession())
+    def range(self, count):
+        raise RuntimeError("no worker")
+"""
 ADDRESS = "sc://localhost:4711/;token=t0ken-of-the-server"
 
 
@@ -88,3 +97,16 @@ def test_folder_is_used_while_a_driver_names_it(tmp_path: Path) -> None:
 
 def test_version_of_the_code_is_a_plain_name() -> None:
     assert code_version() == code_version() and code_version().isalnum()
+
+
+def test_server_continues_after_a_failed_first_job(tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "sql.py").write_text(PYSPARK)
+    (tmp_path / "main.py").write_text(_MAIN)
+    with subprocess.Popen([sys.executable, str(tmp_path / "main.py")], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert any("RuntimeError: no worker" in line for line in server.stderr)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(1.0)
+        server.kill()

@@ -111,6 +111,12 @@ def test_specification_of_a_new_job_with_an_old_name_is_read(tmp_path: Path) -> 
             store.forget("shop")
 
 
+def _declare(store: SqliteStore, names: str) -> None:
+    """Declare jobs whose names have one letter."""
+    for name in names:
+        declare(store, read_spec(f"name: {name}\n"), actor=None)
+
+
 class StartingSupervisor:
     """A supervisor whose driver does not get ready."""
 
@@ -146,8 +152,7 @@ def test_host_starts_as_many_drivers_at_once_as_it_has_cores(
     now = [0.0]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     with closing(SqliteStore(tmp_path)) as store, closing(SqliteStore(tmp_path)) as driver:
-        for name in "abcdef":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abcdef")
         drivers = LocalDrivers(store, clock=lambda: now[0])
         loop = HostLoop(store, Host("host", "run", memory=8 << 30), drivers, lease_s=6)
         assert loop.tick() == WAITING_TICK_S and [*started] == ["a", "b"]
@@ -180,8 +185,7 @@ def _counts(store: SqliteStore) -> Counter[str | None]:
 
 def test_waiting_jobs_go_to_a_host_that_starts_later(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abcdef":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abcdef")
         first, second = _loop(store, "first"), _loop(store, "second")
         first.tick()
         assert _counts(store) == {"first": 6} and [*started] == ["a"]
@@ -203,12 +207,11 @@ def test_job_does_not_leave_for_a_host_with_as_many_waiting_ones(
 ) -> None:
     """Each host starts one job at a time: a host with more memory would start them later."""
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abcd":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abcd")
         first = _loop(store, "first")
         first.tick()
+        _declare(store, "wxyz")
         for name in "wxyz":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
             job = store.deployments.get(name)
             assert job is not None and store.deployments.assign(name, "large", job.fence)
         store.hosts.heartbeat(Host("large", "run-large", memory=64 << 30))
@@ -219,8 +222,7 @@ def test_job_does_not_leave_for_a_host_with_as_many_waiting_ones(
 
 def test_waiting_job_that_a_user_has_moved_stays(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abc":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abc")
         first, second = _loop(store, "first"), _loop(store, "second")
         second.tick()
         first.tick()
@@ -237,8 +239,7 @@ def test_jobs_of_a_host_that_returns_go_to_one_that_is_ready(
 ) -> None:
     is_starting, now = [True], [0.0]
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abc":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abc")
         _loop(store, "first").tick()
         second = _loop(store, "second", clock=lambda: now[0])
         second.tick()
@@ -263,14 +264,14 @@ def test_jobs_of_a_host_that_returns_go_to_one_that_is_ready(
 
 def test_starting_host_runs_jobs_if_no_other_is_ready(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
     with closing(SqliteStore(tmp_path)) as store:
-        declare(store, read_spec("name: a\n"), actor=None)
+        _declare(store, "a")
         _loop(store, "first", is_starting=lambda: True).tick()
         assert [*started] == ["a"]
 
 
 def test_job_that_a_user_moved_to_a_starting_host_stays(tmp_path: Path, started: dict[str, StartingSupervisor]) -> None:
     with closing(SqliteStore(tmp_path)) as store:
-        declare(store, read_spec("name: a\n"), actor=None)
+        _declare(store, "a")
         ready, starting = _loop(store, "ready"), _loop(store, "starting", is_starting=lambda: True)
         ready.tick()
         starting.tick()
@@ -287,11 +288,25 @@ def test_released_jobs_count_for_the_host_that_will_take_them(
 ) -> None:
     """The giver looks five times a second, the receiver once."""
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "abcdefgh":
-            declare(store, read_spec(f"name: {name}\n"), actor=None)
+        _declare(store, "abcdefgh")
         first = _loop(store, "first")
         first.tick()
         store.hosts.heartbeat(Host("large", "run-large", memory=64 << 30))
         for _ in range(4):
             first.tick()
         assert _counts(store) == {"first": 4, None: 4}
+
+
+def test_starting_host_does_not_end_its_starts_for_a_host_that_is_ready(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    """The other host may not take the jobs before a lease has passed since its own start."""
+    with closing(SqliteStore(tmp_path)) as store:
+        _declare(store, "ab")
+        starting = _loop(store, "starting", is_starting=lambda: True)
+        starting.tick()
+        sql = "UPDATE cdc_jobs SET holder = 'starting'"  # they have run there
+        store.database.transact(lambda transaction: transaction.run(sql))
+        _loop(store, "ready").tick()
+        starting.tick()
+        assert started["a"].returncode is None and _counts(store) == {"starting": 2}
