@@ -119,9 +119,7 @@ class CanalChangeReader:
         if unknown := names & self._unknown:
             return f"the columns of {', '.join(table_text(*name) for name in sorted(unknown))} before it are not known"
         # Canal can be late, so the catalog may be newer than the statement: the rows after it confirm the columns
-        tables = self._tables.by_name(
-            found, self._confirmed, lambda server, name: table_schemas(server, [name]).get(name)
-        )
+        tables = self._tables.by_name(found, self._confirmed, _described)
         for change in tables.tables:
             self._check_names(change)
         return SchemaChange(
