@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from cdc.job import fork
+from cdc.state.base import Checkpoint, JobRecord
+from cdc.state.codec import prepare
 
 ARGUMENT_BYTES = 1024  # space for the command of a fork
 START_LIMIT_S = 60.0  # of a busy machine; drivers start without the fork server then
@@ -49,6 +51,12 @@ MODULES = (
     "spark.writers",
     "pyspark.sql.connect.session",
     "channels.sinks.delta.sink",
+    "cdc.job.registry",
+    "cdc.state.server",
+    "sqlalchemy.dialects.mysql.pymysql",  # of the store: a third of the CPU time of a start
+    "sqlglot.dialects.spark",
+    "uvicorn.loops.asyncio",
+    "uvicorn.lifespan.off",
     _KERNELS,
 )
 
@@ -213,6 +221,7 @@ def main() -> int:
             import_module(module)
     if _KERNELS in modules:
         import_module(_KERNELS).load_compiled()  # else ``cdc.manager.cache_warming`` compiles them
+        prepare(Checkpoint, JobRecord)
     fork.allow_forks(version)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy the pages of all objects

@@ -36,6 +36,12 @@ def from_json(kind: type[Value], text: str) -> Value:
     return found
 
 
+def prepare(*kinds: Any) -> None:
+    """Build what the first value of each type needs, for the forks of this process."""
+    for kind in kinds:
+        _adapter(kind)
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # a command that reads no state saves this import of 0.1 s

@@ -57,25 +57,27 @@ End = tuple[str, int]  # file and offset of the binlog
 
 
 class HostLines(TcpProxy):
-    """A proxy in front of the source, which knows the host of each connection and can cut off single hosts."""
+    """A proxy in front of the source, which can cut off single hosts.
+
+    The host of a connection is looked up only while one is cut off: it costs as much as some of a driver's connections.
+    """
 
     def __init__(self, port: int) -> None:
-        self._homes: list[tuple[str, socket.socket]] = []
+        self._clients: list[socket.socket] = []
         self._cut: set[str] = set()
         super().__init__(port)
 
     def is_refused(self, client: socket.socket) -> bool:
-        home = _home_of(client.getpeername()[1])
         with self._lock:
-            self._homes.append((home, client))
-            return home in self._cut
+            self._clients = [one for one in self._clients if one.fileno() >= 0]
+            self._clients.append(client)
+            return bool(self._cut) and _homes_of([client])[0] in self._cut
 
     def cut(self, home: Path) -> None:
         """Cut the connections of a host, and refuse new ones. ``home``: its ``$CDC_HOME``."""
         with self._lock:
             self._cut.add(str(home))
-            lines = [client for of, client in self._homes if of == str(home)]
-            self._homes = [one for one in self._homes if one[0] != str(home)]
+            lines = [one for one, of in zip(self._clients, _homes_of(self._clients), strict=True) if of == str(home)]
         for line in lines:
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
@@ -86,13 +88,16 @@ class HostLines(TcpProxy):
             self._cut.discard(str(home))
 
 
-def _home_of(port: int) -> str:
-    """Return the ``$CDC_HOME`` of the process on this machine that has a connection from ``port``; "" if it is gone."""
-    for connection in psutil.net_connections("tcp4"):
-        if connection.laddr and connection.laddr.port == port and connection.pid is not None:
-            with suppress(psutil.Error):
-                return psutil.Process(connection.pid).environ().get("CDC_HOME", "")
-    return ""
+def _homes_of(clients: Sequence[socket.socket]) -> list[str]:
+    """Return the ``$CDC_HOME`` of the process on this machine that has each connection; "" if it is gone."""
+    pids = {one.laddr.port: one.pid for one in psutil.net_connections("tcp4") if one.laddr and one.pid is not None}
+    homes = []
+    for client in clients:
+        home = ""
+        with suppress(psutil.Error, OSError, KeyError):
+            home = psutil.Process(pids[client.getpeername()[1]]).environ().get("CDC_HOME", "")
+        homes.append(home)
+    return homes
 
 
 class FleetHost(HostProcess):

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,23 @@ _KEPT_CACHES = 12  # of other versions of the sources; each has about 10 MB
 _CONSTANTS = ("kernels.py", "charset_tables.py")
 
 
-def _cache_folder() -> Path:
-    """Return the folder of compiled kernels. Raises: ConfigError, OSError - see ``refuse_untrusted``."""
+@cache
+def _digest() -> str:
+    """Return a name for the kernels of this process. It reads all modules, so its forks use the same text."""
     texts = {path: path.read_bytes() for path in sorted(Path(__file__).parents[2].rglob("*.py"))}
     # files without kernels and without constants for kernels may change without a new compilation
     sources = [
         text for path, text in texts.items() if b"cdc.mysql.values.kernels import" in text or path.name in _CONSTANTS
     ]
-    digest = hashlib.sha256(b"".join(sources)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
+
+
+def _cache_folder() -> Path:
+    """Return the folder of compiled kernels. Raises: ConfigError, OSError - see ``refuse_untrusted``."""
     configured = os.environ.get("NUMBA_CACHE_DIR")
     if configured:
         refuse_untrusted(Path(configured), "NUMBA_CACHE_DIR")
-    folder = (Path(configured) if configured else cache_folder() / "numba") / f"kernels-{digest}"
+    folder = (Path(configured) if configured else cache_folder() / "numba") / f"kernels-{_digest()}"
     refuse_untrusted(folder, "NUMBA_CACHE_DIR" if configured else "CDC_CACHE")
     if owned_by_others(folder):
         raise ConfigError(
