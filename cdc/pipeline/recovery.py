@@ -28,7 +28,7 @@ from cdc.pipeline.replay import Replay, commit_after_replay
 from cdc.pipeline.targets import verify_targets
 from cdc.run_context import RunContext
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState, CheckpointStore, CloseReason, JobRecord
-from channels.sinks.base import Sink, SinkCheckpoint
+from channels.sinks.base import Sink, SinkCheckpoint, is_traced
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     Raises: SinkOwnershipError - it is newer, or it is of another incarnation.
     """
     mark = sink.last_checkpoint(record.name)
+    if mark is None and is_traced(sink) and store.last_committed(record.name) is None and sink.has_written(record.name):
+        raise _unknown_position(record)
     if mark is None or record.adopted == f"{mark.incarnation}:{mark.checkpoint}":
         return mark
     committed = store.last_committed(record.name)
@@ -58,6 +60,15 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     )
 
 
+def _unknown_position(record: JobRecord) -> SinkOwnershipError:
+    return SinkOwnershipError(
+        f"The sink has rows of job {record.name}, but the state of the job was lost, and so was the position in the "
+        "sink: another writer has deleted the entries of the Delta logs that had it.",
+        hint="Restore the state. If it is lost, delete the target tables or give the job another `sink.path`, and load "
+        "all rows again with `start: snapshot`.",
+    )
+
+
 def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callable[[], Mapping[str, str]]) -> JobRecord:
     """Continue with a sink whose commits the state does not have: return the record with a new incarnation and fence.
 
@@ -71,6 +82,8 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callab
     """
     mark = sink.last_checkpoint(record.name)
     if mark is None:
+        if is_traced(sink) and sink.has_written(record.name):
+            raise _unknown_position(record)
         return record
     found = _existing(targets(), record.name, mark, sink) if store.last_committed(record.name) is None else {}
     for checkpoint in store.unfinished():

@@ -297,6 +297,18 @@ def can_check_targets(sink: object) -> TypeGuard[TargetChecker]:
     return callable(getattr(sink, "identities", None))
 
 
+class Traced(Protocol):
+    """A sink that can lose the newest checkpoint of a job, and still knows that the job has written to it."""
+
+    def has_written(self, job: str) -> bool:
+        """Return whether a run of ``job`` has written to the sink."""
+
+
+def is_traced(sink: object) -> TypeGuard[Traced]:
+    """Return whether ``sink`` is ``Traced``."""
+    return callable(getattr(sink, "has_written", None))
+
+
 def can_list_keys(sink: object) -> TypeGuard[KeyLister]:
     """Return whether ``sink`` is a ``KeyLister``."""
     return callable(getattr(sink, "keys", None))

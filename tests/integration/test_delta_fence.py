@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from deltalake import DeltaTable
 
 from cdc.errors import SinkOwnershipError
 from channels.sinks.delta import compaction, fence, maintenance
+from channels.sinks.delta.entries import newest_commit
+from channels.sinks.delta.log import MARK
 from channels.sinks.delta.sink import DeltaSink, MergeMode
 from tests.integration.frozen_writer import SMALL_FILES
 from tests.integration.test_delta_vectors import (
@@ -144,3 +147,22 @@ def test_fence_of_a_run_without_commits_is_the_newest_of_the_sink(tmp_path: Path
     assert new.last_checkpoint("shop") == mark(2, fence=2)
     for sink in (new, old):
         sink.close()
+
+
+def test_fence_of_a_compaction_does_not_replace_that_of_an_adopting_run(tmp_path: Path) -> None:
+    """An adopting run knows only the marks, so it can get the fence of a run that has compacted and committed nothing.
+
+    That run may be frozen before another entry: the adopting run takes its version.
+    """
+    sink = open_sink(tmp_path)
+    commit(sink, 1, {1: 1})
+    found = DeltaTable(str(folder_of(tmp_path)))
+    newest = newest_commit(found)[MARK]
+    run, adopting = mark(1, fence=2), replace(mark(1, fence=2, incarnation="adopted1"), sequence=2000)
+    fences = fence.fence_transactions(found, [run])
+    sink._logs.append(found, folder_of(tmp_path), [], newest, fences, version=found.version())
+    version = DeltaTable(str(folder_of(tmp_path))).version()
+    for _ in range(2):
+        sink._commits.fence(TABLE.name, adopting)
+    assert DeltaTable(str(folder_of(tmp_path))).version() == version + 1
+    sink.close()

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
 
-from cdc.errors import TargetMismatch
+from cdc.errors import SinkOwnershipError, TargetLost, TargetMismatch
+from cdc.pipeline.recovery import adopt, check_sink_state
+from cdc.state.base import JobRecord, JobState
+from cdc.state.sqlite import SqliteStore
 from channels.sinks.delta import compaction, maintenance, vector_merge
 from channels.sinks.delta.entries import Line, put_entry, write_entry
+from channels.sinks.delta.files import STAGING
+from channels.sinks.delta.sink import MergeMode
 from channels.sinks.delta.table_files import TableFile, live_rows, table_files
 from channels.sinks.delta.vectors import write_vectors
-from tests.integration.test_delta_vectors import TABLE, check, commit, folder_of, open_sink, vectors
+from tests.integration.test_delta_vectors import TABLE, check, commit, folder_of, mark, open_sink, stage, vectors
 
 ROWS = 100
 
@@ -263,4 +274,84 @@ def test_other_writer_that_adds_a_feature_pauses_the_job(change: str, root: Path
     version = DeltaTable(str(folder_of(root))).version()
     sink.maintain([TABLE])
     assert DeltaTable(str(folder_of(root))).version() == version
+    sink.close()
+
+
+@pytest.mark.parametrize("mode", ["deletion_vectors", "rewrite"])
+def test_other_writer_that_restores_an_earlier_version_is_noticed(mode: MergeMode, tmp_path: Path) -> None:
+    """RESTORE keeps the application transactions, by which the job knows what the table has."""
+    sink = open_sink(tmp_path, mode)
+    for checkpoint in (1, 2, 3):
+        commit(sink, checkpoint, {checkpoint: checkpoint})
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].checkpoint == 3
+    found = DeltaTable(str(folder_of(tmp_path)))
+    found.restore(found.version() - 2)
+    with pytest.raises(TargetLost, match="replaced while the job was running"):
+        commit(sink, 4, {4: 4})
+    sink.close()
+    again = open_sink(tmp_path, mode)
+    assert again.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].checkpoint == -1
+    again.close()
+
+
+def test_other_writer_that_optimizes_is_no_restore(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    for checkpoint in (1, 2):
+        commit(sink, checkpoint, {checkpoint: checkpoint})
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].checkpoint == 2
+    DeltaTable(str(folder_of(tmp_path))).optimize.compact()
+    commit(sink, 3, {3: 3})
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].checkpoint == 3
+    check(tmp_path, {1: 1, 2: 2, 3: 3})
+    sink.close()
+
+
+def test_other_writer_that_vacuums_keeps_a_file_that_was_prepared_long_ago(tmp_path: Path) -> None:
+    """VACUUM lists the folder after it has read the version of the table; the commit is between the two."""
+    sink = open_sink(tmp_path)
+    commit(sink, 1, {1: 1})
+    load = stage(sink, 2, {2: 2})
+    for staged in (tmp_path / STAGING).rglob("*.parquet"):
+        os.utime(staged, (time.time() - 7200,) * 2)
+    before = DeltaTable(str(folder_of(tmp_path)))
+    sink.commit([load], mark(2))
+    assert before.vacuum(retention_hours=1, dry_run=True, full=True, enforce_retention_duration=False) == []
+    check(tmp_path, {1: 1, 2: 2})
+    sink.close()
+
+
+def test_other_writer_that_adds_a_file_without_rows_changes_nothing(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    commit(sink, 1, {1: 1})
+    found = DeltaTable(str(folder_of(tmp_path)))
+    rows = pa.Table.from_pylist([], pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+    pq.write_table(rows, folder_of(tmp_path) / "empty.parquet")
+    size = (folder_of(tmp_path) / "empty.parquet").stat().st_size
+    action = AddAction("empty.parquet", size, {}, 0, True, "{}")
+    found.create_write_transaction([action], "append", found.schema())
+    commit(sink, 2, {1: 2})
+    check(tmp_path, {1: 2})
+    sink.close()
+
+
+def test_other_writer_that_deletes_the_mark_lets_no_lost_state_continue(tmp_path: Path) -> None:
+    """Clean-up of the log deletes the entry with the position; the transactions remain in the log's checkpoint."""
+    sink = open_sink(tmp_path)
+    commit(sink, 1, {1: 1})
+    commit(sink, 2, {2: 2})
+    found = DeltaTable(str(folder_of(tmp_path)))
+    found.optimize.compact()
+    for entry in (folder_of(tmp_path) / "_delta_log").glob("*.json"):
+        os.utime(entry, (0, 0))
+    found = DeltaTable(str(folder_of(tmp_path)))
+    found.create_checkpoint()
+    found.cleanup_metadata()
+    assert sink.last_checkpoint("shop") is None
+    with contextlib.closing(SqliteStore(tmp_path / "home")) as store:
+        record = JobRecord("shop", "feedbeef", 1, JobState.PENDING, "shop.yaml")
+        with pytest.raises(SinkOwnershipError, match="so was the position in the sink"):
+            check_sink_state(record, store, sink)
+        with pytest.raises(SinkOwnershipError, match="so was the position in the sink"):
+            adopt(record, store, sink, dict)
+        assert check_sink_state(replace(record, name="other"), store, sink) is None
     sink.close()

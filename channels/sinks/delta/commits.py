@@ -56,8 +56,9 @@ class TableCommits:
                 return
             refuse(table, self._folder_of(table), delta_tables.unwritable(found))
             try:
+                version = found.version()
                 write(found)
-                self._tables.note_committed(table, mark.checkpoint)
+                self._tables.note_committed(table, mark.checkpoint, version + 1)
                 return
             except CommitFailedError:
                 # the log has no part of this commit, so repeat it from the version of the other writer
@@ -85,8 +86,12 @@ class TableCommits:
                 return
             refuse_fenced(found, table, mark)
             if has_fence(found, mark):
-                refuse_newer_run(newest_mark(found, mark.job), mark)  # two runs that adopt can have the same fence
-                return
+                newest = newest_mark(found, mark.job)
+                refuse_newer_run(newest, mark)  # two runs that adopt can have the same fence
+                if newest is not None and (newest.incarnation, newest.fence) == (mark.incarnation, mark.fence):
+                    return
+                # A compaction of an earlier run has written this fence, with the mark of a run before it. That run may
+                # be frozen before its next compaction: an entry takes its version.
             try:
                 text, version = mark_to_json(mark), found.version()
                 self._logs.append(found, folder, [], text, fence_transactions(found, [mark]), version=version)
@@ -108,6 +113,7 @@ class TableCommits:
         refuse_fenced(found, table, mark)
         done = committed_checkpoint(found, mark.job, mark.incarnation)
         self._tables.refuse_older(table, done)
+        self._tables.refuse_restored(table, found)
         if done == mark.checkpoint:
             self._make_durable(found, table)  # a repeat
             return True

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 LOG = "_delta_log"
 MARK = "cdc"  # key of the checkpoint in the commit metadata of this program
-_COUNT = "cdc_actions"  # another key: the number of files that the entry adds and removes
+COUNT = "cdc_actions"  # another key: the number of files that the entry adds and removes
 _HINT = "_last_checkpoint"
 _PARQUET_END = b"PAR1"
 # by default every commit lists the whole log several times to find expired entries; `maintain` does this instead
@@ -81,7 +81,7 @@ class DurableLogs:
         version = found.version()
         self.sync(folder, version)
         sync_path(folder)  # data files must be durable before the log refers to them
-        metadata = {_COUNT: str(count), **({MARK: mark} if mark else {})}
+        metadata = {COUNT: str(count), **({MARK: mark} if mark else {})}
         properties = CommitProperties(
             custom_metadata=metadata,
             max_commit_retries=0,  # the actions are valid only for the version from which they were computed
@@ -218,7 +218,7 @@ def _is_whole_entry(path: Path) -> bool:
     if not actions:
         return False
     # an incomplete entry can end exactly at the end of a line
-    count = next((action["commitInfo"].get(_COUNT) for action in actions if "commitInfo" in action), None)
+    count = next((action["commitInfo"].get(COUNT) for action in actions if "commitInfo" in action), None)
     return count is None or int(count) == sum("add" in action or "remove" in action for action in actions)
 
 

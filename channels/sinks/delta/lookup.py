@@ -105,7 +105,7 @@ class MergeKeys:
 
     def _find(self, columns: Sequence[pa.ChunkedArray], file: TableFile) -> npt.NDArray[np.int64]:
         """Return which rows of ``columns`` have one of the keys."""
-        if self._sorted is None or not strictly_rising(columns):
+        if self._sorted is None or not len(columns[0]) or not strictly_rising(columns):
             return np.flatnonzero(self.index_for(file)[0].find(columns) >= 0)
         values = columns[0].to_numpy()
         least, most = np.searchsorted(self._sorted, values[0]), np.searchsorted(self._sorted, values[-1], side="right")

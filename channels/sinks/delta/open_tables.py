@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,12 @@ from cdc.errors import SinkUnavailable, TargetLost
 from cdc.model.batch import TargetState
 from channels.sinks.delta.log import LOG, DurableLogs, repair
 from channels.sinks.delta.object_path import ObjectPath
-from channels.sinks.delta.sink_checkpoint import committed_checkpoint
+from channels.sinks.delta.sink_checkpoint import committed_checkpoint, is_restored
 from channels.sinks.delta.storage import StorePath, open_table
 from channels.sinks.delta.table import unwritable
 from channels.sinks.delta.table_files import TableFile, table_files
+
+logger = logging.getLogger(__name__)
 
 _REPAIR_TRIES = 5  # another writer may commit at the same time
 
@@ -32,6 +35,7 @@ class OpenTables:
         self._tables: dict[str, DeltaTable] = {}
         self._identities: dict[str, str] = {}  # of tables with committed rows
         self._committed: dict[str, int | None] = {}  # their newest known application transaction
+        self._searched: dict[str, int] = {}  # version up to which no other writer has restored an earlier one
         self._inodes: dict[str, tuple[int, int]] = {}  # device and inode of the log that a handle was read from
         self._newest: dict[str, tuple[int, str | None]] = {}  # version and tag of an entry in an object store
         self._locks: dict[str, threading.RLock] = defaultdict(threading.RLock)
@@ -115,7 +119,11 @@ class OpenTables:
             found = self.open(name)
             if found is None:
                 continue
+            self._searched[name] = found.version()
             committed = committed_checkpoint(found, job, incarnation)
+            if committed is not None and is_restored(found):
+                logger.warning("another writer has restored an earlier version of table %s", name)
+                committed = None
             identity = self._identities[name] = str(found.metadata().id)
             self._committed[name] = committed
             missing = len(self._missing(found, name))
@@ -128,8 +136,17 @@ class OpenTables:
         if known is not None and (committed is None or committed < known):
             raise self._replaced(table, f"checkpoint {committed}", f"checkpoint {known}")
 
-    def note_committed(self, table: str, checkpoint: int) -> None:
-        """Record the newest committed checkpoint of ``table``."""
+    def refuse_restored(self, table: str, found: DeltaTable) -> None:
+        """Raise TargetLost if another writer has restored an earlier version of ``table`` since its last commit."""
+        version = found.version()
+        since = self._searched.get(table, version)
+        if since < version and is_restored(found, since):
+            raise self._replaced(table, "an earlier version, restored by another writer", f"version {since} or later")
+        self._searched[table] = version
+
+    def note_committed(self, table: str, checkpoint: int, version: int) -> None:
+        """Record the newest committed checkpoint of ``table``, and the version that has it."""
+        self._searched[table] = version
         if table in self._identities:
             self._committed[table] = checkpoint
 

@@ -36,6 +36,7 @@ from channels.sinks.delta.roots import refuse_missing, refuse_unsafe, root_of, w
 from channels.sinks.delta.rows import DeltaRows
 from channels.sinks.delta.sink_checkpoint import (
     has_committed,
+    has_traces,
     may_write,
     newest_mark,
 )
@@ -198,6 +199,11 @@ class DeltaSink:
         """See ``Sink``. Reads the newest entries of every table's log."""
         marks = [mark for _, found in self._existing() if (mark := newest_mark(found, job)) is not None]
         return max(marks, key=lambda mark: (mark.fence, mark.checkpoint), default=None)
+
+    @guarded
+    def has_written(self, job: str) -> bool:
+        """See ``Traced``: a log clean-up of another writer removes marks, but not the fence of a run."""
+        return any(has_traces(found, job) for _, found in self._existing())
 
     def _existing(self) -> Iterator[tuple[str, DeltaTable]]:
         for folder in table_folders(self.root):

@@ -16,7 +16,7 @@ from cdc.model.batch import LoadName
 from cdc.model.position import position_from_json
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.entries import history
-from channels.sinks.delta.log import MARK
+from channels.sinks.delta.log import COUNT, MARK
 from channels.sinks.delta.storage import ObjectTable
 
 
@@ -46,7 +46,7 @@ def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
 
     In an object store each entry is a request, so the log of a table that the job has never written is not read.
     """
-    if isinstance(table, ObjectTable) and table.transaction_version(fence_application(job)) is None:
+    if isinstance(table, ObjectTable) and not has_traces(table, job):
         return None
     for limit in (5, 100, None):
         for entry in history(table, limit):
@@ -55,6 +55,24 @@ def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
                 if data["job"] == job:
                     return mark_from_json(data)
     return None
+
+
+def is_restored(table: DeltaTable, since: int | None = None) -> bool:
+    """Return whether another writer has restored an earlier version of ``table`` after the version ``since``.
+
+    None: after the newest commit of rows. RESTORE keeps the application transactions, but not the rows of the commits.
+    """
+    for entry in history(table, None if since is None else table.version() - since):
+        if entry.get("operation") == "RESTORE":
+            return True
+        if since is None and MARK in entry and entry.get(COUNT) != "0":  # "0": the fence of a run
+            return False
+    return False
+
+
+def has_traces(table: DeltaTable, job: str) -> bool:
+    """Return whether a run of ``job`` has written to ``table``: this is known longer than its newest mark."""
+    return table.transaction_version(fence_application(job)) is not None
 
 
 def may_write(table: DeltaTable, job: str) -> bool:

@@ -114,6 +114,9 @@ def adopt(source: StorePath, path: StorePath) -> None:
     try:
         path.unlink(missing_ok=True)
         os.link(*link)
+        # VACUUM of another writer deletes old files that its version of the table does not have, and a link has the
+        # time of its file
+        os.utime(link[1])
     except OSError:  # another file system, or one without links
         shutil.copyfile(*link)
         sync_path(path)
