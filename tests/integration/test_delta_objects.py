@@ -11,8 +11,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import polars
@@ -32,7 +31,17 @@ from channels.sinks.delta.sink import DeltaSink, MergeMode
 from channels.sinks.delta.table_paths import table_folder, target_of
 from tests.support.freezing import freeze
 from tests.support.hostile_names import HOSTILE
-from tests.support.object_stores import SECRET, Bucket, Fault, FaultProxy, Request, S3Server, fault_proxy
+from tests.support.object_stores import (
+    SECRET,
+    Bucket,
+    DrawnFaults,
+    Fault,
+    FaultProxy,
+    Request,
+    S3Server,
+    fault_proxy,
+    retried,
+)
 from tests.support.receiving import until
 from tests.support.seeds import seed_of
 
@@ -98,15 +107,6 @@ def committed(bucket: Bucket, table: str = "ods.orders") -> Counter[tuple[str, i
             if transaction is not None and transaction["appId"].startswith("cdc/"):
                 found[transaction["appId"], transaction["version"]] += 1
     return found
-
-
-def repeat(action: Callable[[], object]) -> None:
-    """Do ``action`` as a job does: again after each SinkUnavailable."""
-    for _ in range(20):
-        with suppress(SinkUnavailable):
-            action()
-            return
-    raise AssertionError("it failed 20 times")
 
 
 def test_delta_folders_in_a_store_differ_and_name_their_table() -> None:
@@ -194,11 +194,11 @@ def test_delta_object_commit_survives_a_fault_of_each_write(
 def _run_once(bucket: Bucket, merge: MergeMode, checkpoint: int, change: dict[int, int | None]) -> None:
     """Start a run, prepare one load and commit it, each step as often as a job does."""
     sink, loads = open_sink(bucket, merge), list[PreparedLoad]()
-    repeat(lambda: sink.identity(create=True))
-    repeat(lambda: sink.acquire_ownership(mark(checkpoint - 1, checkpoint), ["ods.orders"]))
-    repeat(lambda: sink.ensure_table(ORDERS))
-    repeat(lambda: loads.append(stage(sink, checkpoint, change, checkpoint)))
-    repeat(lambda: sink.commit(loads, mark(checkpoint, checkpoint)))
+    retried(lambda: sink.identity(create=True))
+    retried(lambda: sink.acquire_ownership(mark(checkpoint - 1, checkpoint), ["ods.orders"]))
+    retried(lambda: sink.ensure_table(ORDERS))
+    retried(lambda: loads.append(stage(sink, checkpoint, change, checkpoint)))
+    retried(lambda: sink.commit(loads, mark(checkpoint, checkpoint)))
     assert sink.state(loads[0]) is LoadState.COMMITTED
     sink.close()
 
@@ -426,3 +426,12 @@ def test_delta_object_columns_change_in_one_commit(merge: MergeMode, bucket: Buc
     rows = sorted(bucket.read(folder_of("ods.orders")).to_pylist(), key=lambda row: row["id"])
     assert rows == [{"id": 1, "n": 1, "text": "filled"}, {"id": 2, "n": 20, "text": "filled"}]
     sink.close()
+
+
+def test_drawn_faults_of_a_store_are_of_each_kind_and_end() -> None:
+    write, read = Request("PUT", "/lake/a.json", True), Request("GET", "/lake/a", False)
+    faults = DrawnFaults(1, 0.1, 20)
+    assert [faults(write) for _ in range(500)].count(None) == 480
+    assert faults.drawn == dict.fromkeys(set(Fault) - {Fault.DENIED, Fault.UNCONDITIONAL}, 4)
+    faults = DrawnFaults(1, 1.0)
+    assert {faults(read) for _ in range(100)} == {Fault.LOST_ANSWER, Fault.UNAVAILABLE, Fault.SLOW, None}

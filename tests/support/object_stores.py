@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc.demo.local_servers import free_port
+from cdc.errors import SinkUnavailable
 from channels.sinks.delta.object_path import ObjectPath, ObjectStore
 
 KEY, SECRET = "lake-user", "open-sesame-21"  # moto accepts any; tests look for the secret where it must not be
 _NUMBERS = itertools.count()
+_XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+_SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request"}  # moto wants any
+_Result = TypeVar("_Result")
 _CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>try again</Message></Error>"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>"
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
@@ -69,6 +77,46 @@ class Bucket:
         builder = QueryBuilder().register("t", self.open(folder, version))
         return pa.table(builder.execute("select * from t").read_all())
 
+    def objects(self, prefix: str = "") -> dict[str, str]:
+        """Return the tag of each object whose key starts with ``prefix``, without the client of the product."""
+        found: dict[str, str] = {}
+        with closing(self._connect()) as connection:
+            more = ""
+            while True:
+                connection.request("GET", f"/{self.name}?list-type=2&prefix={quote(prefix, safe='')}{more}")
+                page = ElementTree.fromstring(_body(connection))
+                for one in page.iter(f"{_XML}Contents"):
+                    found[one.findtext(f"{_XML}Key", "")] = one.findtext(f"{_XML}ETag", "")
+                token = page.findtext(f"{_XML}NextContinuationToken")
+                if token is None:
+                    return found
+                more = f"&continuation-token={quote(token, safe='')}"
+
+    def contents(self, keys: Iterator[str] | list[str]) -> Iterator[bytes]:
+        """Yield the content of each of ``keys``, without the client of the product."""
+        with closing(self._connect()) as connection:
+            for key in keys:
+                connection.request("GET", f"/{self.name}/{quote(key)}", headers=_SIGNED)
+                yield _body(connection)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.endpoint.partition("//")[2], timeout=120)
+
+
+def _body(connection: http.client.HTTPConnection) -> bytes:
+    response = connection.getresponse()
+    content = response.read()
+    assert response.status == 200, f"{response.status}: {content[:200]!r}"
+    return content
+
+
+def create_bucket(endpoint: str, name: str) -> Bucket:
+    """Create an empty bucket on a running server. ``endpoint``: http://127.0.0.1:port."""
+    with closing(http.client.HTTPConnection(endpoint.partition("//")[2], timeout=120)) as connection:
+        connection.request("PUT", f"/{name}")
+        assert connection.getresponse().status == 200
+    return Bucket(endpoint, name)
+
 
 class S3Server:
     """moto's S3 server, on loopback. It has a process of its own, because readers of Delta block this one's threads."""
@@ -81,20 +129,19 @@ class S3Server:
 
     def bucket(self) -> Bucket:
         """Create an empty bucket, when the server has started."""
+        return create_bucket(self.wait(), f"lake-{next(_NUMBERS)}")
+
+    def wait(self) -> str:
+        """Return the endpoint when the server has started."""
         deadline = time.monotonic() + 120
         while True:
             try:
-                return self._create(f"lake-{next(_NUMBERS)}")
+                with socket.create_connection(("127.0.0.1", int(self.address.partition(":")[2])), 120):
+                    return f"http://{self.address}"
             except ConnectionRefusedError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-
-    def _create(self, name: str) -> Bucket:
-        with closing(http.client.HTTPConnection(self.address, timeout=120)) as connection:
-            connection.request("PUT", f"/{name}")
-            assert connection.getresponse().status == 200
-        return Bucket(f"http://{self.address}", name)
 
     def close(self) -> None:
         self._process.terminate()
@@ -122,13 +169,52 @@ class Request:
     conditional: bool
 
 
+class DrawnFaults:
+    """Draw faults for a share of the requests; see ``FaultProxy.decide``. A job survives all of them.
+
+    Writes of log entries and claims, which have conditions, get most of them. The rarest fault so far is drawn first.
+    """
+
+    def __init__(
+        self, seed: object, share: float, most: int = 10**9, log: Callable[[str], object] = lambda line: None
+    ) -> None:
+        """``share``: of the writes; of conditional ones four times as many, of reads a quarter. ``most``: ends it."""
+        self.drawn: Counter[Fault] = Counter()
+        self._draw, self._share, self._most, self._log = random.Random(f"store {seed}"), share, most, log
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Fault | None:
+        kinds = [Fault.LOST_ANSWER, Fault.UNAVAILABLE, Fault.SLOW]
+        share = self._share / 4 if request.method in ("GET", "HEAD") else self._share
+        if request.method == "PUT":
+            kinds.append(Fault.REPEATED)
+            if request.conditional:
+                kinds.append(Fault.CONFLICT)
+                share *= 4
+        with self._lock:
+            if self._draw.random() >= share or self.drawn.total() >= self._most:
+                return None
+            self._draw.shuffle(kinds)
+            fault = min(kinds, key=lambda kind: self.drawn[kind])
+            self.drawn[fault] += 1
+        self._log(f"the store draws {fault.name} for {request.method} {request.path}")
+        return fault
+
+
+def retried(action: Callable[[], _Result], tries: int = 20) -> _Result:
+    """Return the result of ``action``. Repeat it after each SinkUnavailable, as a job does."""
+    for _ in range(tries):
+        with suppress(SinkUnavailable):
+            return action()
+    raise AssertionError(f"it failed {tries} times")
+
+
 @dataclass
 class FaultProxy:
     """A proxy before a server. ``decide`` is called for each request, by any thread; it may wait."""
 
     target: str
     decide: Callable[[Request], Fault | None] = lambda request: None
-    requests: list[Request] = field(default_factory=list)
     endpoint: str = ""
 
     def through(self, bucket: Bucket) -> Bucket:
@@ -139,8 +225,7 @@ class FaultProxy:
 @contextmanager
 def fault_proxy(bucket: Bucket) -> Iterator[FaultProxy]:
     proxy = FaultProxy(bucket.endpoint.partition("//")[2])
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Bound", (_Handler,), {"proxy": proxy}))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), type("_Bound", (_Handler,), {"proxy": proxy}))
     proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -152,15 +237,28 @@ def fault_proxy(bucket: Bucket) -> Iterator[FaultProxy]:
         thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # the client was killed
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     proxy: FaultProxy
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise each answer waits 40 ms for the acknowledgement of its headers
 
     def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed, and a store ignores half a request
+            self.close_connection = True
+            return
         conditional = "If-None-Match" in self.headers or "If-Match" in self.headers
         request = Request(self.command, self.path, conditional)
-        self.proxy.requests.append(request)
         fault = self.proxy.decide(request)
         if fault is Fault.CONFLICT:
             self._answer(409, {}, _CONFLICT)
