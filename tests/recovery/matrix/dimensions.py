@@ -12,7 +12,7 @@ from tests.model.faults import FAULT_POINTS
 from tests.recovery.matrix import environment
 
 RECEIVERS = ("memory", "binlog", "binlog_files", "canal", "kafka")
-SINKS = ("file", "delta", "doris", "doris-plain", "starrocks-single", "starrocks-multi")
+SINKS = ("file", "delta", "delta-s3", "doris", "doris-plain", "starrocks-single", "starrocks-multi")
 FAULTS = {  # names for people; the keys are the kinds of tests/model/faults.py and of environment.py
     "reject": "error",
     "after": "lost reply",

@@ -18,7 +18,8 @@ from tests.recovery.matrix import sources
 from tests.recovery.matrix.dimensions import Cell
 from tests.recovery.matrix.process import JobProcess, Start
 from tests.recovery.matrix.sources import Given, Servers
-from tests.recovery.matrix.targets import TARGETS, Seen, Target
+from tests.recovery.matrix.targets import TARGETS, Seen, Target, delta_s3
+from tests.support.object_stores import create_bucket
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def run(cell: Cell, seed: int, servers: Servers, folder: Path, place: int) -> Ou
     try:
         with (
             _given(cell, draw.randrange(1 << 30), servers, place) as given,
-            TARGETS[cell.sink](folder) as target,
+            _target(cell, f"{seed} {cell}", servers, folder, place) as target,
         ):
             _run(cell, number, folder, given, target)
         failure = None
@@ -67,6 +68,12 @@ def _given(cell: Cell, seed: int, servers: Servers, place: int):
         given = sources.behind_canal(servers, seed, place)
         yield given
         sources.drop(servers, given)
+
+
+def _target(cell: Cell, seed: str, servers: Servers, folder: Path, place: int):
+    if cell.sink == "delta-s3":
+        return delta_s3(folder, create_bucket(servers.s3, f"matrix-{place}"), seed)
+    return TARGETS[cell.sink](folder)
 
 
 def _run(cell: Cell, number: int, folder: Path, given: Given, target: Target) -> None:
@@ -101,6 +108,7 @@ def compare(given: Given, target: Target, seen: Seen, *, is_exact: bool = True, 
     """
     model = given.model
     expected = {name.partition(".")[2]: rows for name, rows in model.state().items()}
+    assert not seen.missing, f"files of a version of a Delta table that do not exist: {seen.missing}"
     assert seen.rows == expected, f"target {seen.rows}, source {expected}"
     changes = [
         (row.table.partition(".")[2], row.key, row.op, row.deleted) for each in model.transactions for row in each

@@ -178,6 +178,7 @@ class Servers:
     canal: str | None
     canal_log: Path | None = None
     topics: tuple[InKafka, ...] = ()
+    s3: str | None = None  # the endpoint of an S3 server
 
 
 def in_memory(seed: object) -> InMemory:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,12 @@ from tests.emulators.starrocks.cases import emulator as starrocks_emulator
 from tests.emulators.storage import SIGN
 from tests.model.sink import FileSink
 from tests.recovery.matrix.sources import TABLES
+from tests.support.delta_protocol import FolderFiles, ProtocolReader
+from tests.support.object_stores import Bucket, DrawnFaults, fault_proxy
 
 RETRIES: Any = {"tries": 3, "pause_s": 0.01}
+WAREHOUSE = "warehouse"  # the prefix of the tables in a bucket
+FAULT_SHARE, MOST_FAULTS = 0.04, 10  # of an S3 server: the share of the writes with a fault, and the most of a scenario
 BringBack = Callable[[], None]  # restore the earlier content
 Change = tuple[str, int, int, bool]  # table, key, op, deleted
 
@@ -45,6 +47,7 @@ class Seen:
     shown: list[Change]
     left: list[str]  # prepared, but neither committed nor aborted
     committed_twice: Sequence[str] = ()  # checkpoints, from the log of a Delta table; elsewhere only the rows show it
+    missing: Sequence[str] = ()  # files that a version of a Delta table has, and that do not exist
 
 
 @dataclass(frozen=True)
@@ -123,22 +126,52 @@ class FileRows:
 
 @contextmanager
 def delta(folder: Path) -> Iterator[Target]:
-    """Use deletion vectors in half of the scenarios, by the name of the scenario."""
-    root = folder / "warehouse"
-    merge: MergeMode = "deletion_vectors" if zlib.crc32(folder.name.encode()) % 2 else "rewrite"
+    root, folders = folder / "warehouse", DeltaFolders(folder / "warehouse", folder / "aside")
+    make = partial(DeltaSink, root, merge=_merge_of(folder))
+    yield Target(make, "_commit_table", lambda: _seen(root), folders.remove, folders.copy, folders.expire)
+
+
+@contextmanager
+def delta_s3(folder: Path, bucket: Bucket, seed: object) -> Iterator[Target]:
+    """Tables in ``bucket``. A few requests of the job fail as networks and stores do; the log of the job has them."""
 
     def look() -> Seen:
-        rows, shown, twice = {}, [], []
-        for table in TABLES:
-            rows[table] = _versions(root / "ods" / table, table, shown)
-            twice += _committed_twice(root / "ods" / table)
-        staged = (root / STAGING).glob("*/*.parquet")
-        return Seen(rows, shown, [str(path.relative_to(root)) for path in staged], twice)
+        copy = folder / "bucket"  # reads of all versions are many requests
+        keys = list(bucket.objects())
+        for key, content in zip(keys, bucket.contents(keys), strict=True):
+            (copy / key).parent.mkdir(parents=True, exist_ok=True)
+            (copy / key).write_bytes(content)
+        seen = _seen(copy / WAREHOUSE)
+        return seen if seen.missing else replace(seen, rows={one: _ops(bucket.open(_prefix(one))) for one in TABLES})
 
-    folders = DeltaFolders(root, folder / "aside")
-    yield Target(
-        partial(DeltaSink, root, merge=merge), "_commit_table", look, folders.remove, folders.copy, folders.expire
-    )
+    def log(line: str) -> None:
+        with (folder / "log.txt").open("a") as file:
+            file.write(f"{line}\n")
+
+    objects = DeltaObjects(bucket)
+    with fault_proxy(bucket) as proxy:
+        proxy.decide = DrawnFaults(seed, FAULT_SHARE, MOST_FAULTS, log)
+        url, options = f"{bucket.url}/{WAREHOUSE}", proxy.through(bucket).options
+        make = partial(DeltaSink, url, merge=_merge_of(folder), storage=options)
+        yield Target(make, "_commit_table", look, objects.remove, objects.copy, objects.expire)
+    objects.delete("")
+
+
+def _merge_of(folder: Path) -> MergeMode:
+    """Return deletion vectors for half of the scenarios, by the name of the scenario."""
+    return "deletion_vectors" if zlib.crc32(folder.name.encode()) % 2 else "rewrite"
+
+
+def _seen(root: Path) -> Seen:
+    rows, shown, twice, missing = {}, [], [], []
+    for table in TABLES:
+        files = ProtocolReader(FolderFiles(root / "ods" / table))
+        twice += files.committed_twice()
+        missing += files.missing()
+        if not missing:
+            rows[table] = _versions(root / "ods" / table, table, shown)
+    staged = (root / STAGING).glob("*/*.parquet")
+    return Seen(rows, shown, [str(path.relative_to(root)) for path in staged], twice, missing)
 
 
 @dataclass(frozen=True)
@@ -178,26 +211,63 @@ class DeltaFolders:
             file.unlink()
 
 
+@dataclass(frozen=True)
+class DeltaObjects:
+    """Delta tables in a bucket, as an administrator removes and restores them."""
+
+    bucket: Bucket
+
+    def remove(self, table: str) -> BringBack:
+        there = self._take(table)
+        self._put(table, {})
+        return lambda: self._put(table, there)
+
+    def copy(self, table: str) -> Callable[[], BringBack]:
+        older = self._take(table)
+
+        def put() -> BringBack:
+            there = self._take(table)
+            self._put(table, older)
+            return lambda: self._put(table, there)
+
+        return put
+
+    def expire(self) -> None:
+        for key in self.bucket.objects(f"{WAREHOUSE}/{STAGING}/"):
+            if key.endswith(".parquet"):
+                self.bucket.path(key).unlink()
+
+    def delete(self, prefix: str) -> None:
+        self.bucket.path(prefix).delete_all()
+
+    def _take(self, table: str) -> dict[str, bytes]:
+        keys = list(self.bucket.objects(_prefix(table) + "/"))
+        return dict(zip(keys, self.bucket.contents(keys), strict=True))
+
+    def _put(self, table: str, found: dict[str, bytes]) -> None:
+        self.delete(_prefix(table))
+        for key, content in found.items():
+            self.bucket.path(key).put(content)
+
+
+def _prefix(table: str) -> str:
+    return f"{WAREHOUSE}/ods/{table}"
+
+
 def _versions(path: Path, table: str, shown: list[Change]) -> dict[int, int]:
     """Return the rows at the end, and append the changes of each version to ``shown``."""
     before: dict[int, int] = {}
     for version in range(DeltaTable(str(path)).version() + 1):
-        reader = QueryBuilder().register("t", DeltaTable(str(path), version=version))
-        found = pa.table(reader.execute("SELECT id, op FROM t").read_all())
-        now = dict(zip(found.column("id").to_pylist(), found.column("op").to_pylist(), strict=True))
+        now = _ops(DeltaTable(str(path), version=version))
         shown += [(table, key, op, False) for key, op in now.items() if before.get(key) != op]
         before = now
     return before
 
 
-def _committed_twice(path: Path) -> list[str]:
-    """Return checkpoints that the log of a Delta table contains more than once."""
-    found: Counter[str] = Counter()
-    for entry in (path / "_delta_log").glob("*.json"):
-        for line in entry.read_text().splitlines():
-            if (transaction := json.loads(line).get("txn")) is not None:
-                found[f"{path.name} {transaction['appId']} {transaction['version']}"] += 1
-    return [name for name, count in found.items() if count > 1]
+def _ops(found: DeltaTable) -> dict[int, int]:
+    """Return key to op of one version of a Delta table."""
+    rows = pa.table(QueryBuilder().register("t", found).execute("SELECT id, op FROM t").read_all())
+    return dict(zip(rows.column("id").to_pylist(), rows.column("op").to_pylist(), strict=True))
 
 
 @contextmanager
@@ -313,7 +383,7 @@ def _table(target: str) -> str:
     return target.partition(".")[2]
 
 
-TARGETS: dict[str, Callable[[Path], Any]] = {
+TARGETS: dict[str, Callable[[Path], Any]] = {  # and ``delta_s3``, which needs a bucket
     "file": file,
     "delta": delta,
     "doris": partial(doris, two_phase=True),
