@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from pyroaring import BitMap64
 
 from cdc.errors import SinkOwnershipError, SinkUnavailable, TargetMismatch
 from cdc.model.batch import LoadName, PreparedLoad
@@ -28,6 +27,10 @@ from channels.sinks.delta.entries import put_entry
 from channels.sinks.delta.sink import DeltaSink, MergeMode
 from channels.sinks.delta.table_files import table_files
 from channels.sinks.row_ranges import KeyRange
+from tests.support.delta_lakes import Lake, lake_of
+from tests.support.delta_protocol import FolderFiles, ProtocolReader
+from tests.support.object_stores import retried
+from tests.support.seeds import seed_of
 
 TABLE = TargetTable("ods.orders", (TargetColumn("id", pa.int64(), False), TargetColumn("n", pa.int64(), True)), ("id",))
 LEFT = 3  # a draw of the model test that keeps a third of the keys deleted
@@ -44,7 +47,8 @@ def mark(checkpoint: int, fence: int = 1, incarnation: str = "0badcafe") -> Sink
     return SinkCheckpoint("shop", incarnation, fence, checkpoint, position, position, checkpoint * 1000)
 
 
-def stage(sink: DeltaSink, checkpoint: int, rows: dict[int, int | None], task: int = 0, fence: int = 1) -> PreparedLoad:
+def stage(sink: DeltaSink, checkpoint: int, rows: dict[int, int | None], task: int = 0, fence: int = 1,
+          table: TargetTable = TABLE, incarnation: str = "0badcafe") -> PreparedLoad:  # fmt: skip
     """Prepare ``rows``: a value by key; None deletes the key."""
     batch = pa.RecordBatch.from_pydict(
         {
@@ -54,7 +58,7 @@ def stage(sink: DeltaSink, checkpoint: int, rows: dict[int, int | None], task: i
             SEQUENCE: pa.array(range(len(rows)), pa.int64()),
         }
     )
-    load = sink.part_writer(TABLE)(LoadName("shop", "0badcafe", fence, checkpoint, TABLE.name, task), iter([batch]))
+    load = sink.part_writer(table)(LoadName("shop", incarnation, fence, checkpoint, table.name, task), iter([batch]))
     assert load is not None
     return load
 
@@ -74,41 +78,7 @@ def by_deltalake(root: Path) -> dict[int, int]:
 
 def by_protocol(root: Path) -> dict[int, int]:
     """Read the log as the protocol describes it, with code that the product does not use."""
-    live: dict[tuple[str, Any], dict[str, Any]] = {}
-    for entry in sorted((folder_of(root) / "_delta_log").glob("[0-9]*.json")):
-        actions = [json.loads(line) for line in entry.read_text().splitlines()]
-        for action in (action["remove"] for action in actions if "remove" in action):
-            live.pop((action["path"], identity(action)), None)
-        live |= {(one["add"]["path"], identity(one["add"])): one["add"] for one in actions if "add" in one}
-    rows = []
-    for (path, _), add in live.items():
-        deleted = BitMap64()
-        if vector := add.get("deletionVector"):
-            assert json.loads(add["stats"])["tightBounds"] is False
-            found = [
-                one for one in folder_of(root).glob("deletion_vector_*.bin") if one.stat().st_size > vector["offset"]
-            ]
-            contents = [
-                one.read_bytes()[vector["offset"] :] for one in found if encoded(one) == vector["pathOrInlineDv"]
-            ]
-            (content,) = contents
-            deleted = BitMap64.deserialize(content[8 : 4 + vector["sizeInBytes"]])
-            assert len(deleted) == vector["cardinality"] < json.loads(add["stats"])["numRecords"]
-        data = pq.read_table(folder_of(root) / path, partitioning=None).to_pylist()
-        rows += [row for number, row in enumerate(data) if number not in deleted]
-    return unique(rows)
-
-
-def identity(action: dict[str, Any]) -> Any:
-    vector = action.get("deletionVector")
-    return vector and (vector["pathOrInlineDv"], vector["offset"])
-
-
-def encoded(path: Path) -> str:
-    digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-    data = bytes.fromhex(path.stem.removeprefix("deletion_vector_").replace("-", ""))
-    words = [int.from_bytes(data[first : first + 4], "big") for first in range(0, 16, 4)]
-    return "".join(digits[word // 85**power % 85] for word in words for power in (4, 3, 2, 1, 0))
+    return unique(ProtocolReader(FolderFiles(folder_of(root))).rows())
 
 
 def unique(rows: Iterable[dict[str, Any]]) -> dict[int, int]:
@@ -160,12 +130,20 @@ def test_vectors_of_all_rows_remove_the_file(tmp_path: Path) -> None:
 
 
 class RandomChanges:
-    """Random commits, with compactions beside them, restarts and switches of the merge, against a model in memory."""
+    """Random commits, with compactions beside them, restarts and switches of the merge, against a model in memory.
 
-    def __init__(self, root: Path, seed: int) -> None:
-        self.root, self.draw, self.expected = root, random.Random(seed), dict[int, int]()
-        self.sink, self.checkpoint = open_sink(root), 0
+    Each call is repeated as a job does. Some sinks keep no old files, so that their maintenance deletes all it can.
+    """
+
+    def __init__(self, lake: Lake, seed: object) -> None:
+        self.lake, self.draw, self.expected = lake, random.Random(f"changes {seed}"), dict[int, int]()
+        self.sink, self.checkpoint = self._opened("deletion_vectors", 3600.0), 0
         self.beside = self.changes = 0  # commits during a compaction; changed keys
+
+    def _opened(self, mode: MergeMode, retention_s: float) -> DeltaSink:
+        sink = self.lake.sink(merge=mode, retention_s=retention_s)
+        retried(lambda: sink.ensure_table(TABLE))
+        return sink
 
     def commit(self) -> None:
         self.checkpoint += 1
@@ -175,10 +153,10 @@ class RandomChanges:
             if draw.random() < 0.2:
                 keys = [*range(self.checkpoint * 100 % 9000, self.checkpoint * 100 % 9000 + 100)]
             rows = {key: None if draw.randrange(LEFT) == 0 else self.checkpoint * 10 + task for key in keys}
-            loads.append(stage(self.sink, self.checkpoint, rows, task))
+            loads.append(retried(partial(stage, self.sink, self.checkpoint, rows, task)))
             apply(self.expected, rows)
             self.changes += len(rows)
-        self.sink.commit(loads, mark(self.checkpoint))
+        retried(lambda: self.sink.commit(loads, mark(self.checkpoint)))
 
     def commit_beside(self) -> None:
         """Commit on another thread, as the commit thread of a job does while its maintenance runs."""
@@ -189,53 +167,77 @@ class RandomChanges:
             assert not thread.is_alive(), "a commit waits for a compaction"
             self.beside += 1
 
+    def maintain(self) -> None:
+        retried(lambda: self.sink.maintain([TABLE]))
+
     def reopen(self) -> None:
         self.sink.close()
-        self.sink = open_sink(self.root, self.draw.choice(("deletion_vectors", "deletion_vectors", "rewrite")))
+        mode: MergeMode = self.draw.choice(("deletion_vectors", "deletion_vectors", "rewrite"))
+        self.sink = self._opened(mode, self.draw.choice((0.0, 3600.0)))
 
     def check_reads(self) -> None:
-        check(self.root, self.expected)
-        reader = self.sink.row_reader(TABLE, ["id", "n"])
-        assert unique(reader.between(KeyRange(("id",), None, None)).to_pylist()) == self.expected
+        assert unique(self.lake.by_deltalake(TABLE.name)) == self.expected
+        assert unique(self.lake.reader(TABLE.name).rows()) == self.expected
+        assert not self.lake.reader(TABLE.name).committed_twice()
+        reader = retried(lambda: self.sink.row_reader(TABLE, ["id", "n"]))
+        rows = retried(lambda: reader.between(KeyRange(("id",), None, None)))
+        assert unique(rows.to_pylist()) == self.expected
         some = pa.table({"id": pa.array(self.draw.sample(range(2000), 50), pa.int64())})
         wanted = {key: self.expected[key] for key in some.column(0).to_pylist() if key in self.expected}
-        assert unique(reader.of_keys(some).to_pylist()) == wanted
-        assert self.sink.keys(TABLE, None, 10**6).column("id").to_pylist() == sorted(self.expected)
+        assert unique(retried(lambda: reader.of_keys(some)).to_pylist()) == wanted
+        keys = retried(lambda: self.sink.keys(TABLE, None, 10**6))
+        assert keys.column("id").to_pylist() == sorted(self.expected)
+
+
+LONG = (pytest.mark.stress, pytest.mark.timeout(7200))
 
 
 @pytest.mark.parametrize(
-    "changes", [10_000, pytest.param(100_000, marks=pytest.mark.stress)], ids=["10,000", "100,000"]
+    ("store", "changes"),
+    [
+        ("folder", 10_000),
+        ("s3", 2_000),
+        pytest.param("folder", 100_000, marks=LONG),
+        pytest.param("s3", 100_000, marks=LONG),
+    ],
 )
-def test_vector_random_changes_equal_the_model(changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_random_changes_equal_the_model(
+    store: str, changes: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two readers that do not share code with the sink read the table: deltalake, and one by the protocol."""
     monkeypatch.setattr(merge, "FILE_ROWS", 150)
     monkeypatch.setattr(compaction, "FILE_ROWS", 150)
     monkeypatch.setattr(files, "_GROUP_ROWS", 40)
-    monkeypatch.setattr("channels.sinks.delta.maintenance._EVERY_S", 0.0)
-    run = RandomChanges(tmp_path, seed=25)
-    real = compaction.compact
+    monkeypatch.setattr(maintenance, "_EVERY_S", 0.0)
+    monkeypatch.setattr(maintenance, "_VACUUM_EVERY_S", 0.0)
+    real, seed = compaction.compact, seed_of()
 
     def compact(*arguments: Any) -> Any:
         found = real(*arguments)
-        if run.sink._maintenance._compactions.merges_with_vectors(DeltaTable(str(folder_of(tmp_path)))):
+        if run.sink._maintenance._compactions.merges_with_vectors(lake.table(TABLE.name)):
             run.commit_beside()
         return found
 
     monkeypatch.setattr(maintenance, "compact", compact)
-    compacted = marked = 0
-    while run.changes < changes:
-        run.commit()
-        marked += bool(vectors(tmp_path))
-        if run.draw.random() < 0.3:
-            run.sink.maintain([TABLE])
-            compacted += 1
-        if run.draw.random() < 0.1:
-            run.reopen()
-        if run.draw.random() < 0.1:
-            run.check_reads()
-    run.check_reads()
-    assert compacted > 10 and marked > 30 and run.beside > 10, "the draws reach compaction, vectors and both together"
-    run.sink.close()
+    with lake_of(store, request, tmp_path, seed) as lake:
+        run, maintained, marked = RandomChanges(lake, seed), 0, 0
+        while run.changes < changes:
+            run.commit()
+            marked += bool(lake.reader(TABLE.name).marked())
+            if run.draw.random() < 0.3:
+                run.maintain()
+                maintained += 1
+            if run.draw.random() < 0.1:
+                run.reopen()
+            if run.draw.random() < 0.1:
+                run.check_reads()
+        run.check_reads()
+        run.sink.close()
+        print(f"{run.checkpoint} commits, {run.beside} of them during a compaction, {maintained} times maintained")
+        print(f"faults of the store: {lake.faults.drawn if lake.faults is not None else 'none'}")
+        least = changes // 1000
+        assert 2 * maintained > least and marked > least and run.beside > least, "compaction, vectors, and both"
+        assert lake.faults is None or len(lake.faults.drawn) >= 4, "the store has faults of several kinds"
 
 
 @pytest.mark.parametrize("point", ["vectors", "entry", "link"])
