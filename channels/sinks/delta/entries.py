@@ -141,8 +141,9 @@ class _Logs:
             with self._lock:
                 self._states.pop(log, None)  # a checkpoint may have replaced the entry
             return self.read(found)
+        state = _State(table, version, _file_state(_entry(log, version)), vectors)  # can be a request to a store
         with self._lock:
-            self._states[log] = _State(table, version, _file_state(_entry(log, version)), vectors)
+            self._states[log] = state
         return vectors
 
 
