@@ -8,7 +8,9 @@ Source: Debezium documentation, "Data change events" of the MySQL connector; gol
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,11 @@ from cdc.sources.kafka.formats.json_slices import (
 from cdc.sources.kafka.formats.rows import TablePlan, in_order
 from cdc.sources.kafka.messages import MessageBlock
 
-_TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "ts_ms"))
-_PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _TS = range(9)
+_TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "id", "event_count", "ts_ms"))
+_PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _ID, _COUNT, _TS = range(11)
+_TEXTS = (kernels.STRING, kernels.ESCAPED)
+_MARKS = Names(("BEGIN", "END"))
+_HEARTBEAT = {"ts_ms", "ts_us", "ts_ns"}
 _SOURCE_NAMES = Names(("db", "table", "ts_us", "ts_ms"))
 _DB, _TABLE, _TS_US, _TS_MS = range(4)
 
@@ -55,13 +60,7 @@ class DebeziumJson(DebeziumRows):
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
         ops = words_of(envelope[_OP], OPS)
-        # heartbeats, transaction marks and DDL have no `op`: they are in topics of their own, without order to rows
-        other = (ops == -2) & (
-            (envelope.kinds[_DDL] != kernels.ABSENT)
-            | (envelope.kinds[_STATUS] != kernels.ABSENT)
-            | ((envelope.kinds[_TS] == kernels.NUMBER) & (envelope.kinds[_AFTER] == kernels.ABSENT))
-        )
-        for row in np.flatnonzero((ops < 0) & ~other).tolist():
+        for row in np.flatnonzero((ops < 0) & ~((ops == -2) & _has_no_row(block, envelope))).tolist():
             shown_op = shown(envelope[_OP].bytes(row))
             faults[int(envelope.source[row])] = f"it has no known `op` of Debezium: {shown_op}"
         tables, statements = self._tables_of(block, envelope, source, ops, faults)
@@ -162,10 +161,31 @@ def _envelopes(block: MessageBlock, faults: Faults) -> Slices:
     )
     inner = np.flatnonzero(wrapped)
     for target, source in ((top.starts, payload.starts), (top.lengths, payload.lengths), (top.kinds, payload.kinds)):
-        for slot in (_BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _TS):
+        for slot in range(_BEFORE, _TS + 1):
             target[slot, inner] = source[slot, inner]
     tombstones = wrapped & (top.kinds[_PAYLOAD] == kernels.NULL)  # with schemas, a null may be wrapped too
     return top.take(~tombstones) if tombstones.any() else top
+
+
+def _has_no_row(block: MessageBlock, envelope: Slices) -> NDArray[np.bool_]:
+    """Return which messages are heartbeats, transaction marks or DDL, if they have no `op`.
+
+    They are in topics of their own, without order to rows. A row without an envelope (ExtractNewRecordState) can have
+    columns with the same names, so the kinds of the values and the other keys decide.
+    """
+    kinds = envelope.kinds
+    is_mark = (
+        (words_of(envelope[_STATUS], _MARKS) >= 0) & np.isin(kinds[_ID], _TEXTS) & (kinds[_COUNT] != kernels.ABSENT)
+    )
+    is_ddl = np.isin(kinds[_DDL], (*_TEXTS, kernels.NULL)) & (kinds[_SOURCE] == kernels.OBJECT)
+    found: NDArray[np.bool_] = is_mark | is_ddl
+    for row in np.flatnonzero(~found & (kinds[_TS] == kernels.NUMBER) & (kinds[_OP] == kernels.ABSENT)).tolist():
+        number = int(envelope.source[row])
+        at, size = int(block.value_at[number]), int(block.value_size[number])
+        with suppress(ValueError, AttributeError):  # invalid UTF-8, or two payloads: no heartbeat
+            value = json.loads(block.data[at : at + size].tobytes())
+            found[row] = (value["payload"] if value.keys() >= {"payload", "schema"} else value).keys() <= _HEARTBEAT
+    return found
 
 
 def _object_sizes(slices: Slices, slot: int) -> NDArray[np.int32]:

@@ -149,13 +149,38 @@ def test_update_that_changes_the_key_of_the_channel_gives_a_delete_and_a_row():
         b'{"op":"c","source":{"db":"s","table":"t"},"after":null}', b'{"op":"d","source":{"db":"s","table":"t"}}',
         b'{"op":"u","after":{"id":1},"source":{"db":"s","table":"t"}}',
         b'{"schema":{"type":"struct","fields":7},"payload":{"op":"c","after":{},"source":{"db":"s","table":"t"}}}',
-        b'{"type":"INSERT","data":[],"database":"s","table":"t"}',
+        b'{"type":"INSERT","data":[],"database":"s","table":"t"}', b'{"ts_ms":5,"note":"\xff"}',
+        b'{"schema":null,"payload":{"ts_ms":5},"payload":7}',
     ],
 )  # fmt: skip
 def test_unreadable_message_is_a_fault(value):
     known = (table_of({"id": "int"}),)
     found = decoded([change("c", after={"id": 1}), {"key": None, "value": value}], known=known)
     assert [fault.message for fault in found.faults] == [1] and len(rows_of(found)) == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 1, "status": "paid"}, {"id": "a", "status": "END"}, {"id": 1, "status": "END", "event_count": 2},
+        {"id": 2, "ddl": None}, {"id": 2, "ddl": "x", "source": "shop"}, {"source": {}, "ddl": 5},
+        {"id": 3, "ts_ms": 5}, {"ts_ms": 5, "before": None}, {"ts_ms": 5, "op": None},
+    ],
+)  # fmt: skip
+def test_row_without_envelope_is_a_fault(row):
+    for value in (row, {"schema": None, "payload": row}):
+        found = decoded([{"key": None, "value": json.dumps(value)}])
+        assert [fault.message for fault in found.faults] == [0]
+
+
+def test_control_messages_are_skipped_with_and_without_schema():
+    messages = [json.loads(line["value"]) for line in golden("srv") + golden("srv.transaction")]
+    messages += [{"ts_ms": 5}, {"ts_ms": 5, "ts_us": 5000, "ts_ns": 5000000}, {**messages[0], "ddl": None}]
+    for found in (
+        decoded([{"key": None, "value": json.dumps(one)} for one in messages]),
+        decoded([{"key": None, "value": json.dumps({"schema": {}, "payload": one})} for one in messages]),
+    ):
+        assert not found.faults and not found.tables and not found.statements
 
 
 @pytest.mark.parametrize(
