@@ -68,7 +68,9 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     first = cluster.first_offsets(read)
     continued = {one: PartitionOffset(first[one]) for one in again}
     continued |= skip_lost(cluster, {one: offset for one, offset in read.items() if one not in again}, accepted)
-    return KafkaPosition.of(topics.cluster, ids, {**offsets, **continued}, kept=saved.kept)
+    # a partition that a topic had before it was created again has no offset: a new one with its number begins at 0
+    left = {one: offset for one, offset in offsets.items() if one in selected or one[0] not in restarted}
+    return KafkaPosition.of(topics.cluster, ids, left | continued, kept=saved.kept)
 
 
 def refuse_other_topics(topics: Topics, id_of: Callable[[str], str | None], read: Set[Partition]) -> None:

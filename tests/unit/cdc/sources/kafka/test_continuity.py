@@ -58,6 +58,14 @@ def test_topic_created_again_pauses_and_is_read_from_its_first_offset():
     assert continue_at(logs, found, saved, Accepted(server=True)) == position(id_="new", o=[3])
 
 
+def test_topic_created_again_with_fewer_partitions_reads_added_ones_from_the_first_offset():
+    saved, again = position(o=[5, 70]), Accepted(server=True)
+    smaller = continue_at(Logs(o=[(0, 90)]), topics(o=("new", 1)), saved, again)
+    assert smaller == position(id_="new", o=[0])
+    added = continue_at(Logs(o=[(0, 90), (0, 90)]), topics(o=("new", 2)), smaller, Accepted())
+    assert ("o", 1) not in added.offsets  # so it is found as a new partition
+
+
 def test_another_cluster_pauses_and_is_read_from_its_first_offsets():
     logs, found, saved = Logs(o=[(3, 90)]), topics("d", o=("id", 1)), position(o=[5])
     with pytest.raises(ServerMismatch, match="belong to cluster d"):
