@@ -55,9 +55,11 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     ids |= {name: topics.topics[name].id for name in restarted}
     selected = topics.partitions
     missing = sorted({*topics.missing} & {*saved.ids}) + sorted(
-        f"{topic}[{number}]" for topic, number in offsets if topic in topics.topics and (topic, number) not in selected
+        f"{topic}[{number}]"
+        for topic, number in offsets
+        if topic in topics.topics and topic not in restarted and (topic, number) not in selected
     )
-    if missing and not (accepted.gap or restarted):
+    if missing and not accepted.gap:
         raise PositionLost(
             f"Kafka no longer has {', '.join(missing[:5])}.",
             hint="Create the topic again and load its rows again, or run `cdc resume NAME --accept-gap` to continue "

@@ -84,6 +84,15 @@ def test_missing_topic_or_partition_pauses_unless_the_gap_is_accepted():
         continue_at(logs, topics(missing=("new",), o=("id", 2)), saved, Accepted(gap=True, server=True))
 
 
+def test_topic_created_again_does_not_hide_a_missing_one():
+    saved = KafkaPosition.of("c", {"o": "id", "p": "id"}, {("o", 0): PartitionOffset(5), ("p", 0): PartitionOffset(5)})
+    found = topics(missing=("p",), o=("new", 1))
+    with pytest.raises(PositionLost, match="no longer has p"):
+        continue_at(Logs(o=[(0, 9)]), found, saved, Accepted(server=True))
+    both = continue_at(Logs(o=[(0, 9)]), found, saved, Accepted(gap=True, server=True))
+    assert both.offsets[("o", 0)].next == 0
+
+
 def test_truncated_log_pauses_and_is_read_from_its_first_offset():
     logs, offsets = Logs(o=[(3, 90)]), {("o", 0): PartitionOffset(50, 7)}
     with pytest.raises(PositionLost, match=r"leader of o\[0\] .* offset 50: .* unclean leader election"):
