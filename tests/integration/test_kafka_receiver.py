@@ -234,6 +234,20 @@ def test_receiver_reads_new_topics_of_a_pattern_from_their_first_offset(kafka, t
     assert Collector(receiver).collect_rows(2).values() == [1, 2]
 
 
+def test_receiver_pauses_at_a_deleted_topic_of_a_pattern(kafka, topic, opened):
+    for name in ("a", "b"):
+        kafka.send(kafka.create(f"{topic}.{name}"), *rows(1))
+    start = start_at(kafka, f"{topic}.*")
+    kafka.delete(f"{topic}.b")
+    with pytest.raises(PositionLost, match=rf"no longer has {topic}\.b"):
+        opened(f"{topic}.*", start=start)
+    collected = Collector(opened(f"{topic}.*", start=start, accepted=Accepted(gap=True))).collect_rows(1)
+    saved = collected.batches[-1].last
+    assert saved.ids.keys() == {f"{topic}.a"}
+    kafka.send(kafka.create(f"{topic}.b"), *rows(2))
+    assert Collector(opened(f"{topic}.*", start=saved)).collect_rows(1).values() == [2]
+
+
 def test_receiver_pauses_at_a_topic_that_was_created_again(kafka, topic, opened):
     kafka.create(topic)
     kafka.send(topic, *rows(1, 2))

@@ -105,6 +105,12 @@ class Topics:
     cluster: str
     topics: Mapping[str, Topic]
     missing: tuple[str, ...] = ()  # names of the job file that do not exist
+    patterns: tuple[re.Pattern[str], ...] = ()  # of the job file
+
+    def deleted(self, known: Iterable[str]) -> list[str]:
+        """Return the topics of ``known`` that a pattern selects and that no longer exist."""
+        gone = {*known} - self.topics.keys()
+        return sorted(name for name in gone if any(pattern.match(name) for pattern in self.patterns))
 
     @property
     def ids(self) -> dict[str, str]:
@@ -167,8 +173,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         names = [one for one in self._settings.topics if "*" not in one]
         patterns = [one for one in self._settings.topics if "*" in one]
         metadata = self._ask(lambda: self.admin.list_topics(*(names[:1] if not patterns else ()), timeout=5))
-        if patterns:
-            rules = [re.compile(fnmatch.translate(re.sub(r"([\[\]?])", r"[\1]", one))) for one in patterns]
+        rules = tuple(re.compile(fnmatch.translate(re.sub(r"([\[\]?])", r"[\1]", one))) for one in patterns)
+        if rules:
             found = [one for one in metadata.topics if not one.startswith("__")]
             names += [one for one in found if one not in names and any(rule.match(one) for rule in rules)]
         described = self._each(lambda: self.admin.describe_topics(TopicCollection(sorted(names)))) if names else {}
@@ -183,7 +189,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._last_error, self.is_alarmed = None, False
         cluster = metadata.cluster_id or ""
         missing = tuple(name for name in names if name not in topics and "*" not in name)
-        return Topics(cluster, topics, missing)
+        return Topics(cluster, topics, missing, rules)
 
     def first_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the first available offset of each partition. A partition that does not exist is missing."""

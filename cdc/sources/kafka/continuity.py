@@ -54,7 +54,7 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     restarted = _other_topics(topics, saved, accepted)
     ids |= {name: topics.topics[name].id for name in restarted}
     selected = topics.partitions
-    missing = sorted({*topics.missing} & {*saved.ids}) + sorted(
+    missing = sorted({*topics.missing, *topics.deleted(saved.ids)} & {*saved.ids}) + sorted(
         f"{topic}[{number}]"
         for topic, number in offsets
         if topic in topics.topics and topic not in restarted and (topic, number) not in selected
@@ -73,6 +73,12 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     # a partition that a topic had before it was created again has no offset: a new one with its number begins at 0
     left = {one: offset for one, offset in offsets.items() if one in selected or one[0] not in restarted}
     return KafkaPosition.of(topics.cluster, ids, left | continued, kept=saved.kept)
+
+
+def without(position: KafkaPosition, deleted: Container[str]) -> KafkaPosition:
+    """Return ``position`` without topics that were deleted: they are new topics if they are created again."""
+    left = {one: offset for one, offset in position.offsets.items() if one[0] not in deleted}
+    return KafkaPosition.of(position.cluster, position.ids, left, kept=position.kept)
 
 
 def refuse_other_topics(topics: Topics, id_of: Callable[[str], str | None], read: Set[Partition]) -> None:

@@ -24,6 +24,7 @@ from cdc.sources.kafka.continuity import (
     refuse_other_topics,
     skip_lost,
     skip_truncated,
+    without,
 )
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S, PartitionHealth
@@ -123,6 +124,8 @@ class KafkaStream:
     def _connect(self) -> None:
         topics = self._cluster.topics()
         position = continue_at(self._cluster, topics, self._begin.saved, self._accepted)
+        if self._until is None and (deleted := topics.deleted(position.ids)):
+            position = without(position, deleted)
         self._maker.begin(self._begin.saved, position)
         self._reader = self._create_reader()
         self._update(topics)

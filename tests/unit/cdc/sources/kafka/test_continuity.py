@@ -1,5 +1,7 @@
 """Whether topics still have the messages after a position, and what a user can accept."""
 
+import re
+
 import pytest
 
 from cdc.errors import PositionLost, ServerMismatch, SourceActionRequired
@@ -82,6 +84,15 @@ def test_missing_topic_or_partition_pauses_unless_the_gap_is_accepted():
         continue_at(Logs(), topics(missing=("o",)), saved, Accepted())
     with pytest.raises(SourceActionRequired, match="no topic new"):
         continue_at(logs, topics(missing=("new",), o=("id", 2)), saved, Accepted(gap=True, server=True))
+
+
+def test_deleted_topic_of_a_pattern_pauses_unless_the_gap_is_accepted():
+    saved, found = position(old=[7], **{"crm.a": [5], "crm.b": [5]}), topics(**{"crm.a": ("id", 1)})
+    found = Topics("c", found.topics, patterns=(re.compile(r"crm\..*"),))
+    logs = Logs(**{"crm.a": [(0, 9)]})
+    with pytest.raises(PositionLost, match=r"no longer has crm\.b\."):
+        continue_at(logs, found, saved, Accepted(server=True, skips_lost=True))
+    assert continue_at(logs, found, saved, Accepted(gap=True)) == saved
 
 
 def test_topic_created_again_does_not_hide_a_missing_one():
