@@ -53,8 +53,13 @@ class KafkaBroker:
     It ends with its parent. Use it as a context manager.
     """
 
-    def __init__(self, jars: Path, folder: Path, first: KafkaBroker | None = None, node: int = 1) -> None:
-        """``first``: the node with the controller, if this is another ``node`` of its cluster."""
+    def __init__(
+        self, jars: Path, folder: Path, first: KafkaBroker | None = None, node: int = 1, *, creates: bool = False
+    ) -> None:
+        """``first``: the node with the controller, if this is another ``node`` of its cluster. ``creates``: the broker
+        creates topics that a request names.
+        """
+        self._creates = creates
         self.port, self.sasl_port, self.tls_port, self._controller = (free_port() for _ in range(4))
         self._first, self.node = first, node
         self.cluster: str = first.cluster if first is not None else _random_id()
@@ -135,7 +140,7 @@ class KafkaBroker:
             "allow.everyone.if.no.acl.found": "true",
             "super.users": "User:ANONYMOUS",
             "log.dirs": self.folder / "data",
-            "auto.create.topics.enable": "false",
+            "auto.create.topics.enable": str(self._creates).lower(),
             "offsets.topic.num.partitions": 1,
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.num.partitions": 1,

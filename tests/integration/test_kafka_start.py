@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cdc.errors import ConfigError, SourceActionRequired, SourceUnavailable
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.start import KafkaStart, resolve
-from tests.emulators.kafka import PASSWORD, USER, create_certificate
+from tests.emulators.kafka import PASSWORD, USER, KafkaBroker, create_certificate
 
 
 @pytest.fixture
@@ -70,6 +70,17 @@ def test_start_at_a_group_uses_its_offsets_and_needs_all(kafka, topic, ask):
     group.commit(offsets=[TopicPartition(topic, 1, 0)], asynchronous=False)
     group.close()
     assert numbers(ask(KafkaStart(group=topic), topic)) == {(topic, 0): 1, (topic, 1): 0}
+
+
+def test_start_at_an_unknown_topic_does_not_create_it(kafka_jars, tmp_path):
+    with KafkaBroker(kafka_jars, tmp_path / "kafka", creates=True) as broker:
+        with (
+            pytest.raises(ConfigError, match="no topic shop.order"),
+            Cluster(KafkaSettings((broker.address,), ("shop.order",), "test")) as cluster,
+        ):
+            resolve(cluster, KafkaStart("earliest"))
+        time.sleep(1.0)  # the broker creates a topic after its answer
+        assert "shop.order" not in broker.admin.list_topics(timeout=30).topics
 
 
 def test_start_with_patterns_finds_topics_and_names_missing_ones(kafka, topic, ask):

@@ -159,7 +159,8 @@ class Cluster(AbstractContextManager["Cluster"]):
     def admin(self) -> AdminClient:
         """The client of the brokers. Raises: ConfigError - librdkafka refuses a property."""
         if self._admin is None:
-            config = self._settings.config(self.note_error)
+            # an AdminClient is a producer, for which librdkafka lets brokers create topics that metadata requests name
+            config = self._settings.config(self.note_error, allow_auto_create_topics="false")
             try:
                 self._admin = AdminClient({name: config[name] for name in config if name != "logger"}, logger=_quiet)
             except KafkaException as error:
