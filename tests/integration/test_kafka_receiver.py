@@ -282,6 +282,40 @@ def test_receiver_pauses_at_lost_offsets_or_skips_them(kafka, topic, opened):
         opened(topic, start=beyond, accepted=Accepted(gap=True, skips_lost=True))
 
 
+def test_receiver_accepts_only_a_gap_before_its_first_commit(kafka, topic, opened):
+    kafka.create(topic)
+    kafka.send(topic, *rows(*range(10)))
+    start = start_at(kafka, topic)
+    kafka.delete_records(topic, 0, 4)
+    receiver = opened(topic, start=start, accepted=Accepted(gap=True, server=True))
+    receiver.rollback(start)  # nothing is committed yet
+    position = Collector(receiver).collect_rows(6).collect_to_end().batches[-1].last
+    receiver.ack(position)
+    receiver.close()
+    kafka.send(topic, *rows(10, 11))
+    kafka.delete_records(topic, 0, 11)
+    with pytest.raises(PositionLost, match="offset 10 is gone"):
+        receiver.rollback(position)
+    kafka.delete(topic)
+    kafka.create(topic)
+    with pytest.raises(ServerMismatch, match="created again"):
+        receiver.rollback(position)
+
+
+def test_receiver_keeps_a_missing_topic_accepted_during_a_run(kafka, topic, opened):
+    for name in ("a", "b"):
+        kafka.send(kafka.create(f"{topic}.{name}"), *rows(1))
+    names = (f"{topic}.a", f"{topic}.b")
+    start = start_at(kafka, *names)
+    kafka.delete(names[1])
+    receiver = opened(*names, start=start, accepted=Accepted(gap=True))
+    position = Collector(receiver).collect_rows(1).batches[-1].last
+    receiver.ack(position)
+    receiver.rollback(position)
+    kafka.send(names[0], *rows(2))
+    assert Collector(receiver).collect_rows(1).values() == [2]
+
+
 def test_receiver_names_an_unclean_election(kafka, topic, opened):
     kafka.create(topic)
     kafka.send(topic, *rows(0, 1, 2))

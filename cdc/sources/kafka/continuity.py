@@ -20,6 +20,11 @@ class Accepted:
     gap: bool = False  # messages that retention has deleted, and deleted topics
     server: bool = False  # another cluster, or a topic that was created again
     skips_lost: bool = False  # ``lost_offsets: earliest``: as ``gap``, but only for deleted messages
+    missing: frozenset[str] = frozenset()  # topics and partitions that did not exist at the start of the run
+
+    def later(self, topics: Topics, saved: KafkaPosition) -> Accepted:
+        """Return what is accepted after the start at ``saved``: the user has accepted what was lost before it."""
+        return Accepted(skips_lost=self.skips_lost, missing=frozenset(_missing(topics, saved)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +59,7 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     restarted = _other_topics(topics, saved, accepted)
     ids |= {name: topics.topics[name].id for name in restarted}
     selected = topics.partitions
-    missing = sorted({*topics.missing, *topics.deleted(saved.ids)} & {*saved.ids}) + sorted(
-        f"{topic}[{number}]"
-        for topic, number in offsets
-        if topic in topics.topics and topic not in restarted and (topic, number) not in selected
-    )
+    missing = [one for one in _missing(topics, saved) if one not in accepted.missing]
     if missing and not accepted.gap:
         raise PositionLost(
             f"Kafka no longer has {', '.join(missing[:5])}.",
@@ -73,6 +74,15 @@ def continue_at(cluster: Cluster, topics: Topics, saved: KafkaPosition, accepted
     # a partition that a topic had before it was created again has no offset: a new one with its number begins at 0
     left = {one: offset for one, offset in offsets.items() if one in selected or one[0] not in restarted}
     return KafkaPosition.of(topics.cluster, ids, left | continued, kept=saved.kept)
+
+
+def _missing(topics: Topics, saved: KafkaPosition) -> list[str]:
+    """Return the selected topics of ``saved`` that do not exist, and the partitions that its topics do not have."""
+    ids, selected = saved.ids, topics.partitions
+    same = {name for name, id_ in topics.ids.items() if (topics.cluster, id_) == (saved.cluster, ids.get(name))}
+    return sorted({*topics.missing, *topics.deleted(ids)} & ids.keys()) + sorted(
+        f"{topic}[{number}]" for topic, number in saved.offsets if topic in same and (topic, number) not in selected
+    )
 
 
 def without(position: KafkaPosition, deleted: Container[str]) -> KafkaPosition:

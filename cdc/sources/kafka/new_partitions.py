@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from cdc.model.kafka_position import Partition, PartitionOffset
 from cdc.sources.kafka.cluster import Cluster, Topics
+from cdc.sources.kafka.continuity import Accepted
 
 _log = logging.getLogger(__name__)
 
@@ -21,12 +22,15 @@ class NewPartitions:
     def __init__(self) -> None:
         self._waiting: dict[Partition, dict[Partition, int]] = {}
         self._joined: dict[Partition, dict[Partition, int]] = {}  # and not committed yet
+        self.accepted: dict[Partition, Accepted] = {}  # what the user accepted when they were found
 
     def __bool__(self) -> bool:
         """Whether any waits."""
         return bool(self._waiting)
 
-    def find(self, cluster: Cluster, topics: Topics, known: Mapping[Partition, PartitionOffset]) -> None:
+    def find(
+        self, cluster: Cluster, topics: Topics, known: Mapping[Partition, PartitionOffset], accepted: Accepted
+    ) -> None:
         """Add the partitions that are in ``topics``, but not in ``known``. Raises: SourceUnavailable."""
         for one in self._joined.keys() - known.keys():
             self._waiting[one] = self._joined.pop(one)
@@ -39,6 +43,7 @@ class NewPartitions:
         ends = cluster.written([one for one in known if one in topics.partitions])
         for partition in sorted(new):
             _log.info("found a new partition: %s[%d]", *partition)
+            self.accepted[partition] = accepted
             self._waiting[partition] = {one: end for one, end in ends.items() if one[0] == partition[0]}
 
     def ready(self, committed: Mapping[Partition, PartitionOffset]) -> set[Partition]:
@@ -54,6 +59,7 @@ class NewPartitions:
         """Forget them: reading begins at another position."""
         self._waiting.clear()
         self._joined.clear()
+        self.accepted.clear()
 
     def remove(self, partition: Partition) -> None:
         """Remove one that is read from now on."""

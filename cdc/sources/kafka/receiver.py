@@ -73,7 +73,8 @@ class KafkaReceiver:
         accepted. ``stop_at``: returns the position at which to finish. ``executors``: they read the messages; None: the
         driver.
         """
-        self._settings, self._accepted, self._decoder, self._bad = settings, accepted, decoder, bad
+        self._settings, self._decoder, self._bad = settings, decoder, bad
+        self._accepted = self._accepted_later = accepted  # before and after the first commit
         self._history = SchemaHistory(table_filter, None)
         layouts = Layouts(self._history, table_filter, acknowledged or {}, is_described)
         self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad, format_name)
@@ -88,14 +89,14 @@ class KafkaReceiver:
         self._range_end: KafkaPosition | None = None  # of a planned range that the driver reads
         self._window_bytes, self._timeout_s, self._refresh_s = window_bytes, timeout_s, refresh_s
         self._transaction_s = transaction_s
-        self._handed = self._acked = KafkaPosition("", ())
+        self._start = self._handed = self._acked = KafkaPosition("", ())
         self._stream: KafkaStream | None = None
 
     def open(self, start: Position, schemas: tuple[TableSchema, ...], sequence: int) -> None:
         """See ``Receiver``."""
         assert isinstance(start, KafkaPosition)
         self.close()
-        self._acked = start
+        self._start = self._acked = start
         self._maker.sequence = sequence
         self._new.clear()
         if self._stop_at is not None and self._stop is None:
@@ -146,6 +147,7 @@ class KafkaReceiver:
         )
         self._stream.committed = self._acked
         self._stream.start()
+        self._accepted_later = self._stream.accepted_later
 
     def get(self, timeout_s: float) -> Batch | None:
         """See ``Receiver``."""
@@ -206,6 +208,8 @@ class KafkaReceiver:
         """See ``Receiver``. The stream reports the offsets to the group."""
         assert isinstance(position, KafkaPosition)
         self._acked = position
+        if position != self._start:  # what the user accepted is before this position
+            self._accepted = self._accepted_later
         if self._stream is not None:  # the last commit of a run may end after ``close``
             self._stream.window.ack(position)
             self._stream.committed = position

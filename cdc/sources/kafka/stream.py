@@ -72,6 +72,7 @@ class KafkaStream:
         self.committed = begin.saved
         self.replay: BadReplay | None = None  # the running one
         self.ends: dict[Partition, int] = {}  # the newest known end of each partition
+        self.accepted_later = accepted  # for what is lost after the start
         self._begin, self._maker, self._accepted = begin, maker, accepted
         self._settings, self._window_bytes = settings, window_bytes
         self._cluster = Cluster(settings, _ASK_S)
@@ -128,9 +129,10 @@ class KafkaStream:
             position = without(position, deleted)
         self._maker.begin(self._begin.saved, position)
         self._reader = self._create_reader()
-        self._update(topics)
+        self._update(topics, self._accepted)
         if self._until is not None:
-            self._join_now({one for one in self._until if one not in self._maker.offsets} & topics.partitions)
+            added = {one for one in self._until if one not in self._maker.offsets} & topics.partitions
+            self._join_now(added, self._accepted)
         read = {one: offset for one, offset in self._maker.offsets.items() if one in topics.partitions}
         if self._until is not None:
             read = {one: offset for one, offset in read.items() if offset.next < self._until.get(one, 0)}
@@ -138,6 +140,7 @@ class KafkaStream:
         moved = skip_truncated(self._cluster, truncated, self._accepted) if truncated else {}
         self._maker.offsets.update(moved)
         read |= moved
+        self.accepted_later = self._accepted.later(topics, self._begin.saved)
         self._assigned = {*read}
         self._reader.assign(read)
         self.contact.begin()
@@ -148,16 +151,16 @@ class KafkaStream:
             return MessageReader(self._settings, self._cluster, self._window_bytes)
         return PlanReader(self._settings, self._cluster, self._window_bytes, plans, self._until)
 
-    def _join_now(self, partitions: set[Partition]) -> None:
+    def _join_now(self, partitions: set[Partition], accepted: Accepted) -> None:
         known = {topic for topic, _ in partitions if self._maker.id_of(topic) is not None}
-        for (topic, number), offset in first_of_new(self._cluster, partitions, known, self._accepted).items():
+        for (topic, number), offset in first_of_new(self._cluster, partitions, known, accepted).items():
             self._maker.join(topic, self._ids[topic], number, offset)
 
-    def _update(self, topics: Topics) -> None:
+    def _update(self, topics: Topics, accepted: Accepted) -> None:
         self._ids = topics.ids
         self._maker.partition_counts = {name: len(topic.partitions) for name, topic in topics.topics.items()}
         if self._until is None:
-            self._new.find(self._cluster, topics, self._maker.offsets)
+            self._new.find(self._cluster, topics, self._maker.offsets, accepted)
 
     # --- the thread ---
 
@@ -202,10 +205,10 @@ class KafkaStream:
             self.contact.note_error(chunk.error)
         if chunk.lost:
             offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
-            self._move(skip_lost(self._cluster, offsets, self._accepted))
+            self._move(skip_lost(self._cluster, offsets, self.accepted_later))
         if chunk.truncated:
             offsets = {one: self._maker.offsets[one] for one in chunk.truncated if one in self._maker.offsets}
-            self._move(skip_truncated(self._cluster, offsets, self._accepted))
+            self._move(skip_truncated(self._cluster, offsets, self.accepted_later))
         return chunk
 
     def _move(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
@@ -291,7 +294,7 @@ class KafkaStream:
             self.ends |= self.health.refresh(self._cluster, topics, self._assigned, self._maker.offsets)
             assert self._reader is not None
             self._reader.leave_out(self.health.failed)
-            self._update(topics)
+            self._update(topics, self.accepted_later)
             self.contact.end_refresh(is_soon=bool(self.health.failed))
         except CdcError as error:
             self.contact.fail_refresh(error)
@@ -303,7 +306,8 @@ class KafkaStream:
         if not ready:
             return
         try:
-            self._join_now(ready)
+            for accepted in {self._new.accepted[one] for one in ready}:
+                self._join_now({one for one in ready if self._new.accepted[one] == accepted}, accepted)
         except SourceUnavailable as error:
             self.contact.note_error(error)
             return

@@ -37,18 +37,18 @@ def test_partition_that_joined_a_stream_which_ended_keeps_its_ends() -> None:
     """The stream of a range that the driver reads has no further Batch, so the position never got the partition."""
     cluster, new = GrowingCluster(), NewPartitions()
     topics = Topics("cluster", {"orders": Topic("id", (0, 1))})
-    new.find(cluster, topics, at(p0=0))  # type: ignore[arg-type]
+    new.find(cluster, topics, at(p0=0), Accepted())  # type: ignore[arg-type]
     assert new.ready(at(p0=9)) == set()
     assert new.ready(at(p0=10)) == {NEW}
     new.remove(NEW)
     assert not new
-    new.find(cluster, topics, at(p0=10, p1=0))  # type: ignore[arg-type] # in the same stream
+    new.find(cluster, topics, at(p0=10, p1=0), Accepted())  # type: ignore[arg-type] # in the same stream
     assert not new
-    new.find(cluster, topics, at(p0=10))  # type: ignore[arg-type] # in the next one
+    new.find(cluster, topics, at(p0=10), Accepted())  # type: ignore[arg-type] # in the next one
     assert new.ready(at(p0=10)) == {NEW}
     new.remove(NEW)
     assert new.ready(at(p0=10, p1=0)) == set()  # it is committed
-    new.find(cluster, topics, at(p0=10, p1=0))  # type: ignore[arg-type]
+    new.find(cluster, topics, at(p0=10, p1=0), Accepted())  # type: ignore[arg-type]
     assert not new
 
 
@@ -62,6 +62,6 @@ def test_partition_whose_first_messages_were_deleted_while_it_waited_does_not_jo
     stream._cluster = SimpleNamespace(first_offsets=lambda found: dict.fromkeys(found, 8))  # type: ignore[assignment]
     stream._ids = {"orders": "id", "new": "other"}
     with pytest.raises(PositionLost, match="offset 0 is gone"):
-        stream._join_now({NEW})
-    stream._join_now({("new", 0)})  # of a topic that the job has not read before
+        stream._join_now({NEW}, Accepted())
+    stream._join_now({("new", 0)}, Accepted())  # of a topic that the job has not read before
     assert joined == [("new", "other", 0, 8)]
