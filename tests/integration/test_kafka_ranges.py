@@ -27,10 +27,10 @@ def opened(kafka):
     """Open receivers that plan ranges, and close them afterwards."""
     receivers = []
 
-    def open_(*topics, sequence=0, **options):
+    def open_(*topics, sequence=0, start=None, **options):
         executors = ExecutorReads(RowsOfTests, Tables("shop"))
         receivers.append(receiver_of(kafka, Mapped("shop"), *topics, executors=executors, **options))
-        receivers[-1].open(start_at(kafka, *topics), (), sequence)
+        receivers[-1].open(start if start is not None else start_at(kafka, *topics), (), sequence)
         assert isinstance(receivers[-1], RangePlanner) and receivers[-1].plans
         return receivers[-1]
 
@@ -257,6 +257,30 @@ def test_plan_of_a_stop_ends_exactly_there(kafka, topic, opened):
         return receiver.status().is_finished
 
     until(is_finished)
+
+
+def test_plan_of_a_stop_has_an_added_partition_after_the_old_ones(kafka, topic, opened):
+    kafka.create(topic)
+    kafka.send(topic, *rows(1))
+    start = start_at(kafka, topic)
+    kafka.add_partitions(topic, 2)
+    kafka.send(topic, row(1, note="moved"), partition=1)
+    receiver = opened(topic, start=start, stop_at=lambda: start_at(kafka, topic, word="latest"))
+    planned = next_range(receiver)
+    assert offsets(planned.last) == {0: 1}
+    receiver.plan(9, 9)
+    assert receiver.get(1.0) is None and not receiver.status().is_finished
+    receiver.ack(planned.last)
+    found = []
+
+    def is_finished():
+        receiver.plan(9, 9)
+        found.append(receiver.get(0.05))
+        return receiver.status().is_finished
+
+    until(is_finished)
+    last = [batch for batch in found if batch is not None][-1]
+    assert last.is_planned and offsets(last.last) == {0: 1, 1: 1}
 
 
 def test_columns_that_no_channel_reads_do_not_end_a_range(kafka, topic, opened):

@@ -348,6 +348,21 @@ def test_receiver_finishes_at_stop_at(kafka, topic, opened):
     assert collected.values() == [1, 2] and numbers(collected.batches[-1].last) == {0: 2, 1: 0}
 
 
+def test_receiver_with_stop_at_reads_an_added_partition_after_the_old_ones(kafka, topic, opened):
+    kafka.create(topic)
+    kafka.send(topic, *rows(1))
+    start = start_at(kafka, topic)
+    kafka.add_partitions(topic, 3)
+    kafka.send(topic, row(1, note="moved"), partition=1)
+    receiver = opened(topic, start=start, stop_at=lambda: start_at(kafka, topic, word="latest"))
+    first = Collector(receiver).collect_rows(1)
+    assert first.rows[0]["note"] == "n1" and receiver.get(1.5) is None and not receiver.status().is_finished
+    receiver.ack(first.batches[-1].last)
+    second = Collector(receiver, acks=True).collect(lambda one: one.receiver.status().is_finished)
+    assert [one["note"] for one in second.rows] == ["moved"]
+    assert numbers(second.batches[-1].last) == {0: 1, 1: 1, 2: 0}
+
+
 def test_receiver_reports_committed_offsets_to_the_group(kafka, topic, opened):
     kafka.create(topic)
     kafka.send(topic, *rows(1, 2, 3))

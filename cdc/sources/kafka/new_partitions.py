@@ -29,18 +29,29 @@ class NewPartitions:
         return bool(self._waiting)
 
     def find(
-        self, cluster: Cluster, topics: Topics, known: Mapping[Partition, PartitionOffset], accepted: Accepted
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        known: Mapping[Partition, PartitionOffset],
+        accepted: Accepted,
+        until: Mapping[Partition, int] | None = None,
     ) -> None:
-        """Add the partitions that are in ``topics``, but not in ``known``. Raises: SourceUnavailable."""
+        """Add the partitions that are in ``topics``, but not in ``known``. Raises: SourceUnavailable.
+
+        ``until``: where the job stops reading, and the only partitions that it reads; None: it does not stop.
+        """
         for one in self._joined.keys() - known.keys():
             self._waiting[one] = self._joined.pop(one)
         for one in self._waiting.keys() & known.keys():
             del self._waiting[one]
         new = topics.partitions - known.keys() - self._waiting.keys()
+        if until is not None:
+            new &= until.keys()
         if not new:
             return
+        old = [one for one in known if one in topics.partitions]
         # a row of an open transaction is older than those that its producer sends to the new partition
-        ends = cluster.written([one for one in known if one in topics.partitions])
+        ends = cluster.written(old) if until is None else {one: until[one] for one in old if one in until}
         for partition in sorted(new):
             _log.info("found a new partition: %s[%d]", *partition)
             self.accepted[partition] = accepted

@@ -126,6 +126,7 @@ class KafkaReceiver:
         self._handed, self._range_end = start, None
         until = self._stop if last is None else last
         plans = self._plans.request if self._plans is not None and last is None else None
+        finishes = until is not None and until is self._stop
         if self._bad is not None:
             self._bad.open(start)
         self._stream = KafkaStream(
@@ -133,10 +134,10 @@ class KafkaReceiver:
             StreamStart(
                 start,
                 until,
-                finishes=until is not None and until is self._stop,
+                finishes=finishes,
                 replays_bad=self._replays > start.kept.replays,
                 plans=plans,
-                new=self._new if until is None else NewPartitions(),
+                new=self._new if until is None or finishes else NewPartitions(),
             ),
             self._maker,
             Window(self._window_bytes),

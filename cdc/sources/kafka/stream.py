@@ -130,7 +130,7 @@ class KafkaStream:
         self._maker.begin(self._begin.saved, position)
         self._reader = self._create_reader()
         self._update(topics, self._accepted)
-        if self._until is not None:
+        if self._until is not None and not self._begin.finishes:
             added = {one for one in self._until if one not in self._maker.offsets} & topics.partitions
             self._join_now(added, self._accepted)
         read = {one: offset for one, offset in self._maker.offsets.items() if one in topics.partitions}
@@ -159,8 +159,8 @@ class KafkaStream:
     def _update(self, topics: Topics, accepted: Accepted) -> None:
         self._ids = topics.ids
         self._maker.partition_counts = {name: len(topic.partitions) for name, topic in topics.topics.items()}
-        if self._until is None:
-            self._new.find(self._cluster, topics, self._maker.offsets, accepted)
+        if self._until is None or self._begin.finishes:
+            self._new.find(self._cluster, topics, self._maker.offsets, accepted, self._until)
 
     # --- the thread ---
 
@@ -239,7 +239,7 @@ class KafkaStream:
             return
         is_healthy = self.contact.away is None and not self.health.failed
         self.is_drained = self._assigned <= self._at_end and not self._new and is_healthy
-        self.is_finished = self._begin.finishes and not self._assigned
+        self.is_finished = self._begin.finishes and not self._assigned and not self._new
 
     def _put_range(self, chunk: ReadMessages) -> bool:
         """Put the next range into the window. Return False if the window is closed."""
