@@ -94,6 +94,21 @@ def test_receiver_limit_reads_exactly_a_range_of_every_partition(kafka, topic, o
     assert min(rest.sequences) > max(part.sequences)
 
 
+def test_receiver_limit_refuses_a_range_of_a_topic_that_is_not_read(kafka, topic, opened):
+    names = [kafka.create(f"{topic}.{name}") for name in ("a", "b")]
+    kafka.send(names[0], *rows(1))
+    first = start_at(kafka, *names)
+    receiver = opened(names[0], start=first)  # the job file no longer has the other topic
+    at_end = start_at(kafka, *names, word="latest")
+    receiver.limit(at_end)
+    part = Collector(receiver).collect(lambda one: one.batches and one.batches[-1].last.reached(at_end))
+    assert part.values() == [1]
+    kafka.send(names[1], *rows(2))
+    receiver.rollback(first)
+    with pytest.raises(PositionLost, match=rf"cannot read {names[1]}\[0\]"):
+        receiver.limit(start_at(kafka, *names, word="latest"))
+
+
 def test_receiver_omits_aborted_messages_and_passes_control_records(kafka, topic, opened):
     kafka.create(topic)
     producer = kafka.producer(transactional_id=topic)

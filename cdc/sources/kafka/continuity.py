@@ -91,6 +91,21 @@ def without(position: KafkaPosition, deleted: Container[str]) -> KafkaPosition:
     return KafkaPosition.of(position.cluster, position.ids, left, kept=position.kept)
 
 
+def refuse_lost_range(topics: Topics, here: Mapping[Partition, PartitionOffset], until: KafkaPosition) -> None:
+    """Raise PositionLost if a partition that must be read up to ``until`` is not selected or does not exist."""
+    gone = [
+        f"{topic}[{number}]"
+        for (topic, number), end in until.offsets.items()
+        if (topic, number) not in topics.partitions
+        and ((topic, number) not in here or here[topic, number].next < end.next)
+    ]
+    if gone:
+        raise PositionLost(
+            f"A range must be read again, and the job cannot read {', '.join(gone[:5])}.",
+            hint="If `source.topics` no longer has the topic, add it again and run `cdc resume NAME`.",
+        )
+
+
 def refuse_other_topics(topics: Topics, id_of: Callable[[str], str | None], read: Set[Partition]) -> None:
     """Raise ServerMismatch or PositionLost if a topic that is read is another one now, or lacks partitions.
 

@@ -21,6 +21,7 @@ from cdc.sources.kafka.continuity import (
     Accepted,
     continue_at,
     first_of_new,
+    refuse_lost_range,
     refuse_other_topics,
     skip_lost,
     skip_truncated,
@@ -130,7 +131,8 @@ class KafkaStream:
         self._maker.begin(self._begin.saved, position)
         self._reader = self._create_reader()
         self._update(topics, self._accepted)
-        if self._until is not None and not self._begin.finishes:
+        if self._begin.until is not None and self._until is not None and not self._begin.finishes:
+            refuse_lost_range(topics, self._maker.offsets, self._begin.until)
             added = {one for one in self._until if one not in self._maker.offsets} & topics.partitions
             self._join_now(added, self._accepted)
         read = {one: offset for one, offset in self._maker.offsets.items() if one in topics.partitions}
