@@ -75,7 +75,7 @@ def test_start_at_a_group_uses_its_offsets_and_needs_all(kafka, topic, ask):
 def test_start_at_an_unknown_topic_does_not_create_it(kafka_jars, tmp_path):
     with KafkaBroker(kafka_jars, tmp_path / "kafka", creates=True) as broker:
         with (
-            pytest.raises(ConfigError, match="no topic shop.order"),
+            pytest.raises(ConfigError, match=r"no topic shop\.order"),
             Cluster(KafkaSettings((broker.address,), ("shop.order",), "test")) as cluster,
         ):
             resolve(cluster, KafkaStart("earliest"))
