@@ -310,7 +310,8 @@ def test_partition_whose_log_became_shorter_is_read_from_its_first_message(kafka
     kafka.send(topic, *rows(*range(10)))
     receiver = opened(topic, accepted=Accepted(server=True))
     planned = next_range(receiver)
-    receiver.ack(receiver.complete(planned, read(receiver, planned)[1]).batch.last)
+    saved = receiver.complete(planned, read(receiver, planned)[1]).batch.last
+    receiver.ack(saved)
     for name in ("ends", "written"):
         asked = getattr(Cluster, name)
         shorter = lambda *of, asked=asked: {one: min(end, 5) for one, end in asked(*of).items()}  # noqa: E731
@@ -323,6 +324,9 @@ def test_partition_whose_log_became_shorter_is_read_from_its_first_message(kafka
             read_again.append(batch)
         return bool(read_again) and read_again[-1].is_planned
 
+    with pytest.raises(PositionLost, match="ends at 5"):  # what was accepted is before the first commit
+        until(is_planned)
+    receiver = opened(topic, start=saved, accepted=Accepted(server=True))
     until(is_planned)
     assert offsets(read_again[-1].first) == {0: 0} and offsets(read_again[-1].last) == {0: 5}
 
