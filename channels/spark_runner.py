@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -33,7 +33,6 @@ _Result = TypeVar("_Result")
 logger = logging.getLogger(__name__)
 _SMALL_BYTES = 1 << 20  # smaller Tasks share a Spark job, because a job costs tens of milliseconds of its own
 _SHARED_BYTES = 16 << 20  # total of the Tasks of one shared job
-_QUEUED_BYTES = 64 << 20  # the same, of large Tasks that have waited for a core
 _DATA_EXCEPTION = re.compile(r"SQLSTATE: 22\w{3}")  # the class of errors that every repetition raises again
 _CONDITION = re.compile(r"\[[A-Z]{2,}_[A-Z_0-9.]{2,80}\] ")
 _SHOWN = 300  # characters, because the text may contain a long value
@@ -52,14 +51,11 @@ class SparkTaskRunner:
         self._groups = JobGroups(sessions)
         self._stalls = TaskStallWatch(self._groups, stall_s)
         self._sink = sink
-        self._parallel = parallel
         self._threads = ThreadPoolExecutor(parallel, "task")
         self._lock = threading.Lock()
         self._round = 0  # increased by ``cancel``; results of earlier rounds are ignored
         self._open: set[Future[Any]] = set()
         self._at_work: set[Future[None]] = set()  # their threads' work, which continues for a while after ``cancel``
-        self._queued: deque[tuple[Task, Future[tuple[PreparedLoad, ...]], int]] = deque()  # see _start_queued
-        self._queue_jobs = 0  # running jobs of queued Tasks
         self._newest: dict[str, tuple[LoadName, Future[tuple[PreparedLoad, ...]]]] = {}  # by channel: see _before
 
     def warm_up(self) -> None:
@@ -90,47 +86,8 @@ class SparkTaskRunner:
         for wave in _waves(tasks) if in_order else [tasks]:
             for group in _jobs(wave):
                 before = self._before(group, futures) if in_order else []
-                if self._queue_most and not in_order and len(group) == 1 and group[0].copies is not None:
-                    self._queued.append((group[0], futures[group[0].name], number))
-                else:
-                    self._start(self._run, group, [futures[task.name] for task in group], number, before)
-        self._start_queued()
+                self._start(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
-
-    @property
-    def _queue_most(self) -> int:
-        """Return how many jobs of queued Tasks run at once; 0: none is queued."""
-        cores = self._sessions.local_cores
-        return min(cores + 1, self._parallel) if cores else 0  # one more prepares its start while the others write
-
-    def _start_queued(self) -> None:
-        """Start jobs for queued Tasks while cores are free.
-
-        While a backlog is read, Tasks wait for a core. Then the next job takes several of them, since each job costs
-        some tens of milliseconds. They are of one checkpoint: the close of a cycle must not wait for the next one.
-        """
-        jobs = []
-        with self._lock:
-            while self._queued and self._queue_jobs < self._queue_most:
-                first = self._queued.popleft()
-                job, size = [first], first[0].byte_count
-                while self._queued and (size := size + self._queued[0][0].byte_count) <= _QUEUED_BYTES:
-                    task, _, number = self._queued[0]
-                    if (task.name.checkpoint, number) != (first[0].name.checkpoint, first[2]):
-                        break
-                    job.append(self._queued.popleft())
-                jobs.append(job)
-                self._queue_jobs += 1
-        for job in jobs:
-            self._start(self._run_queued, [task for task, _, _ in job], [one for _, one, _ in job], job[0][2])
-
-    def _run_queued(self, tasks: list[Task], futures: list[Future[tuple[PreparedLoad, ...]]], number: int) -> None:
-        try:
-            self._run(tasks, futures, number, [])
-        finally:
-            with self._lock:
-                self._queue_jobs -= 1
-            self._start_queued()
 
     def submit_reading(self, reading: ReadRequest[_Result]) -> Future[_Result]:
         """See ``TaskRunner``."""
@@ -197,7 +154,6 @@ class SparkTaskRunner:
                 # wakes waiting threads at once, which Future.cancel does not do for a running Future
                 future.set_exception(CancelledError())
             self._open.clear()
-            self._queued.clear()
         # without a Task, do not wait for a session that is still starting
         known = self._sessions.known()
         if is_at_work and known is not None and self._sessions.is_alive(known):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
 
 
 def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -212,14 +210,6 @@ class SessionHolder:
         if self._build[3] is not None:  # Spark Connect does not report it
             return len(os.sched_getaffinity(0)) if is_shared_server(self._build[3]) else 8
         return int(self.get().sparkContext.defaultParallelism)
-
-    @property
-    def local_cores(self) -> int | None:
-        """Return the cores of a Spark in this machine, ``local[...]``; None for a cluster and over Spark Connect."""
-        known = None if self._build[3] is not None else _LOCAL.fullmatch(self._build[1])
-        if known is None:
-            return None
-        return len(os.sched_getaffinity(0)) if known[1] == "*" else int(known[1] or 1)
 
     def shares_memory(self) -> bool:
         """Return whether the executors can read the shared memory of this process (``spark.shared_memory``).

@@ -6,7 +6,6 @@ import datetime
 import decimal
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -195,57 +194,6 @@ def test_submit_small_tasks_share_one_spark_job(
     loads = [load for future in runner.submit(tasks) for load in future.result()]
     assert jobs.jobsList(None).size() - before == 1
     assert sorted(load.table for load in loads) == sorted(channel.target.name for channel in channels)
-
-
-def test_tasks_that_wait_for_a_core_share_spark_jobs_of_their_checkpoint(
-    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
-    sink.ensure_table(channel.target)
-    real, may_write, jobs = runner._shared.write, threading.Event(), list[list[int]]()
-
-    def write(spark_session: Any, loads: Any, cores: int) -> Any:
-        jobs.append([one.name.checkpoint for one in loads])
-        assert may_write.wait(60)
-        return real(spark_session, loads, cores)
-
-    monkeypatch.setattr(runner._shared, "write", write)
-    futures = []
-    for checkpoint in (1, 1, 1, 1, 1, 1, 2, 2):
-        channel.add(changes({"id": len(futures)}))
-        task = channel.task_for(RUN, checkpoint)
-        assert task is not None
-        futures += runner.submit([task])
-    may_write.set()
-    loads = [load for future in futures for load in future.result(60)]
-    assert [load.name.checkpoint for load in loads] == [1, 1, 1, 1, 1, 1, 2, 2]
-    assert sorted(jobs) == [[1], [1], [1], [1, 1, 1], [2, 2]], "two cores, and a job that prepares its start"
-
-
-def test_queued_tasks_are_cancelled_and_later_ones_run(
-    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
-    sink.ensure_table(channel.target)
-    real, may_write = runner._shared.write, threading.Event()
-
-    def write(spark_session: Any, loads: Any, cores: int) -> Any:
-        assert may_write.wait(60)
-        return real(spark_session, loads, cores)
-
-    monkeypatch.setattr(runner._shared, "write", write)
-    futures = []
-    for number in range(8):
-        channel.add(changes({"id": number}))
-        task = channel.task_for(RUN, 1)
-        assert task is not None
-        futures += runner.submit([task])
-    runner.cancel(0)
-    for future in futures:
-        with pytest.raises(CancelledError):
-            future.result(60)
-    may_write.set()
-    load(runner, sink, channel, 2, changes({"id": 9}))  # a job that was cancelled keeps no core
 
 
 def test_task_null_in_not_null_column_raises_load_rejected(
