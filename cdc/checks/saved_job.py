@@ -7,8 +7,9 @@ from cdc.config.models import Config
 from cdc.errors import CdcError, ConfigError
 from cdc.job.compatibility import check_identity
 from cdc.job.wiring import build
+from cdc.pipeline.recovery import unknown_position
 from cdc.state.base import ENDED, JobRecord, forgetting
-from channels.sinks.base import Finding
+from channels.sinks.base import Finding, is_traced
 from channels.sinks.stream_load.time_limit import TimeLimit
 
 
@@ -27,7 +28,10 @@ def committed_job_findings(config: Config) -> tuple[Finding, ...]:
     """Return a finding if the sink has commits of a job of this name, although the state store has no such job."""
     components = build(config, limit=TimeLimit())
     try:
-        mark = components.sink.last_checkpoint(config.name)
+        sink = components.sink
+        mark = sink.last_checkpoint(config.name)
+        if mark is None and is_traced(sink) and sink.has_written(config.name):
+            return (finding_of(unknown_position(config.name)),)
     except CdcError:
         return ()  # the check of the sink reports it
     finally:

@@ -40,7 +40,7 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     """
     mark = sink.last_checkpoint(record.name)
     if mark is None and is_traced(sink) and store.last_committed(record.name) is None and sink.has_written(record.name):
-        raise _unknown_position(record)
+        raise unknown_position(record.name)
     if mark is None or record.adopted == f"{mark.incarnation}:{mark.checkpoint}":
         return mark
     committed = store.last_committed(record.name)
@@ -60,9 +60,10 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     )
 
 
-def _unknown_position(record: JobRecord) -> SinkOwnershipError:
+def unknown_position(job: str) -> SinkOwnershipError:
+    """Return the error for a sink with rows of ``job`` of which neither it nor the state knows the position."""
     return SinkOwnershipError(
-        f"The sink has rows of job {record.name}, but the state of the job was lost, and so was the position in the "
+        f"The sink has rows of job {job}, but the state of the job was lost, and so was the position in the "
         "sink: another writer has deleted the entries of the Delta logs that had it.",
         hint="Restore the state. If it is lost, delete the target tables or give the job another `sink.path`, and load "
         "all rows again with `start: snapshot`.",
@@ -83,7 +84,7 @@ def adopt(record: JobRecord, store: CheckpointStore, sink: Sink, targets: Callab
     mark = sink.last_checkpoint(record.name)
     if mark is None:
         if is_traced(sink) and sink.has_written(record.name):
-            raise _unknown_position(record)
+            raise unknown_position(record.name)
         return record
     found = _existing(targets(), record.name, mark, sink) if store.last_committed(record.name) is None else {}
     for checkpoint in store.unfinished():

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -79,15 +79,14 @@ def file(folder: Path) -> Iterator[Target]:
     yield Target(partial(FileSink, rows.path), "_apply", look, rows.remove, rows.copy, rows.expire)
 
 
-@dataclass(frozen=True)
-class FileRows:
-    """Rows and proof of a table in the file of a FileSink."""
+class TakenTables:
+    """Tables whose whole content can be taken and put back. Subclasses define what a content is."""
 
-    path: Path
+    nothing: ClassVar[Any]  # the content of a table that does not exist
 
     def remove(self, table: str) -> BringBack:
         there = self._take(table)
-        self._put(table, ([], []))
+        self._put(table, self.nothing)
         return lambda: self._put(table, there)
 
     def copy(self, table: str) -> Callable[[], BringBack]:
@@ -99,6 +98,21 @@ class FileRows:
             return lambda: self._put(table, there)
 
         return put
+
+    def _take(self, table: str) -> Any:
+        raise NotImplementedError
+
+    def _put(self, table: str, found: Any) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class FileRows(TakenTables):
+    """Rows and proof of a table in the file of a FileSink."""
+
+    nothing: ClassVar[Any] = ([], [])
+
+    path: Path
 
     def expire(self) -> None:
         with self._connected() as connection:
@@ -212,25 +226,12 @@ class DeltaFolders:
 
 
 @dataclass(frozen=True)
-class DeltaObjects:
+class DeltaObjects(TakenTables):
     """Delta tables in a bucket, as an administrator removes and restores them."""
 
+    nothing: ClassVar[Any] = {}
+
     bucket: Bucket
-
-    def remove(self, table: str) -> BringBack:
-        there = self._take(table)
-        self._put(table, {})
-        return lambda: self._put(table, there)
-
-    def copy(self, table: str) -> Callable[[], BringBack]:
-        older = self._take(table)
-
-        def put() -> BringBack:
-            there = self._take(table)
-            self._put(table, older)
-            return lambda: self._put(table, there)
-
-        return put
 
     def expire(self) -> None:
         for key in self.bucket.objects(f"{WAREHOUSE}/{STAGING}/"):

@@ -54,3 +54,13 @@ def test_committed_job_findings_reports_commits_of_an_unknown_job(
     findings = committed_job_findings(load_config(write_job(tmp_path, JOB)))
     assert [one.fatal for one in findings] == [True] * is_known and closed == [True]
     assert all("checkpoint 4 of a job shop" in one.problem and "--adopt" in one.hint for one in findings)
+
+
+def test_committed_job_findings_reports_a_position_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = SimpleNamespace(last_checkpoint=lambda job: None, has_written=lambda job: job == "shop")
+    components = SimpleNamespace(sink=sink, close=lambda: None)
+    monkeypatch.setattr("cdc.checks.saved_job.build", lambda config, limit: components)
+    (finding,) = committed_job_findings(load_config(write_job(tmp_path, JOB)))
+    assert finding.fatal and "so was the position" in finding.problem and "start: snapshot" in finding.hint
