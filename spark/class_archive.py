@@ -33,13 +33,18 @@ def archive_options() -> str:
     return f'{QUIET} "-XX:SharedArchiveFile={path}"' if path is not None and path.exists() else ""
 
 
+def is_archive_missing() -> bool:
+    """Return whether ``ensure_archive`` would create the archive."""
+    path = archive_path()
+    return path is not None and not path.exists()
+
+
 def ensure_archive() -> None:
     """Create the archive if it is missing, in a process with the lowest priority that ends with this one.
 
     Calls: needs half a minute of CPU time, once per machine; blocks for LIFETIME_S at most.
     """
-    path = archive_path()
-    if path is None or path.exists():
+    if not is_archive_missing():
         return
     silent = subprocess.DEVNULL
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or "." for entry in sys.path)}

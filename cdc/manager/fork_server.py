@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from cdc.job import fork
+from cdc.manager.cache_warming import start_warming
 from cdc.state.base import Checkpoint, JobRecord
 from cdc.state.codec import prepare
+from spark.class_archive import is_archive_missing
 
 ARGUMENT_BYTES = 1024  # space for the command of a fork
 START_LIMIT_S = 60.0  # of a busy machine; drivers start without the fork server then
@@ -153,7 +155,9 @@ class ForkServer:
 
     @property
     def is_starting(self) -> bool:
-        """Whether it will be ready soon."""
+        """Whether it will be ready soon; also before ``start``."""
+        if self._began == float("-inf"):
+            return True
         return self.is_alive and not self._ready.is_set() and self._clock() < self._began + START_LIMIT_S
 
     def revive(self) -> None:
@@ -220,7 +224,9 @@ def main() -> int:
         with suppress(ImportError):  # an optional package is missing
             import_module(module)
     if _KERNELS in modules:
-        import_module(_KERNELS).load_compiled()  # else ``cdc.manager.cache_warming`` compiles them
+        is_compiled = import_module(_KERNELS).load_compiled()
+        if not is_compiled or is_archive_missing():
+            start_warming()
         prepare(Checkpoint, JobRecord)
     fork.allow_forks(version)
     gc.collect()

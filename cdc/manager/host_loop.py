@@ -30,6 +30,7 @@ WAITING_TICK_S = 0.2  # while drivers wait for the start of others
 SPACE_BYTES = 1 << 16  # a driver needs some space for its log and its job file
 LEASE_END_S = 0.05  # after the end of a lease that was not renewed, its job is taken
 STARTING_LIMIT_S = 60.0  # after this time a host counts as ready, even if its Spark is not
+PREPARE_S = 15.0  # longest time for which a host without jobs waits with its preparations
 END_S = 60.0  # for the drivers, at the end of a host that is drained
 
 _log = logging.getLogger(__name__)
@@ -46,10 +47,13 @@ class HostLoop:
         folder: JobsFolder | None = None,
         *,
         lease_s: float,
+        prepare: Callable[[], None] = lambda: None,
         is_starting: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_starting``: whether drivers start more slowly than on other hosts, because Spark is not ready yet."""
+        """``prepare`` starts what drivers need. ``is_starting``: whether drivers start more slowly than on other hosts,
+        because that is not ready yet.
+        """
         self._store = store
         self._host = host
         self._drivers = drivers
@@ -60,6 +64,8 @@ class HostLoop:
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
+        self._prepare = prepare
+        self._is_prepared = False
         self._is_starting = is_starting
         self._began = clock()
         self._taken: set[str] = set()  # jobs that this process took; a user may have moved others here
@@ -104,6 +110,9 @@ class HostLoop:
         self._drivers.begin_tick()
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
         placements = place(jobs, hosts, self._specs)
+        if not self._is_prepared and not self._may_wait(jobs, hosts):
+            self._is_prepared = True
+            self._prepare()
         own = set()
         # those that were started last come last: jobs that fail again and again must not delay others
         for job in sorted(jobs, key=lambda job: self._drivers.started_at(job.job)):
@@ -144,6 +153,22 @@ class HostLoop:
             self._began = float("-inf")
             return False
         return True
+
+    def _may_wait(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> bool:
+        """Return whether the preparations may wait, because others that are ready start jobs, and this host none.
+
+        Hosts may share a machine, and a new JVM needs seconds of its cores, for which those jobs would have to wait.
+        """
+        others = (host for host in hosts if host.name != self._host.name)
+        if not any(host.is_alive and host.schedulable and not host.is_starting for host in others):
+            return False
+        own = [job for job in jobs if job.host == self._host.name]
+        dead = {job.job for job in own if job.is_held and not self._drivers.is_running(job)}
+        starting = [job for job in jobs if not job.is_held or job.record.state is JobState.PENDING or job.job in dead]
+        if not starting or self._clock() >= self._began + PREPARE_S:
+            return False
+        placements = place(jobs, hosts, self._specs, unplaced=dead)
+        return all(placements[job.job].host != self._host.name for job in jobs)
 
     def _can_write(self) -> bool:
         """Return whether drivers can be started here. A host whose disk is full accepts no jobs, and keeps its own."""

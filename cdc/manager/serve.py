@@ -18,7 +18,6 @@ from cdc.config.fields import is_loopback
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
 from cdc.manager.alerts import HostWebhook
-from cdc.manager.cache_warming import start_warming
 from cdc.manager.fork_server import ForkServer
 from cdc.manager.host_loop import HostLoop
 from cdc.manager.host_metrics import HostMetrics
@@ -95,7 +94,6 @@ def run_host(
         store = stack.enter_context(closing(open_store()))
         # a store holds one job at a time, and the REST API changes jobs on other threads
         forks = stack.enter_context(closing(ForkServer()))
-        forks.start()
         drivers = LocalDrivers(stack.enter_context(closing(open_store())), forks=forks, debug=debug)
         shared = stack.enter_context(_shared_spark(config, drivers)) if config.spark.is_shared else None
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None
@@ -110,10 +108,16 @@ def run_host(
         labels, run_id = dict(config.host.labels), secrets.token_hex(8)
         host = Host(store.host.name, run_id, config.host.address or url, _memory(config), labels)
 
+        def prepare() -> None:
+            forks.start()
+            if shared is not None:
+                shared.start()
+
         def is_starting() -> bool:
             return forks.is_starting or (shared is not None and not shared.is_ready)
 
-        loop = HostLoop(store, host, drivers, folder, lease_s=store.hosts.lease_s, is_starting=is_starting)
+        lease_s = store.hosts.lease_s
+        loop = HostLoop(store, host, drivers, folder, lease_s=lease_s, prepare=prepare, is_starting=is_starting)
         ready.append(loop)
         webhook = HostWebhook(store, config.alerts, sampler)
         webhook.start()
@@ -121,7 +125,6 @@ def run_host(
         loop.tick()
         stack.callback(over.set)
         threading.Thread(target=drivers.watch, args=(over,), name="watch", daemon=True).start()
-        start_warming()
         started(host.name, url)
         loop.run(over)
         if drain_on_exit:
@@ -131,9 +134,8 @@ def run_host(
 
 @contextmanager
 def _shared_spark(config: ServeConfig, drivers: LocalDrivers) -> Iterator[SharedSpark]:
-    """Keep the shared Spark running. It continues with the drivers, and otherwise ends with this process."""
+    """Yield the shared Spark, to be started. It continues with the drivers, and otherwise ends with this process."""
     shared = SharedSpark(shared_folder(), config.spark.memory)
-    shared.start()
     try:
         yield shared
     finally:

@@ -80,6 +80,8 @@ class SharedSpark:
     def close(self, *, ends_server: bool) -> None:
         """Stop to watch, and end the server if no job needs it."""
         self._over.set()
+        if self._thread.ident is None:
+            return  # ``start`` was never called
         self._thread.join()
         if ends_server and self._server is not None:
             (self._folder / ADDRESS_FILE).unlink(missing_ok=True)

@@ -110,9 +110,8 @@ class ServerDatabase:
         """See ``Database``."""
 
         def attempt() -> list[Row]:
-            with self._engine.connect() as connection:
-                reading = connection.execution_options(isolation_level="AUTOCOMMIT")
-                return _ServerTransaction(reading, self.words).all(sql, **values)
+            with self._engine.connect() as connection:  # with AUTOCOMMIT, each call would set it and set it back
+                return _ServerTransaction(connection, self.words).all(sql, **values)
 
         return self._bridged(attempt, self._bridge_s)
 

@@ -9,7 +9,6 @@ from types import ModuleType
 
 import cdc.cli.main
 import cdc.job.supervisor
-import cdc.manager.cache_warming
 import cdc.manager.fork_server
 from cdc.job.supervisor import driver_command as real
 
@@ -24,7 +23,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cdc.job.supervisor.driver_command = driver_command
     cdc.manager.fork_server.MODULES = ("cdc.job.supervisor", "tests.integration.cdc_fake_driver")
-    cdc.manager.cache_warming.start_warming = lambda: None
     sys.modules["cdc.checks.job"] = checks = ModuleType("cdc.checks.job")  # the real one takes seconds to import
     checks.check_job = lambda config, incarnation, begun=None, sessions=None: ()
     cdc.cli.main.main()

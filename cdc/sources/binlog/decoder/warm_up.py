@@ -42,12 +42,14 @@ def warm_up() -> None:
         warm_rest()
 
 
-def load_compiled() -> None:
-    """Load the kernels if all of them are compiled."""
+def load_compiled() -> bool:
+    """Load the kernels if all of them are compiled. Return whether they are."""
     with suppress(ConfigError):  # another user can change them: a job reports it
         refuse_untrusted_caches()
         if CACHED and _file(_COMPLETE).exists():
             warm_up()
+            return True
+    return False
 
 
 @contextmanager

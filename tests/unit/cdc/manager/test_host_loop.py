@@ -310,3 +310,41 @@ def test_starting_host_does_not_end_its_starts_for_a_host_that_is_ready(
         _loop(store, "ready").tick()
         starting.tick()
         assert started["a"].returncode is None and _counts(store) == {"starting": 2}
+
+
+def test_host_without_jobs_prepares_when_the_others_have_started_theirs(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    """Hosts may share a machine: a killed host that returned made the take-over of its jobs a third slower."""
+    prepared, now = list[str](), [0.0]
+
+    def returned() -> HostLoop:
+        def prepare() -> None:
+            prepared.append("first")
+
+        return _loop(store, "first", prepare=prepare, is_starting=lambda: not prepared, clock=lambda: now[0])
+
+    with closing(SqliteStore(tmp_path)) as store, closing(SqliteStore(tmp_path)) as driver:
+        _declare(store, "a")
+        alone = returned()
+        alone.tick()
+        assert prepared == ["first"], "no other host is ready"
+        prepared.clear()
+        record = replace(driver.acquire("a", "a.yaml"), driver_pid=None, supervisor_pid=None)  # killed with the host
+        driver.save_job(record)
+        sql = f"UPDATE cdc_jobs SET holder = 'first', lease_until = {store.database.words.now} + 30"
+        store.database.transact(lambda transaction: transaction.run(sql))
+        _loop(store, "second").tick()
+        started.clear()
+        host = returned()
+        host.tick()
+        assert not prepared and store.hosts.all()[0].is_starting
+        now[0] = 16.0
+        host.tick()
+        assert prepared == ["first"], "the others do not start the job"
+        prepared.clear()
+        driver.save_job(replace(record, state=JobState.RUNNING))
+        taken = "UPDATE cdc_jobs SET host = 'second', holder = 'second'"
+        store.database.transact(lambda transaction: transaction.run(taken))
+        returned().tick()
+        assert prepared == ["first"], "the job runs"
