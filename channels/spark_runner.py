@@ -6,9 +6,9 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,11 +21,11 @@ from channels.stall import STALL_S, TaskStallWatch, Watched
 from spark.frames import mapped_frame, typed_frame
 from spark.job_groups import JobGroups
 from spark.session import SessionHolder
-from spark.shared_loads import SharedLoads
+from spark.shared_loads import SharedLoads, SharedWriter
 from spark.writers import Outcome, PackedLoad, write_frames, write_packed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 from channels.task import ReadRequest, Task
 
@@ -45,13 +45,18 @@ class SparkTaskRunner:
     """
 
     def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8, stall_s: float = STALL_S) -> None:
-        """``parallel``: Spark jobs at once. ``stall_s``: see ``TaskStallWatch``. The first Task creates the session."""
+        """``parallel``: Spark jobs at once. ``stall_s``: see ``TaskStallWatch``. The first Task creates the session.
+
+        On this machine, one Task more runs than there are cores: the rows of others would only wait in memory.
+        """
         self._sessions = sessions
-        self._shared = SharedLoads()
+        self._shared = SharedWriter()
         self._groups = JobGroups(sessions)
         self._stalls = TaskStallWatch(self._groups, stall_s)
         self._sink = sink
-        self._threads = ThreadPoolExecutor(parallel, "task")
+        cores = sessions.local_cores
+        self._threads = ThreadPoolExecutor(parallel if cores is None else min(parallel, cores + 1), "task")
+        self._readers = ThreadPoolExecutor(parallel, "reading")
         self._lock = threading.Lock()
         self._round = 0  # increased by ``cancel``; results of earlier rounds are ignored
         self._open: set[Future[Any]] = set()
@@ -86,7 +91,7 @@ class SparkTaskRunner:
         for wave in _waves(tasks) if in_order else [tasks]:
             for group in _jobs(wave):
                 before = self._before(group, futures) if in_order else []
-                self._start(self._run, group, [futures[task.name] for task in group], number, before)
+                self._start(self._threads, self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
 
     def submit_reading(self, reading: ReadRequest[_Result]) -> Future[_Result]:
@@ -95,11 +100,11 @@ class SparkTaskRunner:
         with self._lock:
             number = self._round
             self._open.add(future)
-        self._start(self._read, reading, future, number)
+        self._start(self._readers, self._read, reading, future, number)
         return future
 
-    def _start(self, work: Callable[..., None], *arguments: object) -> None:
-        started = self._threads.submit(work, *arguments)
+    def _start(self, threads: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> None:
+        started = threads.submit(work, *arguments)
         self._at_work.add(started)
         started.add_done_callback(self._at_work.discard)
 
@@ -166,7 +171,8 @@ class SparkTaskRunner:
         self.cancel(0)
         self._stalls.close()
         self._sessions.close()  # first, so that no thread waits for the start of Spark or for the JVM
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._readers):
+            threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(
         self,
@@ -204,40 +210,53 @@ class SparkTaskRunner:
 
     def _written(self, tasks: list[Task], number: int, watched: Watched) -> list[Outcome]:
         """Write ``tasks``. If the JVM dies and the sink accepts repeated loads, write them again with a new session."""
-        write = self._write_packed if tasks[0].copies is not None else self._write_typed
         spark_session = self._sessions.get()
-        try:
-            self._groups.begin(spark_session, watched.group)
-            return write(tasks)
-        except Exception as error:
-            if watched.error is not None:
-                raise watched.error from error
-            if self._round != number or self._sink.tasks_in_order or self._sessions.is_alive(spark_session):
-                raise
-            logger.warning("Spark's JVM died while it wrote %d Tasks; they are written again", len(tasks))
-            self._groups.begin(self._sessions.get(), watched.group)
-            return write(tasks)
+        with self._writing(tasks) as write:
+            try:
+                self._groups.begin(spark_session, watched.group)
+                return write(spark_session)
+            except Exception as error:
+                if watched.error is not None:
+                    raise watched.error from error
+                if self._round != number or self._sink.tasks_in_order or self._sessions.is_alive(spark_session):
+                    raise
+                logger.warning("Spark's JVM died while it wrote %d Tasks; they are written again", len(tasks))
+                spark_session = self._sessions.get()
+                self._groups.begin(spark_session, watched.group)
+                return write(spark_session)
 
-    def _write_packed(self, tasks: list[Task]) -> list[Outcome]:
+    @contextmanager
+    def _writing(self, tasks: list[Task]) -> Iterator[Callable[[SparkSession], list[Outcome]]]:
+        """Yield the function that writes ``tasks``, which may be called again. Their rows may be released."""
+        if tasks[0].copies is None:
+            yield lambda spark_session: self._write_typed(spark_session, tasks)
+            return
         loads = [
             PackedLoad(
                 task.name, task.target.key, self._sink.part_writer(task.target), task.copied_rows(), task.byte_count
             )
             for task in tasks
         ]
-        write = self._shared.write if self._sessions.shares_memory() else write_packed
-        return write(self._sessions.get(), loads, self._sessions.core_count())
+        core_count = self._sessions.core_count()
+        if not self._sessions.shares_memory():
+            yield lambda spark_session: write_packed(spark_session, loads, core_count)
+            return
+        with SharedLoads(loads, core_count) as shared:
+            loads.clear()
+            for task in tasks:
+                task.release_rows()
+            yield lambda spark_session: self._shared.write(spark_session, shared)
 
-    def _write_typed(self, tasks: list[Task]) -> list[Outcome]:
-        frames = [self._frame(task) for task in tasks]
+    def _write_typed(self, spark_session: SparkSession, tasks: list[Task]) -> list[Outcome]:
+        frames = [self._frame(spark_session, task) for task in tasks]
         loads = [(task.name, task.target.key, self._sink.part_writer(task.target)) for task in tasks]
         return write_frames(frames, loads)
 
-    def _frame(self, task: Task) -> DataFrame:
+    def _frame(self, spark_session: SparkSession, task: Task) -> DataFrame:
         target = task.target
         schema = pa.schema([pa.field(column.name, column.arrow) for column in target.columns])
         kept = {column.name for column in target.columns if not column.nullable}.union(target.key)
-        frame = typed_frame(self._sessions.get(), task.rows)
+        frame = typed_frame(spark_session, task.rows)
         return mapped_frame(frame, task.mapping.expressions(task.schema), schema, kept, task.mapping.filter)
 
 

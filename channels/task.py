@@ -52,6 +52,10 @@ class Task:
         """Return target column -> source column; None if there are computed columns or a filter."""
         return self.mapping.copied(self.schema)
 
+    def release_rows(self) -> None:
+        """Forget the rows, of which there is a copy elsewhere: threads hold the Task until it is loaded."""
+        object.__setattr__(self, "rows", ())
+
     def copied_rows(self) -> Sequence[pa.RecordBatch]:
         """Return the rows with the column names of the target. ``copies`` must not be None."""
         assert self.copies is not None

@@ -17,6 +17,7 @@ from spark.class_archive import ensure_archive
 from spark.connect_server import address_of, is_shared_server, wait_for_address
 from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, forget_jvm, killed_after
 from spark.session_builder import build_session, running_jvm
+from spark.settings import local_cores
 from spark.shared_memory import SharedRows, is_shared
 
 if TYPE_CHECKING:
@@ -200,6 +201,11 @@ class SessionHolder:
     def is_remote(self) -> bool:
         """Return whether the session uses Spark Connect."""
         return self._build[3] is not None
+
+    @property
+    def local_cores(self) -> int | None:
+        """Return how many partitions run at once if all of them run on this machine and only for this job."""
+        return None if self.is_remote else local_cores(self._build[1])
 
     def known(self) -> SparkSession | None:
         """Return the newest session, also a dead one; None if there is none. Never: creates one."""

@@ -66,7 +66,9 @@ def build_session(
     if jvm is None:
         options = settings.get(JAVA_OPTIONS, "")
         folder = JvmFolder()
-        settings[JAVA_OPTIONS] = with_java_options(java_options or archive_options(), options, folder)
+        settings[JAVA_OPTIONS] = with_java_options(
+            java_options or archive_options(), options, folder, forwards_rows=not is_local(master)
+        )
         settings.setdefault(_SOCKETS, str(folder.path))
         jvm = launch_jvm(settings, master, folder, limit_s, started)
         _gateway().jvm_process = jvm

@@ -23,6 +23,19 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def local_cores(master: str) -> int | None:
+    """Return how many partitions run at once in a JVM of this machine; None with executors elsewhere.
+
+    Source: Spark manual, "Master URLs".
+    """
+    if not _ONE_MACHINE.fullmatch(master):
+        return None
+    number = master.partition("[")[2].rstrip("]").partition(",")[0].strip()
+    if number == "*":
+        return len(os.sched_getaffinity(0))
+    return int(number) if number.isdecimal() else 1
+
+
 def has_authentication(master: str, conf: Mapping[str, str]) -> bool:
     """Return whether this Spark's ports accept only processes that know a secret."""
     default = "true" if _ONE_MACHINE.fullmatch(master) else "false"
@@ -77,9 +90,14 @@ def static_settings(master: str) -> dict[str, str]:
     return settings
 
 
-def with_java_options(archive: str, job_options: str, folder: JvmFolder) -> str:
-    """Return the project's options, then those of the job file. The last one wins, except for garbage collectors."""
+def with_java_options(archive: str, job_options: str, folder: JvmFolder, *, forwards_rows: bool) -> str:
+    """Return the project's options, then those of the job file. The last one wins, except for garbage collectors.
+
+    ``forwards_rows``: the executors have no access to the memory of this machine.
+    """
     collector = "" if re.search(r"-XX:\+Use\w+GC\b", job_options) else "-XX:+UseSerialGC"
+    if collector and not forwards_rows:
+        collector += " -XX:NewSize=48m"  # for short-lived objects of queries; by default it begins with 128 MiB
     # temporary files in the folder of the job; the log has only errors, from the first line on
     paths = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" "-Dlog4j2.configurationFile={folder.log_settings.as_uri()}"'
     # the JVM mostly copies bytes here, so the fast compiler is enough, and saves CPU seconds at the start

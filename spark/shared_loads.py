@@ -28,6 +28,39 @@ _LOADS = (
 
 
 class SharedLoads:
+    """Loads in shared memory, until ``close``. The caller can release their rows. A context manager."""
+
+    def __init__(self, loads: Sequence[PackedLoad], partition_count: int) -> None:
+        """Copy ``loads``, to be written in one Spark job of ``partition_count`` partitions, each on one executor."""
+        self.count = len(loads)
+        self._memory = SharedRows()
+        try:
+            positions = [self._memory.put(load.rows) for load in loads]
+            orders = []
+            for numbers in distributed(loads, partition_count):
+                order = [
+                    (number, loads[number].name, loads[number].key, loads[number].writer, positions[number])
+                    for number in numbers
+                ]
+                orders.append(self._memory.put_bytes(cloudpickle.dumps(order)))  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()
+            raise
+        self.partition_count = len(orders)
+        self.position = json.dumps([self._memory.path, self._memory.inode, orders])
+
+    def close(self) -> None:
+        """Release the memory as soon as no executor reads it."""
+        self._memory.close()
+
+    def __enter__(self) -> SharedLoads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SharedWriter:
     """Writes loads on executors that can read the shared memory of this process. Calls: any thread."""
 
     def __init__(self) -> None:
@@ -35,21 +68,10 @@ class SharedLoads:
         self._session: SparkSession | None = None
         self._frames: dict[int, DataFrame] = {}  # of the session, by number of partitions
 
-    def write(self, spark_session: SparkSession, loads: Sequence[PackedLoad], partition_count: int) -> list[Outcome]:
-        """Write ``loads`` in one Spark job, each on one executor, distributed to ``partition_count`` partitions."""
-        partitions = distributed(loads, partition_count)
-        context = spark_session.sparkContext
-        with SharedRows() as memory:
-            positions = [memory.put(load.rows) for load in loads]
-            orders = []
-            for numbers in partitions:
-                order = [
-                    (number, loads[number].name, loads[number].key, loads[number].writer, positions[number])
-                    for number in numbers
-                ]
-                orders.append(memory.put_bytes(cloudpickle.dumps(order)))  # type: ignore[no-untyped-call]
-            context.setLocalProperty(_LOADS, json.dumps([memory.path, memory.inode, orders]))
-            return outcomes_of(self._frame(spark_session, len(partitions)), len(loads))
+    def write(self, spark_session: SparkSession, loads: SharedLoads) -> list[Outcome]:
+        """Write ``loads`` in one Spark job."""
+        spark_session.sparkContext.setLocalProperty(_LOADS, loads.position)
+        return outcomes_of(self._frame(spark_session, loads.partition_count), loads.count)
 
     def _frame(self, spark_session: SparkSession, partition_count: int) -> DataFrame:
         """Return the DataFrame of a session whose partitions write the loads of the job that runs it."""

@@ -39,8 +39,8 @@ MIN_ROWS = 10_000  # as in Binlog Load: with an idle source, so many rows do not
 MIN_BYTES = 15 << 20  # as MIN_ROWS, in bytes
 MAX_BYTES = 64 << 20  # one merge of this size takes about a second on two cores
 MAX_ROWS = 20_000_000  # narrow rows: a limit in bytes alone would make cycles very long
-PARALLEL_TASKS = 8  # keeps two to four executor cores busy while some Tasks wait for the sink
-TASK_BYTES = 16 << 20  # large enough for Arrow, small enough for several at once within the window
+PARALLEL_TASKS = 8  # keeps the executors of a small cluster busy while some Tasks wait for the sink
+TASK_BYTES = 32 << 20  # a Spark job costs tens of milliseconds; several of this size fit into the window
 WINDOW_BYTES = 256 << 20  # two full cycles and the Tasks between them, on a 4 GiB machine
 MERGE_BYTES = 1 << 30  # a quarter of a 4 GiB machine; driver, JVM and workers need the rest
 STEP_S = 5.0  # the stream lags by two or three times this while tables are loaded
@@ -90,10 +90,17 @@ class Tasks(Model):
     """How much is loaded at the same time."""
 
     parallel: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=PARALLEL_TASKS, description="Tasks (Spark jobs) that run at the same time, over all channels."
+        default=PARALLEL_TASKS,
+        description=(
+            "Tasks (Spark jobs) that run at the same time, over all channels. With `spark.master: local`, one more "
+            "than there are cores at most."
+        ),
     )
     max_bytes: Bytes = Field(
-        default=TASK_BYTES, description="Start a Task for a channel as soon as it holds this much."
+        default=TASK_BYTES,
+        description=(
+            "Start a Task for a channel as soon as it holds this much. By default at most a quarter of `memory.window`."
+        ),
     )
 
 
@@ -233,6 +240,13 @@ class Config(Model):
         check_channels(self.source.format if isinstance(self.source, KafkaSourceConfig) else "", self.channels)
         return self
 
+    @property
+    def task_bytes(self) -> int:
+        """Return ``tasks.max_bytes``: by default at most a quarter of the window."""
+        if "max_bytes" in self.tasks.model_fields_set:
+            return self.tasks.max_bytes
+        return min(self.tasks.max_bytes, max(1, self.memory.window // 4))
+
     def secrets(self) -> tuple[str, ...]:
         """Return all secrets of the file, for the filter that removes them from logs and reasons.
 
@@ -275,8 +289,8 @@ def load_config(path: Path) -> Config:
             issues += to_issues(error, root, Config)
     if root is not None:
         issues += validate(root)
-        if config is not None and config.memory.window < config.tasks.max_bytes:
-            message = f"must hold at least one Task: tasks.max_bytes is {config.tasks.max_bytes} bytes"
+        if config is not None and config.memory.window < config.task_bytes:
+            message = f"must hold at least one Task: tasks.max_bytes is {config.task_bytes} bytes"
             issues.append(ConfigIssue(root.line_of(("memory", "window")), ("memory", "window"), message))
     if issues or config is None:
         lines = [issue.format(path.name) for issue in sorted(issues, key=lambda one: one.line)]

@@ -123,7 +123,7 @@ def limits_of(config: Config) -> CommitLimits:
     """Return the limits of commits and Tasks."""
     commit = config.commit
     return CommitLimits(
-        commit.interval, commit.min_rows, commit.min_bytes, commit.max_bytes, commit.max_rows, config.tasks.max_bytes
+        commit.interval, commit.min_rows, commit.min_bytes, commit.max_bytes, commit.max_rows, config.task_bytes
     )
 
 

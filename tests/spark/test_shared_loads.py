@@ -17,7 +17,7 @@ from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.schema import DELETED, SEQUENCE
 from spark import shared_loads
 from spark.session import SessionHolder
-from spark.shared_loads import SharedLoads
+from spark.shared_loads import SharedLoads, SharedWriter
 from spark.shared_memory import Range, SharedRows
 from spark.writers import Outcome, PackedLoad
 
@@ -45,44 +45,62 @@ def load_of(task: int, ids: list[int], *, fails: bool = False) -> PackedLoad:
     return PackedLoad(name, ("id",), Echo(fails), [pa.RecordBatch.from_pydict(columns)], 10 * len(ids))
 
 
+def write(
+    sessions: SessionHolder, loads: list[PackedLoad], partition_count: int, writer: SharedWriter | None = None
+) -> list[Outcome]:
+    with SharedLoads(loads, partition_count) as shared:
+        loads.clear()
+        return (writer or SharedWriter()).write(sessions.get(), shared)
+
+
 def ids_of(outcomes: list[Outcome]) -> list[object]:
     return [outcome.detail["ids"] if isinstance(outcome, PreparedLoad) else outcome for outcome in outcomes]
 
 
 def test_write_loads_of_many_partitions_gives_outcomes_in_order(sessions: SessionHolder) -> None:
     loads = [load_of(number, list(range(number))) for number in range(5)]
-    found = ids_of(SharedLoads().write(sessions.get(), loads, 2))
+    found = ids_of(write(sessions, loads, 2))
     assert found == [None, [0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
 
 
 def test_write_jobs_at_once_write_their_own_loads(sessions: SessionHolder) -> None:
-    shared, start = SharedLoads(), threading.Barrier(4)
+    writer, start = SharedWriter(), threading.Barrier(4)
 
-    def write(number: int) -> list[object]:
+    def written(number: int) -> list[object]:
         start.wait(120)
         found = []
         for turn in range(5):
             first = 100 * number + 10 * turn
-            found += ids_of(shared.write(sessions.get(), [load_of(0, [first]), load_of(1, [first + 1])], 1 + turn % 2))
+            loads = [load_of(0, [first]), load_of(1, [first + 1])]
+            found += ids_of(write(sessions, loads, 1 + turn % 2, writer))
         return found
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(write, range(4)))
+        found = list(threads.map(written, range(4)))
     assert found == [[[100 * number + 10 * turn + more] for turn in range(5) for more in (0, 1)] for number in range(4)]
 
 
 def test_write_refused_load_leaves_the_others(sessions: SessionHolder) -> None:
     loads = [load_of(0, [1]), load_of(1, [2], fails=True), load_of(2, [3])]
-    first, refused, last = SharedLoads().write(sessions.get(), loads, 1)
+    first, refused, last = write(sessions, loads, 1)
     assert isinstance(refused, LoadRejected) and ids_of([first, last]) == [[1], [3]]
 
 
+def test_write_again_without_the_rows(sessions: SessionHolder) -> None:
+    """When the JVM has died, the loads are written again; their rows are only in shared memory then."""
+    loads, writer = [load_of(0, [1, 2]), load_of(1, [3])], SharedWriter()
+    with SharedLoads(loads, 2) as shared:
+        loads.clear()
+        for _ in range(2):
+            assert ids_of(writer.write(sessions.get(), shared)) == [[1, 2], [3]]
+
+
 def test_write_with_a_new_session_makes_new_frames() -> None:
-    shared = SharedLoads()
+    writer = SharedWriter()
     for number in range(2):
         holder = SessionHolder("tests", "local[1]")
         try:
-            assert ids_of(shared.write(holder.get(), [load_of(0, [number])], 1)) == [[number]]
+            assert ids_of(write(holder, [load_of(0, [number])], 1, writer)) == [[number]]
         finally:
             holder.close()
 
@@ -110,9 +128,9 @@ def test_late_task_does_not_write_loads_of_later_memory(
 
     monkeypatch.setattr(shared_loads, "SharedRows", Replaced)
     with pytest.raises(PySparkException, match="StaleMemory"):
-        SharedLoads().write(sessions.get(), [load_of(0, [1])], 1)
+        write(sessions, [load_of(0, [1])], 1)
 
 
 @pytest.mark.parametrize("rows", [[], [7]])
 def test_write_load_without_rows_is_none(sessions: SessionHolder, rows: list[int]) -> None:
-    assert ids_of(SharedLoads().write(sessions.get(), [load_of(0, rows)], 1)) == [rows or None]
+    assert ids_of(write(sessions, [load_of(0, rows)], 1)) == [rows or None]

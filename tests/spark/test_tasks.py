@@ -8,20 +8,22 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc.errors import LoadRejected, SchemaMismatch, SinkUnavailable
-from cdc.model.batch import Changes, LoadName
+from cdc.model.batch import Changes, LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
 from channels.mapping import Mapping, SparkExpressionTypes
-from channels.sinks.base import SinkCheckpoint
+from channels.sinks.base import PartWriter, SinkCheckpoint
 from channels.sinks.delta.sink import DeltaSink
 from channels.spark_runner import SparkTaskRunner, _data_exception
 from channels.task import RunIdentity
@@ -271,6 +273,33 @@ def test_session_with_dead_jvm_is_replaced(tmp_path: Path, sink: DeltaSink, sess
     process.wait()
     load(runner, sink, channel, 2, changes({"id": 2}))
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == [1, 2]
+
+
+@dataclass(frozen=True)
+class KillsJvmOnce:
+    """A writer that kills the JVM of its executor at its first call."""
+
+    writer: PartWriter
+    mark: Path
+
+    def __call__(self, name: LoadName, batches: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
+        if not self.mark.exists():
+            self.mark.touch()
+            for process in psutil.Process().parents():
+                if process.name() == "java":
+                    process.kill()
+        return self.writer(name, batches)
+
+
+def test_task_is_written_again_when_the_jvm_dies(tmp_path: Path, sink: DeltaSink, sessions: SessionHolder) -> None:
+    """Its rows are only in shared memory then."""
+    runner, writer_of = SparkTaskRunner(sessions, sink), sink.part_writer
+    sink.part_writer = lambda target: KillsJvmOnce(writer_of(target), tmp_path / "killed")  # type: ignore[method-assign, assignment, return-value]
+    for mapping in (Mapping("shop.orders", "ods.orders"), Mapping("shop.orders", "ods.typed", filter="id > 0")):
+        (tmp_path / "killed").unlink(missing_ok=True)
+        load(runner, sink, Channel(mapping, SCHEMA, SparkExpressionTypes(sessions)), 1, changes({"id": 1}, {"id": 2}))
+        assert [row["id"] for row in rows(tmp_path / mapping.target.replace(".", "/"))] == [1, 2]
+    runner.cancel(0)
 
 
 def test_task_typed_rows_are_written_as_one_part(

@@ -133,6 +133,7 @@ def test_snapshot_step_is_cancelled_after_usual_time_and_limit(setting: Setting)
 
 class Sessions:
     is_remote = False
+    local_cores = 1
     core_count = staticmethod(lambda: 1)
     get = known = staticmethod(lambda: Sessions)
     close = staticmethod(lambda: None)

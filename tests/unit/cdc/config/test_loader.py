@@ -74,8 +74,8 @@ BROKEN = {
         ["shop.yaml:6 commit.max_bytes: must not be below min_bytes (2097152 bytes)"],
     ),
     "a window smaller than a Task": (
-        JOB + "memory:\n  window: 1MiB\n",
-        ["shop.yaml:7 memory.window: must hold at least one Task: tasks.max_bytes is 16777216 bytes"],
+        JOB + "tasks:\n  max_bytes: 2MiB\nmemory:\n  window: 1MiB\n",
+        ["shop.yaml:9 memory.window: must hold at least one Task: tasks.max_bytes is 2097152 bytes"],
     ),
     "a source mapped twice and a target used twice": (
         JOB + "  - source: shop.orders\n    target: ODS.orders\n",

@@ -25,9 +25,24 @@ def test_load_config_small_file_gets_documented_defaults(tmp_path: Path) -> None
     assert config.sink.location == str(tmp_path / "warehouse")
     assert (config.commit.interval, config.commit.min_rows, config.commit.min_bytes) == (5, 10_000, 15 << 20)
     assert (config.commit.max_bytes, config.commit.max_rows) == (64 << 20, 20_000_000)
-    assert (config.tasks.parallel, config.tasks.max_bytes) == (8, 16 << 20)
+    assert (config.tasks.parallel, config.tasks.max_bytes) == (8, 32 << 20)
     assert config.memory.window == 256 << 20
     assert (config.status.host, config.status.port, config.status.token) == ("127.0.0.1", 8470, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mib"),
+    [
+        ("", 32),
+        ("memory: {window: 1GiB}", 32),
+        ("memory: {window: 64MiB}", 16),
+        ("memory: {window: 64MiB}\ntasks: {parallel: 2}", 16),
+        ("memory: {window: 64MiB}\ntasks: {max_bytes: 64MiB}", 64),
+    ],
+)
+def test_size_of_tasks_fits_into_the_window(tmp_path: Path, settings: str, mib: int) -> None:
+    """Files with a small window were valid when Tasks were smaller."""
+    assert load_config(write_job(tmp_path, f"{JOB}{settings}\n")).task_bytes == mib << 20
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_poll_s_ends_when_the_cycle_should_close():
 
 def test_task_bytes_increase_with_loads_up_to_half_a_window():
     mib = 1 << 20
-    flow = a_flow(limits=CommitLimits(task_bytes=16 * mib))
-    assert [flow.task_bytes(loads) // mib for loads in (0, 23, 24, 48, 72, 500)] == [16, 16, 32, 64, 128, 128]
+    flow = a_flow(limits=CommitLimits(task_bytes=32 * mib))
+    assert [flow.task_bytes(loads) // mib for loads in (0, 23, 24, 48, 72, 500)] == [32, 32, 64, 128, 128, 128]
     assert sum(map(flow.task_bytes, range(200))) > 15 << 30, "a transaction of 15 GiB in 200 loads"
 
 
