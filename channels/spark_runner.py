@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,14 +47,15 @@ class SparkTaskRunner:
     def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8, stall_s: float = STALL_S) -> None:
         """``parallel``: Spark jobs at once. ``stall_s``: see ``TaskStallWatch``. The first Task creates the session.
 
-        On this machine, one Task more runs than there are cores: the rows of others would only wait in memory.
+        On this machine, one Task more runs than there are cores: the rows of others would only wait in memory. Tasks
+        that are loaded in order wait on a thread for the one before them.
         """
         self._sessions = sessions
         self._shared = SharedWriter()
         self._groups = JobGroups(sessions)
         self._stalls = TaskStallWatch(self._groups, stall_s)
         self._sink = sink
-        cores = sessions.local_cores
+        cores = None if sink.tasks_in_order else sessions.local_cores
         self._threads = ThreadPoolExecutor(parallel if cores is None else min(parallel, cores + 1), "task")
         self._readers = ThreadPoolExecutor(parallel, "reading")
         self._lock = threading.Lock()
@@ -210,10 +211,11 @@ class SparkTaskRunner:
 
     def _written(self, tasks: list[Task], number: int, watched: Watched) -> list[Outcome]:
         """Write ``tasks``. If the JVM dies and the sink accepts repeated loads, write them again with a new session."""
-        spark_session = self._sessions.get()
-        with self._writing(tasks) as write:
+        spark_session, write = self._sessions.get(), None
+        with ExitStack() as stack:
             try:
                 self._groups.begin(spark_session, watched.group)
+                write = stack.enter_context(self._writing(tasks))
                 return write(spark_session)
             except Exception as error:
                 if watched.error is not None:
@@ -223,6 +225,7 @@ class SparkTaskRunner:
                 logger.warning("Spark's JVM died while it wrote %d Tasks; they are written again", len(tasks))
                 spark_session = self._sessions.get()
                 self._groups.begin(spark_session, watched.group)
+                write = write or stack.enter_context(self._writing(tasks))
                 return write(spark_session)
 
     @contextmanager

@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,15 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def available_cores() -> int:
+    """Return the cores that this process may use, at least 1."""
+    found = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        found = min(found, -(-int(quota) // int(period)))
+    return max(1, found)
+
+
 def local_cores(master: str) -> int | None:
     """Return how many partitions run at once in a JVM of this machine; None with executors elsewhere.
 
@@ -32,7 +42,7 @@ def local_cores(master: str) -> int | None:
         return None
     number = master.partition("[")[2].rstrip("]").partition(",")[0].strip()
     if number == "*":
-        return len(os.sched_getaffinity(0))
+        return available_cores()
     return int(number) if number.isdecimal() else 1
 
 

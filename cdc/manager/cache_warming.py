@@ -1,6 +1,6 @@
 """Fill the caches of this machine when a host starts: compiled kernels and the archive of Java classes.
 
-Otherwise the first driver does, while jobs wait for it. The fork server starts this if something is missing.
+Otherwise the first driver does, while jobs wait for it. ``cdc serve`` starts this if the fork server misses something.
 """
 
 from __future__ import annotations

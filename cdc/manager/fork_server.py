@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from cdc.job import fork
-from cdc.manager.cache_warming import start_warming
 from cdc.state.base import Checkpoint, JobRecord
 from cdc.state.codec import prepare
 from spark.class_archive import is_archive_missing
@@ -37,7 +36,8 @@ ANSWER_LIMIT_S = 2.0  # less than a lease: `cdc serve` waits
 END_LIMIT_S = 5.0
 ENDED_UNKNOWN = 1  # exit code of a fork that ended after the fork server
 _READ_BYTES = 1 << 16
-_READY = {"ready": True}
+_READY = "ready"
+_COMPLETE = "complete"  # whether the caches of the machine have everything
 
 _KERNELS = "cdc.sources.binlog.decoder.warm_up"
 # what a driver with any source and sink imports; what it needs besides, it imports itself
@@ -108,7 +108,9 @@ class ForkedSupervisor:
 class ForkServer:
     """Starts the process, and asks it for forks. Calls: one thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, warm: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``warm`` is called if the caches of this machine lack something."""
+        self._warm = warm
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._began = float("-inf")
@@ -204,8 +206,10 @@ class ForkServer:
             over.set()
 
     def _note(self, message: dict[str, Any], ready: threading.Event) -> None:
-        if message == _READY:
+        if message.get(_READY):
             ready.set()
+            if not message[_COMPLETE]:
+                self._warm()
         elif "code" in message:
             self._codes[message["pid"]] = message["code"]
         elif (answer := self._asked.get(message["number"])) is not None:
@@ -216,7 +220,7 @@ class ForkServer:
 def main() -> int:
     """Import the modules, then fork on request until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal of `cdc serve`
-    version = fork.installed_version()
+    version, is_complete = fork.installed_version(), True
     answers = os.dup(1)
     os.dup2(2, 1)  # what a module prints is no answer
     *modules, _ = sys.argv[1:]
@@ -224,9 +228,7 @@ def main() -> int:
         with suppress(ImportError):  # an optional package is missing
             import_module(module)
     if _KERNELS in modules:
-        is_compiled = import_module(_KERNELS).load_compiled()
-        if not is_compiled or is_archive_missing():
-            start_warming()
+        is_complete = import_module(_KERNELS).load_compiled() and not is_archive_missing()
         prepare(Checkpoint, JobRecord)
     fork.allow_forks(version)
     gc.collect()
@@ -235,7 +237,7 @@ def main() -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    _write(answers, _READY)
+    _write(answers, {_READY: True, _COMPLETE: is_complete})
     held = b""
     with selectors.PollSelector() as selector:
         selector.register(0, selectors.EVENT_READ)

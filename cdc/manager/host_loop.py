@@ -23,7 +23,7 @@ from cdc.paths import state_folder
 from cdc.state.base import JobState
 from cdc.state.deployments import Deployment, DesiredState
 from cdc.state.hosts import CLOCK_STEP_S, Host
-from cdc.state.sql import SqlStore
+from cdc.state.sql import DEFAULT_LEASE_S, SqlStore
 
 TICK_S = 1.0
 WAITING_TICK_S = 0.2  # while drivers wait for the start of others
@@ -159,16 +159,17 @@ class HostLoop:
 
         Hosts may share a machine, and a new JVM needs seconds of its cores, for which those jobs would have to wait.
         """
-        others = (host for host in hosts if host.name != self._host.name)
-        if not any(host.is_alive and host.schedulable and not host.is_starting for host in others):
+        if self._clock() >= self._began + PREPARE_S:
             return False
         own = [job for job in jobs if job.host == self._host.name]
-        dead = {job.job for job in own if job.is_held and not self._drivers.is_running(job)}
-        starting = [job for job in jobs if not job.is_held or job.record.state is JobState.PENDING or job.job in dead]
-        if not starting or self._clock() >= self._began + PREPARE_S:
-            return False
+        # of an earlier process of this host; until their leases end, only this host can start them
+        dead = {job.job for job in own if 0 < job.lease_left_s <= DEFAULT_LEASE_S and not self._drivers.is_running(job)}
         placements = place(jobs, hosts, self._specs, unplaced=dead)
-        return all(placements[job.job].host != self._host.name for job in jobs)
+        if any(placements[job.job].host == self._host.name for job in jobs):
+            return False
+        ready = {host.name for host in hosts if host.is_alive and host.schedulable and not host.is_starting}
+        starting = (job for job in jobs if not job.is_held or job.record.state is JobState.PENDING or job.job in dead)
+        return any(placements[job.job].host in ready for job in starting)
 
     def _can_write(self) -> bool:
         """Return whether drivers can be started here. A host whose disk is full accepts no jobs, and keeps its own."""

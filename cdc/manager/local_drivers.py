@@ -33,6 +33,7 @@ from cdc.state.events import EventKind, JobEvent
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive
 from cdc.state.sql import SqlStore
+from spark.settings import available_cores
 
 SILENT_S = 15.0  # a busy machine delays an answer by seconds; the driver is killed after this time
 LIVE_S = 2.0  # time for an answer
@@ -74,10 +75,10 @@ class LocalDrivers:
         debug: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``forks``: starts supervisors and drivers fast. It is starting already."""
+        """``forks``: starts supervisors and drivers fast. Another caller starts it."""
         self._store = store
         self._forks = forks
-        self._starts_most = _cores()
+        self._starts_most = available_cores()
         self.is_waiting = False  # a job waits for the fork server or for the start of others
         self.waiting: set[str] = set()  # the jobs that wait for the start of others
         self._debug = debug
@@ -279,15 +280,6 @@ class LocalDrivers:
                     _log.error("The driver does not answer; it is killed.", extra={"job": name, "pid": pid})
                     _send(pid, signal.SIGKILL)
                     del silent_since[pid]
-
-
-def _cores() -> int:
-    """Return the cores that this process may use, at least 1."""
-    found = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        found = min(found, -(-int(quota) // int(period)))
-    return max(1, found)
 
 
 def _save_spec(folder: JobDirectory, text: str, name: str = SPEC_FILE) -> Path:

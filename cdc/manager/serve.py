@@ -18,6 +18,7 @@ from cdc.config.fields import is_loopback
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
 from cdc.manager.alerts import HostWebhook
+from cdc.manager.cache_warming import start_warming
 from cdc.manager.fork_server import ForkServer
 from cdc.manager.host_loop import HostLoop
 from cdc.manager.host_metrics import HostMetrics
@@ -93,7 +94,7 @@ def run_host(
         over = stack.enter_context(_ended_by_signals())
         store = stack.enter_context(closing(open_store()))
         # a store holds one job at a time, and the REST API changes jobs on other threads
-        forks = stack.enter_context(closing(ForkServer()))
+        forks = stack.enter_context(closing(ForkServer(start_warming)))
         drivers = LocalDrivers(stack.enter_context(closing(open_store())), forks=forks, debug=debug)
         shared = stack.enter_context(_shared_spark(config, drivers)) if config.spark.is_shared else None
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None

@@ -80,9 +80,10 @@ class SharedSpark:
     def close(self, *, ends_server: bool) -> None:
         """Stop to watch, and end the server if no job needs it."""
         self._over.set()
-        if self._thread.ident is None:
-            return  # ``start`` was never called
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+        else:  # ``start`` was never called; an earlier process may have left a server
+            self._server = known_server(self._folder)
         if ends_server and self._server is not None:
             (self._folder / ADDRESS_FILE).unlink(missing_ok=True)
             self._server.end()

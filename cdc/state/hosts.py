@@ -39,7 +39,7 @@ class Host:
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True  # the process accepts jobs, and no user drains the host
     drained: bool = False  # a user drains the host
-    is_starting: bool = False  # its Spark is not ready yet: it gets a job only if no ready host has room for it
+    is_starting: bool = False  # not ready to start drivers yet: it gets a job only if no ready host has room for it
     lease_left_s: float = 0.0  # until the heartbeat expires; negative: the host is dead
     seen_ago_s: float = 0.0  # age of the last heartbeat
 

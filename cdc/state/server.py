@@ -110,7 +110,9 @@ class ServerDatabase:
         """See ``Database``."""
 
         def attempt() -> list[Row]:
-            with self._engine.connect() as connection:  # with AUTOCOMMIT, each call would set it and set it back
+            with self._engine.connect() as connection:
+                if self._url.kind == "postgresql":  # PyMySQL would send four statements to set it and set it back
+                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return _ServerTransaction(connection, self.words).all(sql, **values)
 
         return self._bridged(attempt, self._bridge_s)

@@ -135,15 +135,16 @@ def test_request_with_a_lost_commit_is_saved_once(store, proxy, lost):
 @servers
 def test_connection_lost_before_a_query_is_replaced(store, monkeypatch):
     dialect = store.database._engine.dialect
-    real, lost = dialect.set_isolation_level, []
+    name = "set_isolation_level" if dialect.name == "postgresql" else "do_execute"  # what follows the ping
+    real, lost = getattr(dialect, name), []
 
-    def lose_once(connection, level):
+    def lose_once(*arguments):
         if not lost:
-            lost.append(level)
+            lost.append(name)
             raise dialect.loaded_dbapi.OperationalError(2013, "Lost connection to MySQL server during query")
-        real(connection, level)
+        real(*arguments)
 
-    monkeypatch.setattr(dialect, "set_isolation_level", lose_once)
+    monkeypatch.setattr(dialect, name, lose_once)
     assert store.jobs() == () and lost
 
 

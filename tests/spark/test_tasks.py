@@ -291,7 +291,9 @@ class KillsJvmOnce:
         return self.writer(name, batches)
 
 
-def test_task_is_written_again_when_the_jvm_dies(tmp_path: Path, sink: DeltaSink, sessions: SessionHolder) -> None:
+def test_task_is_written_again_when_the_jvm_dies(
+    tmp_path: Path, sink: DeltaSink, sessions: SessionHolder, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its rows are only in shared memory then."""
     runner, writer_of = SparkTaskRunner(sessions, sink), sink.part_writer
     sink.part_writer = lambda target: KillsJvmOnce(writer_of(target), tmp_path / "killed")  # type: ignore[method-assign, assignment, return-value]
@@ -299,6 +301,7 @@ def test_task_is_written_again_when_the_jvm_dies(tmp_path: Path, sink: DeltaSink
         (tmp_path / "killed").unlink(missing_ok=True)
         load(runner, sink, Channel(mapping, SCHEMA, SparkExpressionTypes(sessions)), 1, changes({"id": 1}, {"id": 2}))
         assert [row["id"] for row in rows(tmp_path / mapping.target.replace(".", "/"))] == [1, 2]
+    assert caplog.text.count("they are written again") == 2
     runner.cancel(0)
 
 

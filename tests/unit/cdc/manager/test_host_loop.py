@@ -332,8 +332,8 @@ def test_host_without_jobs_prepares_when_the_others_have_started_theirs(
         prepared.clear()
         record = replace(driver.acquire("a", "a.yaml"), driver_pid=None, supervisor_pid=None)  # killed with the host
         driver.save_job(record)
-        sql = f"UPDATE cdc_jobs SET holder = 'first', lease_until = {store.database.words.now} + 30"
-        store.database.transact(lambda transaction: transaction.run(sql))
+        sql = f"UPDATE cdc_jobs SET holder = 'first', lease_until = {store.database.words.now} + :left"
+        store.database.transact(lambda transaction: transaction.run(sql, left=5))
         _loop(store, "second").tick()
         started.clear()
         host = returned()
@@ -344,6 +344,10 @@ def test_host_without_jobs_prepares_when_the_others_have_started_theirs(
         assert prepared == ["first"], "the others do not start the job"
         prepared.clear()
         driver.save_job(replace(record, state=JobState.RUNNING))
+        store.database.transact(lambda transaction: transaction.run(sql, left=30))
+        returned().tick()
+        assert prepared == ["first"], "until the lease ends, no other host can start the job"
+        prepared.clear()
         taken = "UPDATE cdc_jobs SET host = 'second', holder = 'second'"
         store.database.transact(lambda transaction: transaction.run(taken))
         returned().tick()
