@@ -32,7 +32,8 @@ FIRST_CYCLE_S = 0.5  # the first cycle of a run that continues a job closes afte
 _GROWS_EVERY = 24  # the size of Tasks doubles after this many loads: sinks limit prepared, uncommitted loads
 _FACTOR_MOST = 16  # largest factor: an interval of 5 s becomes 80 s
 _RELAXES_AFTER_S = 120.0  # clusters compact versions and clean up transactions within one or two minutes
-_LARGEST = 2  # largest number of doublings of task_bytes: from 32 to 128 MiB, half of the default window
+_LARGEST = 3  # largest number of doublings of task_bytes
+_LARGEST_BYTES = 128 << 20  # it grows up to half of the default window
 _SMALL = 4  # a channel is small below 1/4 of the bytes of the largest channel
 _log = logging.getLogger(__name__)
 
@@ -146,7 +147,8 @@ class FlowControl:
 
     def task_bytes(self, loads: int) -> int:
         """Return the bytes from which a channel starts a Task, for a checkpoint that has ``loads`` loads."""
-        return self.limits.task_bytes << min(loads // _GROWS_EVERY, _LARGEST)
+        first = self.limits.task_bytes
+        return max(first, min(first << min(loads // _GROWS_EVERY, _LARGEST), _LARGEST_BYTES))
 
     def relieve_window(self, dispatcher: Dispatcher, status: ReceiverStatus) -> bool:
         """Start Tasks if the read-ahead window is full. Return True if only an ack can free bytes of it."""

@@ -113,7 +113,9 @@ def test_task_bytes_increase_with_loads_up_to_half_a_window():
     mib = 1 << 20
     flow = a_flow(limits=CommitLimits(task_bytes=32 * mib))
     assert [flow.task_bytes(loads) // mib for loads in (0, 23, 24, 48, 72, 500)] == [32, 32, 64, 128, 128, 128]
-    assert sum(map(flow.task_bytes, range(200))) > 15 << 30, "a transaction of 15 GiB in 200 loads"
+    assert a_flow(limits=CommitLimits(task_bytes=mib)).task_bytes(500) == 8 * mib
+    assert a_flow(limits=CommitLimits(task_bytes=256 * mib)).task_bytes(500) == 256 * mib
+    assert sum(map(flow.task_bytes, range(150))) >= 15 << 30, "a transaction of 15 GiB in 150 loads"
 
 
 def test_limits_double_while_the_sink_is_overloaded():
