@@ -47,17 +47,16 @@ class SparkTaskRunner:
     def __init__(self, sessions: SessionHolder, sink: Sink, parallel: int = 8, stall_s: float = STALL_S) -> None:
         """``parallel``: Spark jobs at once. ``stall_s``: see ``TaskStallWatch``. The first Task creates the session.
 
-        On this machine, one Task more runs than there are cores: the rows of others would only wait in memory. Tasks
-        that are loaded in order wait on a thread for the one before them.
+        On this machine, one Task more runs than there are cores: the rows of others would only wait in memory.
         """
         self._sessions = sessions
         self._shared = SharedWriter()
         self._groups = JobGroups(sessions)
         self._stalls = TaskStallWatch(self._groups, stall_s)
         self._sink = sink
-        cores = None if sink.tasks_in_order else sessions.local_cores
-        self._threads = ThreadPoolExecutor(parallel if cores is None else min(parallel, cores + 1), "task")
-        self._readers = ThreadPoolExecutor(parallel, "reading")
+        cores = sessions.local_cores
+        self._threads = ThreadPoolExecutor(parallel, "task")
+        self._slots = threading.Semaphore(parallel if cores is None else min(parallel, cores + 1))  # of running Tasks
         self._lock = threading.Lock()
         self._round = 0  # increased by ``cancel``; results of earlier rounds are ignored
         self._open: set[Future[Any]] = set()
@@ -92,7 +91,7 @@ class SparkTaskRunner:
         for wave in _waves(tasks) if in_order else [tasks]:
             for group in _jobs(wave):
                 before = self._before(group, futures) if in_order else []
-                self._start(self._threads, self._run, group, [futures[task.name] for task in group], number, before)
+                self._start(self._run, group, [futures[task.name] for task in group], number, before)
         return [futures[task.name] for task in tasks]
 
     def submit_reading(self, reading: ReadRequest[_Result]) -> Future[_Result]:
@@ -101,11 +100,11 @@ class SparkTaskRunner:
         with self._lock:
             number = self._round
             self._open.add(future)
-        self._start(self._readers, self._read, reading, future, number)
+        self._start(self._read, reading, future, number)
         return future
 
-    def _start(self, threads: ThreadPoolExecutor, work: Callable[..., None], *arguments: object) -> None:
-        started = threads.submit(work, *arguments)
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        started = self._threads.submit(work, *arguments)
         self._at_work.add(started)
         started.add_done_callback(self._at_work.discard)
 
@@ -172,8 +171,7 @@ class SparkTaskRunner:
         self.cancel(0)
         self._stalls.close()
         self._sessions.close()  # first, so that no thread waits for the start of Spark or for the JVM
-        for threads in (self._threads, self._readers):
-            threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(
         self,
@@ -184,6 +182,16 @@ class SparkTaskRunner:
     ) -> None:
         # the previous Tasks are already on threads, so waiting for them ends; if one failed, this Task fails too
         failed = [error for future in before if (error := future.exception()) is not None]
+        with self._slots:
+            self._run_now(tasks, futures, number, failed)
+
+    def _run_now(
+        self,
+        tasks: list[Task],
+        futures: list[Future[tuple[PreparedLoad, ...]]],
+        number: int,
+        failed: list[BaseException],
+    ) -> None:
         with self._lock:
             if self._round != number:
                 return  # cancelled before its start

@@ -92,8 +92,8 @@ class Tasks(Model):
     parallel: Annotated[int, Field(ge=1, le=256)] = Field(
         default=PARALLEL_TASKS,
         description=(
-            "Tasks (Spark jobs) that run at the same time, over all channels, beside those that read a snapshot. With "
-            "`spark.master: local`, one more than there are cores at most, except with StarRocks in multi mode."
+            "Tasks (Spark jobs) that run at the same time, over all channels. With `spark.master: local`, one more "
+            "than there are cores at most."
         ),
     )
     max_bytes: Bytes = Field(

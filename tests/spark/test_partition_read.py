@@ -59,7 +59,7 @@ class Request:
 
 @pytest.fixture
 def runner(sessions: SessionHolder) -> Iterator[SparkTaskRunner]:
-    yield SparkTaskRunner(sessions, SimpleNamespace(tasks_in_order=False))  # type: ignore[arg-type]
+    yield SparkTaskRunner(sessions, SimpleNamespace())  # type: ignore[arg-type]
 
 
 def _written(folder: Path) -> list[int]:

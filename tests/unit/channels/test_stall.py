@@ -148,7 +148,7 @@ def test_submit_reading_hanging_raises_error_of_watch(monkeypatch: pytest.Monkey
         raise RuntimeError("Job cancelled")
 
     reading = SimpleNamespace(channels=("ods.large",), work="snapshot step", usual_s=5.0, run=run)
-    runner = SparkTaskRunner(Sessions, SimpleNamespace(tasks_in_order=False))  # type: ignore[arg-type]
+    runner = SparkTaskRunner(Sessions, SimpleNamespace())  # type: ignore[arg-type]
     jobs, time = Jobs(), [0.0]
     jobs.on_cancel = hangs.set
     runner._groups = SimpleNamespace(begin=lambda *_: None)  # type: ignore[assignment]
