@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -252,7 +252,7 @@ class SparkTaskRunner:
         if not self._sessions.shares_memory():
             yield lambda spark_session: write_packed(spark_session, loads, core_count)
             return
-        with SharedLoads(loads, core_count) as shared:
+        with closing(SharedLoads(loads, core_count)) as shared:
             loads.clear()
             for task in tasks:
                 task.release_rows()

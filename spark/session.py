@@ -17,7 +17,7 @@ from spark.class_archive import ensure_archive
 from spark.connect_server import address_of, is_shared_server, wait_for_address
 from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, forget_jvm, killed_after
 from spark.session_builder import build_session, running_jvm
-from spark.settings import local_cores
+from spark.settings import available_cores, local_cores
 from spark.shared_memory import SharedRows, is_shared
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class SessionHolder:
     def core_count(self) -> int:
         """Return the number of partitions that run in parallel."""
         if self._build[3] is not None:  # Spark Connect does not report it
-            return len(os.sched_getaffinity(0)) if is_shared_server(self._build[3]) else 8
+            return available_cores() if is_shared_server(self._build[3]) else 8
         return int(self.get().sparkContext.defaultParallelism)
 
     def shares_memory(self) -> bool:

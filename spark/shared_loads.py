@@ -28,7 +28,7 @@ _LOADS = (
 
 
 class SharedLoads:
-    """Loads in shared memory, until ``close``. The caller can release their rows. A context manager."""
+    """Loads in shared memory, until ``close``. The caller can release their rows."""
 
     def __init__(self, loads: Sequence[PackedLoad], partition_count: int) -> None:
         """Copy ``loads``, to be written in one Spark job of ``partition_count`` partitions, each on one executor."""
@@ -52,12 +52,6 @@ class SharedLoads:
     def close(self) -> None:
         """Release the memory as soon as no executor reads it."""
         self._memory.close()
-
-    def __enter__(self) -> SharedLoads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class SharedWriter:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ def load_of(task: int, ids: list[int], *, fails: bool = False) -> PackedLoad:
 def write(
     sessions: SessionHolder, loads: list[PackedLoad], partition_count: int, writer: SharedWriter | None = None
 ) -> list[Outcome]:
-    with SharedLoads(loads, partition_count) as shared:
+    with closing(SharedLoads(loads, partition_count)) as shared:
         loads.clear()
         return (writer or SharedWriter()).write(sessions.get(), shared)
 
@@ -89,7 +90,7 @@ def test_write_refused_load_leaves_the_others(sessions: SessionHolder) -> None:
 def test_write_again_without_the_rows(sessions: SessionHolder) -> None:
     """When the JVM has died, the loads are written again; their rows are only in shared memory then."""
     loads, writer = [load_of(0, [1, 2]), load_of(1, [3])], SharedWriter()
-    with SharedLoads(loads, 2) as shared:
+    with closing(SharedLoads(loads, 2)) as shared:
         loads.clear()
         for _ in range(2):
             assert ids_of(writer.write(sessions.get(), shared)) == [[1, 2], [3]]

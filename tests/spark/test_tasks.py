@@ -275,6 +275,17 @@ def test_session_with_dead_jvm_is_replaced(tmp_path: Path, sink: DeltaSink, sess
     assert [row["id"] for row in rows(tmp_path / "ods/orders")] == [1, 2]
 
 
+def test_task_releases_its_rows(sink: DeltaSink, runner: SparkTaskRunner) -> None:
+    """The rows of a Task that was started are in shared memory only."""
+    channel = Channel(Mapping("shop.orders", "ods.orders"), SCHEMA)
+    sink.ensure_table(channel.target)
+    channel.add(changes({"id": 1}))
+    task = channel.task_for(RUN, 1)
+    assert task is not None and task.rows
+    (loads,) = (future.result() for future in runner.submit([task]))
+    assert loads[0].rows == 1 and not task.rows
+
+
 @dataclass(frozen=True)
 class KillsJvmOnce:
     """A writer that kills the JVM of its executor at its first call."""

@@ -124,3 +124,13 @@ def test_next_process_finds_the_server(supervised: Supervised, monkeypatch: pyte
     again.start()
     again.close(ends_server=True)
     assert supervised.started[0].wait(LIMIT_S) < 0 and address_of(str(supervised.folder)) is None
+
+
+def test_server_of_an_earlier_process_ends_with_one_that_never_used_it(supervised: Supervised) -> None:
+    supervised.answers = True
+    supervised.look()
+    supervised.look()
+    SharedSpark(supervised.folder, None).close(ends_server=False)
+    assert supervised.started[0].poll() is None
+    SharedSpark(supervised.folder, None).close(ends_server=True)
+    assert supervised.started[0].wait(LIMIT_S) < 0 and address_of(str(supervised.folder)) is None
