@@ -28,7 +28,7 @@ from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import OrphanSearch
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
-from cdc.snapshot.row_count import CountBudget, check_rows_read
+from cdc.snapshot.row_count import StepCounts, check_rows_read, lacks_rows
 from cdc.snapshot.step_plan import PlannedChunks, SnapshotStep, orphan_step, table_read, with_outcomes
 from cdc.snapshot.table_shape import is_unchanged, order_columns, same_columns
 from channels.channel import Channel
@@ -51,7 +51,8 @@ class SnapshotCoordinator:
         self._channel = channel
         self.requests = LoadRequests(context)
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
-        self._counts = CountBudget()  # of this step
+        self._counts = StepCounts()  # of this step
+        self._uncountable: set[str] = set()  # tables whose count took too long
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
         self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
@@ -122,7 +123,7 @@ class SnapshotCoordinator:
         """
         self.tables = self.requests.apply(self.tables)
         self._mismatches = []
-        self._counts = CountBudget()
+        self._counts = StepCounts()
         with Server(self._settings.endpoint) as server:
             if not is_visible(server, position):
                 _log.info("the snapshot waits: queries do not see all transactions yet that the stream has delivered")
@@ -132,10 +133,8 @@ class SnapshotCoordinator:
             return self._plan_step(server, position, sequence, checkpoint)
 
     def _plan_step(self, server: Server, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:
-        chunks = PlannedChunks()
+        chunks, uncounted = PlannedChunks(), dict[str, tuple[KeyOrder, TableSnapshot]]()
         for name in [name for name, one in self.tables.items() if one.is_due]:
-            if self._counts.is_used_up and self.tables[name].state is SnapshotState.WAITING:
-                continue  # its rows must be counted before they are read, so it starts in one of the next steps
             found = self._prepare_table(server, name, position)
             if found is None:
                 continue
@@ -153,6 +152,8 @@ class SnapshotCoordinator:
                 continue
             read = table_read(self._context, channel, schema, order, snapshot.where, sequence, checkpoint)
             chunks.add(name, schema, read, snapshot.open)
+            if snapshot.counted_rows is None and name not in self._uncountable:
+                uncounted[name] = order, snapshot
             if chunks.is_full:
                 break
         if not chunks.tables:
@@ -160,6 +161,7 @@ class SnapshotCoordinator:
                 raise _schema_not_reached(self._mismatches[0])
             return None
         self._context.receiver.note_loaded(chunks.tables)
+        self._counts.begin(self._settings.endpoint, uncounted)
         return chunks.step(self._settings)
 
     def _prepare_table(
@@ -234,7 +236,14 @@ class SnapshotCoordinator:
             low=position,
             order=order.text,
         )
-        snapshot = replace(snapshot, counted_rows=self._counts.count(server, order, snapshot))
+        self._uncountable.discard(name)
+        self._set(name, snapshot)
+        return snapshot
+
+    def _set_count(self, name: str, counted: int | None) -> TableSnapshot:
+        if counted is None:
+            self._uncountable.add(name)
+        snapshot = replace(self.tables[name], counted_rows=counted)
         self._set(name, snapshot)
         return snapshot
 
@@ -259,6 +268,8 @@ class SnapshotCoordinator:
             if step.read_request is None:
                 self._record_search(step.tables[0], step.search, server)
                 return self.tables
+            for name, counted in self._counts.ended_counts().items():
+                self._set_count(name, counted)
             for number, name in enumerate(step.tables):
                 outcomes = [one for one in outcome.chunks if one.table == number]
                 self._set(name, with_outcomes(self.tables[name], outcomes, seconds))
@@ -287,10 +298,17 @@ class SnapshotCoordinator:
         again meanwhile. Raises: SnapshotIncomplete - the second reading lacks them too.
         """
         snapshot = self.tables[name]
-        if self._counts.is_used_up:
-            return  # the next step counts and finishes it
+        if snapshot.counted_rows is None and name not in self._uncountable:
+            if self._counts.is_used_up:
+                return  # the next step counts and finishes it
+            snapshot = self._set_count(name, self._counts.count(server, order, snapshot))
+        again = None
+        if lacks_rows(snapshot):
+            if self._counts.is_used_up:
+                return
+            again = self._counts.count(server, order, snapshot)
         try:
-            check_rows_read(name, snapshot, self._counts.count(server, order, snapshot))
+            check_rows_read(name, snapshot, again)
         except SnapshotIncomplete as error:
             if snapshot.is_second_reading:
                 raise

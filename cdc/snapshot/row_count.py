@@ -3,23 +3,28 @@
 Chunks are read by key ranges with bound values. If the server compares a bound wrongly, rows are missing and no error
 is raised. A count without ranges, with the last key as a literal, detects this. Rows may be inserted and deleted while
 chunks are read. Therefore only a gross difference is an error: fewer rows than half of the smaller count of two, one
-before the first and one after the last chunk.
+at the first and one after the last chunk. The second count is only needed if the first one finds a gross difference.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 
 import pymysql
 
 from cdc.errors import SnapshotIncomplete
 from cdc.model.snapshot import Chunk, TableSnapshot
-from cdc.mysql.connection import query, translated
+from cdc.mysql.connection import Endpoint, query, translated
 from cdc.mysql.key_order import MARK, KeyOrder
+from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
 
 # For all counts of a snapshot step together, because the stream waits for them. Other tables are counted in the next
-# steps. A table whose count alone takes longer is compared with the optimizer's estimate.
+# steps. A table whose count takes longer is compared with the optimizer's estimate.
 LIMIT_S = 5.0
 _FEWEST = 3  # one or two rows may have been deleted and inserted again meanwhile
 _ESTIMATE_ERROR = 10  # the optimizer's estimate is rarely wrong by more than this factor
@@ -39,7 +44,7 @@ def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s
     sql = (
         f"SET STATEMENT max_statement_time = {limit_s} FOR SELECT COUNT(*) AS n{rows}"
         if server.mariadb
-        else f"SELECT /*+ MAX_EXECUTION_TIME({int(limit_s * 1000)}) */ COUNT(*) AS n{rows}"
+        else f"SELECT /*+ MAX_EXECUTION_TIME({math.ceil(limit_s * 1000)}) */ COUNT(*) AS n{rows}"
     )
     try:
         return int(query(server.connection, sql)[0]["n"])
@@ -49,16 +54,50 @@ def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s
         raise translated(error, server.endpoint) from error
 
 
-class CountBudget:
-    """The time of one snapshot step for counts. Calls: the Consumer's thread."""
+class StepCounts:
+    """The counts of one snapshot step, with one limit for all of them. Calls: the Consumer's thread."""
 
     def __init__(self) -> None:
         self._left_s = LIMIT_S
+        self._counts: dict[str, int | None] = {}
+        self._ended: Future[None] | None = None
 
     @property
     def is_used_up(self) -> bool:
         """Whether no time is left for another count."""
         return self._left_s <= 0
+
+    def begin(self, endpoint: Endpoint, tables: Mapping[str, tuple[KeyOrder, TableSnapshot]]) -> None:
+        """Count ``tables`` over another connection, while their chunks are read."""
+        if tables:
+            self._ended = Future()
+            arguments = endpoint, tables, self._ended
+            # A daemon, because a job that stops does not wait for a count.
+            threading.Thread(target=self._run, args=arguments, name="row counts", daemon=True).start()
+
+    def _run(
+        self, endpoint: Endpoint, tables: Mapping[str, tuple[KeyOrder, TableSnapshot]], ended: Future[None]
+    ) -> None:
+        try:
+            with Server(endpoint) as server:
+                configure_session(server.connection)
+                for name, (order, snapshot) in tables.items():
+                    if self.is_used_up:
+                        break
+                    self._counts[name] = self.count(server, order, snapshot)
+        except Exception as error:  # noqa: BLE001 - ``ended_counts`` raises it
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    def ended_counts(self) -> Mapping[str, int | None]:
+        """Wait for the counts of ``begin``, and return them; None: it took too long. Others had no time left.
+
+        Raises: SourceUnavailable.
+        """
+        if self._ended is not None:
+            self._ended.result()
+        return self._counts
 
     def count(self, server: Server, order: KeyOrder, snapshot: TableSnapshot) -> int | None:
         """Return ``count_rows``, limited by the remaining time."""
@@ -70,14 +109,21 @@ class CountBudget:
         return counted
 
 
+def lacks_rows(snapshot: TableSnapshot) -> bool:
+    """Return whether ``snapshot`` has read fewer than half of the rows that were counted at its first chunk."""
+    return snapshot.counted_rows is not None and _is_gross(snapshot.rows, snapshot.counted_rows)
+
+
 def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> None:
     """Raise SnapshotIncomplete if ``snapshot`` lacks most rows of its table. Calls: after its last chunk.
 
-    ``counted``: the result of ``count_rows`` after the last chunk.
+    ``counted``: if ``lacks_rows``, the result of ``count_rows`` after the last chunk.
     """
+    if snapshot.counted_rows is not None and not lacks_rows(snapshot):
+        return
     if snapshot.counted_rows is not None and counted is not None:
         expected = min(snapshot.counted_rows, counted)
-        is_gross = expected >= _FEWEST and 2 * snapshot.rows < expected
+        is_gross = _is_gross(snapshot.rows, expected)
     else:
         expected = snapshot.estimated_rows if snapshot.where is None else 0
         is_gross = _ESTIMATE_ERROR * max(snapshot.rows, 1) < expected
@@ -88,3 +134,7 @@ def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> 
             "chunks again. Otherwise report a bug with the table's SHOW CREATE TABLE, and use `exclude` for the table.",
             table=name,
         )
+
+
+def _is_gross(rows: int, expected: int) -> bool:
+    return expected >= _FEWEST and 2 * rows < expected

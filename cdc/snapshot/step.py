@@ -83,11 +83,14 @@ class StepRunner:
     def is_due(self) -> bool:
         """Whether a step should run now: the stream was read for one step's duration, or it is at its end.
 
-        False while Spark starts: the step would wait for Spark, and the stream for the step.
+        While Spark starts, only at the end of the stream: the step waits for Spark, and the stream for the step. The
+        step is planned meanwhile, and the server counts the rows.
         """
-        if not self._coordinator.is_due or self._context.runner.is_warming:
+        if not self._coordinator.is_due:
             return False
-        return self._context.receiver.status().is_at_end or self._now() >= self._next_at
+        return self._context.receiver.status().is_at_end or (
+            self._now() >= self._next_at and not self._context.runner.is_warming
+        )
 
     def plan(self, position: Position, sequence: int) -> SnapshotStep | None:
         """Return the work of a step at ``position``; None if nothing can be read now. Raises: see

@@ -147,6 +147,13 @@ def _count_rows(server, order, snapshot, limit_s):
     return sum(key <= last for key in server.endpoint.tables.rows(order))
 
 
+class InlineThread:
+    """A thread whose work is done when ``start`` returns, so that a random case can be repeated."""
+
+    def __init__(self, target, args, **_):
+        self.start = lambda: target(*args)
+
+
 def now(server):
     """Return the current position of the source."""
     return position_at(len(server.endpoint.tables.source.transactions))
@@ -173,11 +180,13 @@ def served():
     }
     orphans = {"key_order_of": _key_order_of, "find_orphan_rows": _find_orphan_rows, "PAGE_KEYS": 2}
     shapes = {name: answers[name] for name in ("table_schemas", "key_order_of")}
+    counts = {name: answers[name] for name in ("Server", "configure_session")}
+    counts |= {"count_rows": _count_rows, "threading": SimpleNamespace(Thread=InlineThread)}
     with (
         mock.patch.multiple("cdc.snapshot.coordinator", **answers),
         mock.patch.multiple("cdc.snapshot.step_plan", **orphans),
         mock.patch.multiple("cdc.snapshot.table_shape", **shapes),
-        mock.patch("cdc.snapshot.row_count.count_rows", _count_rows),
+        mock.patch.multiple("cdc.snapshot.row_count", **counts),
         mock.patch("cdc.snapshot.step.Server", _Server),
     ):
         yield SimpleNamespace()

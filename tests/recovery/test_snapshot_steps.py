@@ -29,7 +29,7 @@ from cdc.state.codec import from_json, to_json
 from cdc.state.sqlite import SqliteStore
 from channels.chunk_reader import ChunkOutcome, SnapshotResult
 from tests.model.harness import JOB, Background, Harness
-from tests.model.model_server import _Order
+from tests.model.model_server import InlineThread, _Order
 from tests.model.source import Source, position_at, schema_of
 
 BEFORE = {
@@ -267,6 +267,19 @@ def test_stream_does_not_wait_for_a_step_without_spark(tmp_path, monkeypatch):
     assert coordinator == [{1, 2}]
 
 
+@pytest.mark.parametrize(
+    ("is_at_end", "is_warming", "is_due"), [(True, True, True), (False, True, False), (False, False, True)]
+)
+def test_step_is_planned_while_spark_starts_only_at_the_end_of_the_stream(is_at_end, is_warming, is_due):
+    receiver = SimpleNamespace(status=lambda: SimpleNamespace(is_at_end=is_at_end))
+    context = SimpleNamespace(receiver=receiver, runner=SimpleNamespace(is_warming=is_warming))
+    settings = SnapshotSettings(None, lambda server: position_at(0))
+    steps = StepRunner(
+        context, settings, SimpleNamespace(is_due=True), None, threading.Event(), on_poll=lambda: None, now=lambda: 1.0
+    )
+    assert steps.is_due is is_due
+
+
 def test_stop_during_an_orphan_search_keeps_its_result():
     class EndsDuringStop(Future):
         calls = 0
@@ -368,6 +381,9 @@ class _Counting(SnapshotCoordinator):
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(f"cdc.snapshot.coordinator.{name}", fake)
+        for name in ("Server", "configure_session"):
+            monkeypatch.setattr(f"cdc.snapshot.row_count.{name}", fakes[name])
+        monkeypatch.setattr("cdc.snapshot.row_count.threading", SimpleNamespace(Thread=InlineThread))
         monkeypatch.setattr("cdc.snapshot.row_count.count_rows", self._count_rows)
         clock = SimpleNamespace(monotonic=lambda: self.now)
         for name in ("coordinator", "row_count"):
@@ -399,9 +415,7 @@ def test_counts_of_a_snapshot_step_share_one_limit(monkeypatch):
         steps.append(len(coordinator.counts) - before)
         assert len(steps) < 20, coordinator.tables
     assert set(steps) == {1}, "the stream waits at most five seconds per step"
-    assert sorted(coordinator.counts) == sorted(2 * ["shop.t0", "shop.t1", "shop.t2"]), (
-        "one count before and one after each table"
-    )
+    assert coordinator.counts == ["shop.t0", "shop.t1", "shop.t2"]
     assert {one.state for one in coordinator.tables.values()} == {SnapshotState.CATCHING_UP}
 
 
@@ -445,6 +459,59 @@ def test_snapshot_whose_first_reading_omits_most_rows_reads_again(monkeypatch):
             coordinator.complete(turn, SnapshotResult((), tuple(chunks)), 1.0)
     assert readings == [] and coordinator.tables["shop.t"].rows == 1000
     assert coordinator.tables["shop.t"].is_second_reading
+
+
+def _all_rows(step):
+    return SnapshotResult((), (ChunkOutcome(0, 0, ("9",), True, 1000, 10),)) if step else None
+
+
+def test_rows_are_counted_while_they_are_read(monkeypatch):
+    """The step begins before the count has ended, and its state has the count."""
+    coordinator, is_counted = _Counting(["shop.t"], monkeypatch), threading.Event()
+    monkeypatch.setattr("cdc.snapshot.row_count.threading", threading)
+
+    def count_rows(*_):
+        assert is_counted.wait(120)
+        return 1000
+
+    monkeypatch.setattr("cdc.snapshot.row_count.count_rows", count_rows)
+    step = coordinator.plan(position_at(0), 0, 1)
+    assert step is not None and coordinator.tables["shop.t"].counted_rows is None
+    threading.Timer(0.1, is_counted.set).start()
+    coordinator.complete(step, _all_rows(step), 1.0)
+    assert coordinator.tables["shop.t"].counted_rows == 1000
+    assert coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP
+
+
+def test_step_without_its_count_is_discarded_and_counts_again(monkeypatch):
+    coordinator, answers = _Counting(["shop.t"], monkeypatch), [SourceUnavailable("lost", hint=""), 1000]
+
+    def count_rows(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("cdc.snapshot.row_count.count_rows", count_rows)
+    step = coordinator.plan(position_at(0), 0, 1)
+    with pytest.raises(SourceUnavailable, match="lost"):
+        coordinator.complete(step, _all_rows(step), 1.0)
+    assert coordinator.tables["shop.t"].open, "no chunk counts as read"
+    step = coordinator.plan(position_at(0), 0, 2)
+    coordinator.complete(step, _all_rows(step), 1.0)
+    assert coordinator.tables["shop.t"].counted_rows == 1000 and not answers
+
+
+def test_run_that_continues_a_table_without_a_count_counts_it(monkeypatch):
+    coordinator = _Counting(["shop.t"], monkeypatch, 3000)
+    chunk = Chunk(1, ("5",), ("9",), 500)
+    coordinator.tables = {
+        "shop.t": TableSnapshot(SnapshotState.READING, open=(chunk,), chunks=2, done=1, rows=2000, last_key=("9",))
+    }
+    step = coordinator.plan(position_at(0), 0, 1)
+    coordinator.complete(step, SnapshotResult((), (ChunkOutcome(0, 1, ("9",), True, 1000, 10),)), 1.0)
+    assert coordinator.tables["shop.t"].counted_rows == 3000
+    assert coordinator.counts == ["shop.t"], "the first count is enough"
 
 
 def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):
