@@ -21,7 +21,7 @@ from cdc.model.row_keys import KeyIndex
 from cdc.model.schema import DELETED, SEQUENCE, Column, TableSchema
 from cdc.model.snapshot import Chunk
 from cdc.mysql.connection import Endpoint
-from cdc.mysql.key_lookup import key_lookups
+from cdc.mysql.key_lookup import key_lookups, key_range
 from cdc.mysql.key_order import KeyOrder
 from cdc.mysql.query_stream import Select
 from cdc.mysql.result_rows import selected
@@ -34,6 +34,7 @@ PAGE_KEYS = 200_000  # of the target at a time
 MOST_ORPHANS = 1 << 20  # of one step: they are in memory until their Task has written them
 _COMPARED_ROWS = 1 << 20  # of the source at a time
 _TASK_ROWS = 1 << 20
+_RANGE_FACTOR = 4  # a range with more keys for each key of the target is not read
 
 
 @dataclass(slots=True)
@@ -61,7 +62,8 @@ class OrphanSearch:
             if not page.num_rows:
                 self.is_done = True
             else:
-                found.append(missing(page))
+                if (orphans := missing(page)).num_rows:  # an empty table would keep a page of memory in the heap
+                    found.append(orphans)
                 self.last = key_text(page.slice(page.num_rows - 1))
             is_over = (
                 self.is_cancelled
@@ -69,7 +71,7 @@ class OrphanSearch:
                 or sum(one.num_rows for one in found) >= MOST_ORPHANS
             )
             if self.is_done or is_over:
-                return pa.concat_tables(found) if found else page
+                return pa.concat_tables(found) if found else page.slice(0, 0)
 
 
 def key_text(key: pa.Table) -> str:
@@ -95,9 +97,13 @@ def key_columns(channel: Channel, schema: TableSchema) -> tuple[Column, ...] | N
 def find_orphan_rows(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], target_keys: pa.Table) -> pa.Table:
     """Return those of ``target_keys`` that the source does not have.
 
-    ``order`` is the index over ``columns``. Keys of whole numbers, decimals and text are looked up. For other types, or
-    without an index, all keys of the source are read.
+    ``order`` is the index over ``columns``. Many keys that begin with a whole number are compared with those that the
+    source has in their range. Else keys of whole numbers, decimals and text are looked up. For other types, or without
+    an index, all keys of the source are read.
     """
+    found = _keys_in_range(endpoint, order, columns, target_keys)
+    if found is not None:
+        return _not_in(target_keys, found)
     lookups = key_lookups(order, columns, target_keys, columns)
     if lookups is not None:
         return pa.concat_tables(_not_in(one.keys, one.read(endpoint)) for one in lookups)
@@ -105,6 +111,24 @@ def find_orphan_rows(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Colu
     for keys in _source_keys(endpoint, order, columns):
         seen |= KeyIndex(keys.columns).find(target_keys.columns) >= 0
     return target_keys.filter(pa.array(~seen))
+
+
+def _keys_in_range(
+    endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], keys: pa.Table
+) -> list[pa.RecordBatch] | None:
+    """Return the keys that the source has in the range of ``keys``; None if they have no range, or it has too many."""
+    chunk = key_range(order, columns, keys)
+    if chunk is None:
+        return None
+    rest, bounds = order.rows_of(chunk)
+    sql = "SELECT " + ", ".join(selected(column) for column in columns) + rest
+    batches: list[pa.RecordBatch] = []
+    with Select(endpoint, sql, bounds, columns) as select:
+        for rows in select.rows():
+            batches.append(rows.batch)
+            if sum(batch.num_rows for batch in batches) > _RANGE_FACTOR * keys.num_rows:
+                return None
+    return batches
 
 
 def _not_in(page: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:

@@ -221,8 +221,11 @@ def test_bounds_of_every_key_type_match_the_index_in_mariadb(mariadb, mariadb_da
     _check(mariadb, mariadb_database, {**KEYS, **MARIADB})
 
 
+@pytest.mark.parametrize("least", [1, 10_000])
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-def test_orphan_rows_never_contain_a_key_of_the_source(kind, request):
+def test_orphan_rows_never_contain_a_key_of_the_source(kind, least, request, monkeypatch):
+    """Keys are compared with a range of the source from one key on (1), or looked up (10,000)."""
+    monkeypatch.setattr("cdc.mysql.key_lookup.LEAST_RANGE", least)
     server = request.getfixturevalue(kind)
     database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
     draw, looked_up = random.Random(seed_of()), set()
@@ -303,3 +306,24 @@ def test_snapshot_without_a_count_is_compared_with_the_estimate():
     check_rows_read("shop.t", replace(unknown, rows=0, where="id > 5"), None)
     with pytest.raises(SnapshotIncomplete):
         check_rows_read("shop.t", replace(unknown, rows=50_000), 1_000_000)
+
+
+@pytest.mark.parametrize(("keys", "is_looked_up"), [([*range(1, 901), 2000], False), ([1, 500, 2000], True)])
+def test_many_other_keys_in_the_range_of_the_target_are_not_read(mysql, database, monkeypatch, keys, is_looked_up):
+    mysql.execute(
+        f"CREATE TABLE `{database}`.t (id BIGINT PRIMARY KEY)",
+        f"INSERT INTO `{database}`.t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) "
+        "SELECT i FROM n",
+    )
+    looked_up = []
+    monkeypatch.setattr("cdc.mysql.key_lookup.LEAST_RANGE", 1)
+    monkeypatch.setattr(
+        "cdc.snapshot.orphan_rows.key_lookups", lambda *args: looked_up.append(args) or key_lookups(*args)
+    )
+    with Server(_endpoint(mysql)) as asked:
+        schema = table_schemas(asked, [(database, "t")])[database, "t"]
+        order = key_order_of(asked, schema, schema.key)
+    columns = [schema.column("id")]
+    orphans = find_orphan_rows(_endpoint(mysql), order, columns, pa.table({"id": pa.array(keys, pa.int64())}))
+    assert orphans.to_pylist() == [{"id": 2000}]
+    assert bool(looked_up) is is_looked_up
