@@ -53,7 +53,7 @@ class TableSnapshot:
     bytes: int = 0
     estimated_rows: int = 0
     last_key: Bound | None = None  # upper end of the last chunk; None: it has no end
-    counted_rows: int | None = None  # COUNT(*) up to the last key, before the first chunk; None: it took too long
+    counted_rows: int | None = None  # COUNT(*) up to the last key, at the first chunk; None: it failed or took too long
     seconds: float = 0.0  # duration of its snapshot steps
     low: Position | None = None  # low watermark: position of the stream when the first chunk was read
     high: Position | None = None  # high watermark: position of the source when the last chunk was read

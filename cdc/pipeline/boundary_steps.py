@@ -1,4 +1,7 @@
-"""The work between two cycles of the stream: snapshot steps first, then verification steps."""
+"""The work between two cycles of the stream: snapshot steps first, then verification steps.
+
+A snapshot step reads its rows while the previous one is committed. It is committed after it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from channels.sinks.base import can_list_keys
 
 
 class BoundarySteps:
-    """Runs a step at a cycle boundary, where everything is committed. Calls: the Consumer's thread."""
+    """Runs a step at a cycle boundary, where the stream is committed. Calls: the Consumer's thread."""
 
     def __init__(
         self,
@@ -33,10 +36,10 @@ class BoundarySteps:
         self._cycles = cycles
         self._coordinator = coordinator
         self._snapshot = StepRunner(
-            context, settings, coordinator, commits.submit, stopping, on_poll=cycles.poll_end, now=now
+            context, settings, coordinator, commits.submit, stopping, on_poll=cycles.poll, now=now
         )
         self._verify = VerifySteps(
-            context, session, settings.step_s, commits.submit, stopping, on_poll=cycles.poll_end, now=now
+            context, session, settings.step_s, commits.submit, stopping, on_poll=cycles.poll, now=now
         )
 
     def begin(self, whole: Collection[str]) -> None:
@@ -55,9 +58,15 @@ class BoundarySteps:
             return self._snapshot.is_due
         return self._verify.is_due(self._cycles.dispatcher.cycle.last)
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether a due step can begin: nothing is being committed, or the previous snapshot step."""
+        return not self._cycles.is_committing or (self._cycles.is_committing_step and self._coordinator.is_due)
+
     def take(self) -> None:
         """Run a step at the current position of the stream, and pass its loads to the commit thread."""
-        self._cycles.save_state()  # if the step fails, its requests are saved already
+        if not self._cycles.is_committing:
+            self._cycles.save_state()  # if the step fails, its requests are saved already
         if self._coordinator.is_due:
             self._take_snapshot_step()
         else:
@@ -65,12 +74,17 @@ class BoundarySteps:
 
     def _take_snapshot_step(self) -> None:
         cycles, dispatcher = self._cycles, self._cycles.dispatcher
-        first = dispatcher.cycle.first
+        first, lost_steps, result = dispatcher.cycle.first, cycles.lost_steps, None
         step = self._snapshot.plan(first, dispatcher.sequence)
         if step is None:
             return
         opened = dispatcher.open()
-        result = self._snapshot.read(step, first, cycles.committed.counts)
+        if step.read_request is None:
+            cycles.wait_for_commit()  # the step compares the rows that are visible in the target
+        outcome = self._snapshot.read(step, first) if cycles.lost_steps == lost_steps else None
+        cycles.wait_for_commit()
+        if outcome is not None and cycles.lost_steps == lost_steps:  # else the plan contains chunks that were lost
+            result = self._snapshot.complete(step, outcome, first, cycles.committed.counts)
         if result is None:
             dispatcher.discard()
             dispatcher.begin(first)

@@ -36,6 +36,11 @@ class CommitThread:
         """Whether a cycle is being committed or is not acknowledged yet: the next cycle may not close."""
         return self._future is not None
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether a commit is done, without an error, and not acknowledged yet."""
+        return self._future is not None and self._future.done() and self._future.exception() is None
+
     def begin(self, closed: ClosedCycle) -> None:
         """Start the commit of ``closed`` on the commit thread."""
         self.closed = closed

@@ -173,12 +173,12 @@ class Consumer:
             if self._flow.is_full(cycles.dispatcher.cycle) and not cycles.may_close:
                 self._stopping.wait(BUSY_POLL_S)
                 continue
-            if self._is_step_due and cycles.dispatcher.is_fresh:
-                if self._commits.is_busy:  # do not read more rows: a steady stream would delay the step without limit
+            if self._steps is not None and self._steps.is_due and cycles.dispatcher.is_fresh:
+                # do not read more rows of the stream: a steady stream would delay the step without limit
+                if not self._steps.may_begin:
                     self._stopping.wait(BUSY_POLL_S)
                     continue
-                if self._steps is not None:
-                    self._steps.take()
+                self._steps.take()
             try:
                 batch = self._dispatch(cycles)
             except Exception as error:

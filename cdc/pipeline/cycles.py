@@ -56,6 +56,7 @@ class Cycles:
         self.coordinator = coordinator
         self.session = session
         self.is_at_end = False  # the source has no more changes
+        self.lost_steps = 0  # steps whose loads the sink has lost: their rows are read again
         self._next_save = 0.0  # time of the next save at rest
         self._context = context
         self._receiver = context.receiver
@@ -65,9 +66,14 @@ class Cycles:
         self._stopping = stopping
         self._now = now
 
-    def poll_end(self) -> None:
-        """Update ``is_at_end`` from the receiver."""
+    def poll(self) -> None:
+        """Update ``is_at_end`` from the receiver, and acknowledge a commit that has succeeded.
+
+        The error of a commit is raised by the next call of another method.
+        """
         self.is_at_end = self._receiver.status().is_at_end
+        if self._commits.has_succeeded:
+            self.poll_tasks()
 
     # closing
 
@@ -75,6 +81,12 @@ class Cycles:
     def is_committing(self) -> bool:
         """Whether a cycle or a step is being committed, or is not acknowledged yet."""
         return self._commits.is_busy
+
+    @property
+    def is_committing_step(self) -> bool:
+        """Whether a step is being committed, or is not acknowledged yet."""
+        closed = self._commits.closed
+        return closed is not None and is_snapshot_step(closed.checkpoint)
 
     @property
     def may_close(self) -> bool:
@@ -103,8 +115,9 @@ class Cycles:
     def close_step(self, opened: Checkpoint, result: StepResult) -> None:
         """Pass a snapshot step to the commit thread. Its checkpoint begins and ends at the same position."""
         first = opened.first
+        self.dispatcher.read_schemas()
         step = replace(
-            self._with_last_state(opened, result.snapshots),
+            self._with_last_state(opened, self._snapshots(first)),
             last=first,
             rows=result.rows,
             bytes=result.bytes,
@@ -243,6 +256,7 @@ class Cycles:
         committer, receiver, before = self._commits.committer, self._receiver, self.committed
         if is_snapshot_step(prepared):
             committed = committer.commit_without_loads(prepared, before)
+            self.lost_steps += 1
             if self.coordinator is not None:
                 self.coordinator.tables = committed.snapshots  # a later step reads its chunks again
             if self.session is not None:

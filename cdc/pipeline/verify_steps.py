@@ -153,7 +153,6 @@ class VerifySteps:
             bytes=sum(load.bytes for load in loads),
             seconds=seconds,
             counts={},
-            snapshots=cycles.committed.snapshots,
         )
         cycles.close_step(opened, result)
 

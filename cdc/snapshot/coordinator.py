@@ -1,6 +1,6 @@
 """Plan the snapshot steps: which tables are due, which chunks a step reads, and the state of each table after it.
 
-A step runs between two cycles of the stream, at a position P up to which everything is committed. Its chunks become a
+A step runs between two cycles of the stream, at a position P up to which the stream is committed. Its chunks become a
 checkpoint, then the stream continues from P. Chunk rows are as new as P or newer, and later changes are committed after
 the chunk. Commit order alone therefore gives the correct result. Chunk rows get the highest sequence that was assigned
 before the step.
@@ -52,7 +52,6 @@ class SnapshotCoordinator:
         self.requests = LoadRequests(context)
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
         self._counts = StepCounts()  # of this step
-        self._uncountable: set[str] = set()  # tables whose count took too long
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
         self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
@@ -152,7 +151,7 @@ class SnapshotCoordinator:
                 continue
             read = table_read(self._context, channel, schema, order, snapshot.where, sequence, checkpoint)
             chunks.add(name, schema, read, snapshot.open)
-            if snapshot.counted_rows is None and name not in self._uncountable:
+            if snapshot.counted_rows is None and not snapshot.rows:  # a later count would have later rows
                 uncounted[name] = order, snapshot
             if chunks.is_full:
                 break
@@ -161,7 +160,7 @@ class SnapshotCoordinator:
                 raise _schema_not_reached(self._mismatches[0])
             return None
         self._context.receiver.note_loaded(chunks.tables)
-        self._counts.begin(self._settings.endpoint, uncounted)
+        self._counts.begin(self._settings.endpoint, uncounted, self._settings.step_s)
         return chunks.step(self._settings)
 
     def _prepare_table(
@@ -236,14 +235,6 @@ class SnapshotCoordinator:
             low=position,
             order=order.text,
         )
-        self._uncountable.discard(name)
-        self._set(name, snapshot)
-        return snapshot
-
-    def _set_count(self, name: str, counted: int | None) -> TableSnapshot:
-        if counted is None:
-            self._uncountable.add(name)
-        snapshot = replace(self.tables[name], counted_rows=counted)
         self._set(name, snapshot)
         return snapshot
 
@@ -269,7 +260,7 @@ class SnapshotCoordinator:
                 self._record_search(step.tables[0], step.search, server)
                 return self.tables
             for name, counted in self._counts.ended_counts().items():
-                self._set_count(name, counted)
+                self._set(name, replace(self.tables[name], counted_rows=counted))
             for number, name in enumerate(step.tables):
                 outcomes = [one for one in outcome.chunks if one.table == number]
                 self._set(name, with_outcomes(self.tables[name], outcomes, seconds))
@@ -298,14 +289,10 @@ class SnapshotCoordinator:
         again meanwhile. Raises: SnapshotIncomplete - the second reading lacks them too.
         """
         snapshot = self.tables[name]
-        if snapshot.counted_rows is None and name not in self._uncountable:
-            if self._counts.is_used_up:
-                return  # the next step counts and finishes it
-            snapshot = self._set_count(name, self._counts.count(server, order, snapshot))
         again = None
         if lacks_rows(snapshot):
             if self._counts.is_used_up:
-                return
+                return  # the next step counts and finishes it
             again = self._counts.count(server, order, snapshot)
         try:
             check_rows_read(name, snapshot, again)

@@ -8,11 +8,12 @@ at the first and one after the last chunk. The second count is only needed if th
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 
 import pymysql
 
@@ -23,12 +24,15 @@ from cdc.mysql.key_order import MARK, KeyOrder
 from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
 
-# For all counts of a snapshot step together, because the stream waits for them. Other tables are counted in the next
-# steps. A table whose count takes longer is compared with the optimizer's estimate.
+# The stream waits for the counts of a step at most this long after the rows of the step are read. A table without a
+# count is compared with the optimizer's estimate.
 LIMIT_S = 5.0
 _FEWEST = 3  # one or two rows may have been deleted and inserted again meanwhile
 _ESTIMATE_ERROR = 10  # the optimizer's estimate is rarely wrong by more than this factor
+_LEAST_S = 0.001  # a limit of 0 is none
 _TIMEOUTS = (1969, 3024)  # MariaDB: ER_STATEMENT_TIMEOUT; MySQL: ER_QUERY_TIMEOUT
+
+_log = logging.getLogger(__name__)
 
 
 def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s: float = LIMIT_S) -> int | None:
@@ -37,6 +41,7 @@ def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s
     The last key is a literal, because the count must detect faults of bound values. Return None if it takes longer
     than ``limit_s``. Raises: SourceUnavailable.
     """
+    limit_s = max(limit_s, _LEAST_S)
     rows, bounds = order.rows_of(Chunk(0, None, snapshot.last_key), snapshot.where)
     # an escaped text has no NUL character, which marks a bound
     for value in bounds:
@@ -55,11 +60,11 @@ def count_rows(server: Server, order: KeyOrder, snapshot: TableSnapshot, limit_s
 
 
 class StepCounts:
-    """The counts of one snapshot step, with one limit for all of them. Calls: the Consumer's thread."""
+    """The counts of one snapshot step. Calls: the Consumer's thread. It waits at most ``LIMIT_S`` for all of them."""
 
     def __init__(self) -> None:
         self._left_s = LIMIT_S
-        self._counts: dict[str, int | None] = {}
+        self._counts: dict[str, int] = {}
         self._ended: Future[None] | None = None
 
     @property
@@ -67,42 +72,48 @@ class StepCounts:
         """Whether no time is left for another count."""
         return self._left_s <= 0
 
-    def begin(self, endpoint: Endpoint, tables: Mapping[str, tuple[KeyOrder, TableSnapshot]]) -> None:
-        """Count ``tables`` over another connection, while their chunks are read."""
+    def begin(self, endpoint: Endpoint, tables: Mapping[str, tuple[KeyOrder, TableSnapshot]], reading_s: float) -> None:
+        """Count ``tables``, the smallest ones first, over another connection while their first rows are read.
+
+        ``reading_s``: longest duration of the step.
+        """
         if tables:
             self._ended = Future()
-            arguments = endpoint, tables, self._ended
+            in_order = sorted(tables.items(), key=lambda table: table[1][1].estimated_rows)
+            arguments = endpoint, in_order, time.monotonic() + reading_s + LIMIT_S, self._ended
             # A daemon, because a job that stops does not wait for a count.
             threading.Thread(target=self._run, args=arguments, name="row counts", daemon=True).start()
 
     def _run(
-        self, endpoint: Endpoint, tables: Mapping[str, tuple[KeyOrder, TableSnapshot]], ended: Future[None]
+        self,
+        endpoint: Endpoint,
+        tables: Sequence[tuple[str, tuple[KeyOrder, TableSnapshot]]],
+        deadline: float,
+        ended: Future[None],
     ) -> None:
         try:
             with Server(endpoint) as server:
                 configure_session(server.connection)
-                for name, (order, snapshot) in tables.items():
-                    if self.is_used_up:
+                for name, (order, snapshot) in tables:
+                    if (left_s := deadline - time.monotonic()) <= 0:
                         break
-                    self._counts[name] = self.count(server, order, snapshot)
-        except Exception as error:  # noqa: BLE001 - ``ended_counts`` raises it
-            ended.set_exception(error)
-        else:
+                    if (counted := count_rows(server, order, snapshot, left_s)) is not None:
+                        self._counts[name] = counted
+        except Exception as error:  # noqa: BLE001 - the rows themselves can be read
+            _log.warning("rows were not counted: %s", error)
+        finally:
             ended.set_result(None)
 
-    def ended_counts(self) -> Mapping[str, int | None]:
-        """Wait for the counts of ``begin``, and return them; None: it took too long. Others had no time left.
-
-        Raises: SourceUnavailable.
-        """
+    def ended_counts(self) -> Mapping[str, int]:
+        """Return the counts of ``begin``, without those that failed or took too long."""
         if self._ended is not None:
-            self._ended.result()
-        return self._counts
+            began = time.monotonic()
+            wait([self._ended], self._left_s)
+            self._left_s -= time.monotonic() - began
+        return self._counts.copy()
 
     def count(self, server: Server, order: KeyOrder, snapshot: TableSnapshot) -> int | None:
         """Return ``count_rows``, limited by the remaining time."""
-        if not snapshot.chunks:
-            return 0  # the table was empty and has no last key; the stream has the rows that were inserted since
         began = time.monotonic()
         counted = count_rows(server, order, snapshot, self._left_s)
         self._left_s -= time.monotonic() - began

@@ -13,7 +13,6 @@ from typing import TypeVar
 from cdc.errors import LoadRejected, SchemaMismatch
 from cdc.model.batch import PreparedLoad
 from cdc.model.position import Position
-from cdc.model.snapshot import TableSnapshot
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
@@ -23,7 +22,7 @@ from channels.chunk_reader import SnapshotResult
 from channels.task import Task
 
 MISMATCH_S = 10.0  # after this time at the end of the source, the stream has delivered every executed statement
-_POLL_S = 0.1
+_POLL_S = 0.05
 
 _Result = TypeVar("_Result")
 
@@ -32,14 +31,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a snapshot step: prepared loads and the new states of the tables."""
+    """The result of a step: prepared loads. The coordinator has the new states of the tables."""
 
     loads: tuple[PreparedLoad, ...]
     rows: int
     bytes: int
     seconds: float
     counts: Mapping[str, ChannelCounts]  # of the tables that got rows; the Committer sets their commit time
-    snapshots: Mapping[str, TableSnapshot]  # of all tables, after the step
 
 
 @dataclass(slots=True)
@@ -67,7 +65,7 @@ class StepRunner:
         on_poll: Callable[[], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Run searches for orphan rows with ``submit``. Call ``on_poll`` every 0.1 s while a step waits."""
+        """Run searches for orphan rows with ``submit``. Call ``on_poll`` every 0.05 s while a step waits."""
         self._context = context
         self._settings = settings
         self._coordinator = coordinator
@@ -75,7 +73,8 @@ class StepRunner:
         self._stopping = stopping
         self._on_poll = on_poll
         self._now = now
-        self._began = 0.0
+        self._seconds = 0.0  # duration of the reading of a step
+        self._retry_at = 0.0  # earliest time of the next step after one that could not be planned
         self._next_at = 0.0  # earliest time of the next step, unless the stream is at its end
         self._mismatch: _Mismatch | None = None
 
@@ -86,7 +85,7 @@ class StepRunner:
         While Spark starts, only at the end of the stream: the step waits for Spark, and the stream for the step. The
         step is planned meanwhile, and the server counts the rows.
         """
-        if not self._coordinator.is_due:
+        if not self._coordinator.is_due or self._now() < self._retry_at:
             return False
         return self._context.receiver.status().is_at_end or (
             self._now() >= self._next_at and not self._context.runner.is_warming
@@ -96,38 +95,52 @@ class StepRunner:
         """Return the work of a step at ``position``; None if nothing can be read now. Raises: see
         ``SnapshotCoordinator.plan``.
         """
-        self._began, step = self._now(), None
+        step = None
         try:
             step = self._coordinator.plan(position, sequence, self._context.store.next_id())
         except SchemaMismatch as error:
             self._await_statement(error, position)
         self._next_at = self._now() + self._settings.step_s
+        self._retry_at = self._now() + (_POLL_S if step is None else 0.0)
         return step
 
-    def read(self, step: SnapshotStep, position: Position, counts: Mapping[str, ChannelCounts]) -> StepResult | None:
+    def read(self, step: SnapshotStep, position: Position) -> SnapshotResult | None:
         """Read and prepare the rows of ``step``. Return None after a stop or if the columns of a table were changed.
 
-        ``counts``: of the last checkpoint. Raises: the error of a Task; see ``SnapshotCoordinator.complete``.
+        Raises: the error of a Task.
         """
-        outcome, snapshots = None, None
+        while self._context.runner.is_warming and not self._stopping.wait(_POLL_S):
+            self._on_poll()
+        began, outcome = self._now(), None
         try:
             outcome = self._read_unless_changed(step)
-            snapshots = (
-                self._coordinator.complete(step, outcome, self._now() - self._began) if outcome is not None else None
-            )
         except SchemaMismatch as error:
             self._await_statement(error, position)
+        self._seconds = self._now() - began
         self._next_at = self._now() + self._settings.step_s
-        if outcome is None or snapshots is None:
+        return outcome
+
+    def complete(
+        self, step: SnapshotStep, outcome: SnapshotResult, position: Position, counts: Mapping[str, ChannelCounts]
+    ) -> StepResult | None:
+        """Return the result of ``step``; None if the columns of a table were changed. Calls: after ``read``.
+
+        ``counts``: of the last checkpoint. Raises: see ``SnapshotCoordinator.complete``.
+        """
+        try:
+            self._coordinator.complete(step, outcome, self._seconds)
+        except SchemaMismatch as error:
+            self._await_statement(error, position)
             return None
+        finally:
+            self._next_at = self._now() + self._settings.step_s
         self._mismatch = None
         return StepResult(
             outcome.loads,
             rows=sum(one.rows for one in outcome.chunks),
             bytes=sum(one.bytes for one in outcome.chunks),
-            seconds=self._now() - self._began,
+            seconds=self._seconds,
             counts=_affected(step.tables, counts, outcome),
-            snapshots=snapshots,
         )
 
     def _read_unless_changed(self, step: SnapshotStep) -> SnapshotResult | None:

@@ -181,6 +181,7 @@ def served():
     orphans = {"key_order_of": _key_order_of, "find_orphan_rows": _find_orphan_rows, "PAGE_KEYS": 2}
     shapes = {name: answers[name] for name in ("table_schemas", "key_order_of")}
     counts = {name: answers[name] for name in ("Server", "configure_session")}
+    omitted = {name: answers[name] for name in ("Server", "mapped_tables", "table_schemas")}
     counts |= {"count_rows": _count_rows, "threading": SimpleNamespace(Thread=InlineThread)}
     with (
         mock.patch.multiple("cdc.snapshot.coordinator", **answers),
@@ -188,5 +189,6 @@ def served():
         mock.patch.multiple("cdc.snapshot.table_shape", **shapes),
         mock.patch.multiple("cdc.snapshot.row_count", **counts),
         mock.patch("cdc.snapshot.step.Server", _Server),
+        mock.patch.multiple("cdc.pipeline.omitted_tables", **omitted),
     ):
         yield SimpleNamespace()

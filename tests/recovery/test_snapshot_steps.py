@@ -185,9 +185,9 @@ def _until(is_so):
 
 
 @contextmanager
-def _coordinator(tmp_path, monkeypatch, submit_reading):
-    """Run a table with one chunk until the block ends."""
-    monkeypatch.setattr("cdc.pipeline.consumer.SnapshotCoordinator", _OneTable)
+def _coordinator(tmp_path, monkeypatch, submit_reading, kind=_OneTable):
+    """Run the snapshot of a table until the block ends."""
+    monkeypatch.setattr("cdc.pipeline.consumer.SnapshotCoordinator", kind)
     harness = Harness(tmp_path, Source(), endless=True)
     harness.runner.submit_reading = lambda reading: submit_reading(harness, *reading)
     harness.receiver = harness.new_receiver()
@@ -228,6 +228,68 @@ def test_snapshot_first_step_with_lost_loads_is_read_again(tmp_path, monkeypatch
     assert len(coordinator) == 2, "read again after the loss"
 
 
+def _begin_without_spark(harness):
+    """Let Spark start, and let the stream have further changes meanwhile."""
+    harness.runner.is_warming, status = True, harness.receiver.status
+    harness.receiver.status = lambda: replace(status(), is_at_end=not harness.runner.is_warming and status().is_at_end)
+
+
+class _TwoChunks(_OneTable):
+    """Snapshot steps that read one of two chunks each."""
+
+    def begin(self, saved, *_):
+        chunks = (Chunk(0, None, ("5",)), Chunk(1, ("5",), ("9",)))
+        self.tables = {"shop.orders": replace(BEFORE["shop.orders"], open=chunks, chunks=2), **saved}
+
+    def plan(self, position, sequence, checkpoint):
+        self._context.sink.ensure_table(SimpleNamespace(name="ods.orders"))
+        return SnapshotStep(("shop.orders",), (None,), (checkpoint, sequence, self.tables["shop.orders"].open[0]))
+
+    def complete(self, step, outcome, seconds):
+        table = self.tables["shop.orders"]
+        assert table.open[0] == step.read_request[2], "the chunk that was read follows the one that was read before"
+        left = replace(table, open=table.open[1:], done=table.done + 1)
+        self.tables = {"shop.orders": left} if left.open else AFTER
+        return self.tables
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_snapshot_step_reads_while_the_previous_one_is_committed(tmp_path, monkeypatch, is_lost):
+    """A step whose predecessor lost its loads is discarded: its plan counts the lost chunk as read."""
+    read, first, second_is_read = [], [], threading.Event()
+
+    def submit_reading(harness, number, sequence, chunk):
+        load = _loaded(harness, number, sequence)
+        read.append(chunk.number)
+        if len(read) == 1:
+            first.append(load)
+        else:
+            second_is_read.set()
+        return _read(load)
+
+    with _coordinator(tmp_path, monkeypatch, submit_reading, _TwoChunks) as harness:
+        commit = harness.sink.commit
+
+        def commit_later(loads, mark):
+            if list(loads) == first:
+                assert second_is_read.wait(240), "the second step waits for the commit of the first one"
+                if is_lost:
+                    harness.sink.lose(first.pop())
+            return commit(loads, mark)
+
+        monkeypatch.setattr(harness.sink, "commit", commit_later)
+        harness.run_begins()
+        _until(
+            lambda: (
+                (last := harness.store.last_committed(JOB))
+                and last.snapshots
+                and not last.snapshots["shop.orders"].open
+            )
+        )
+        assert harness.store.unfinished() == () and harness.sink.prepared() == []
+    assert read == ([0, 1, 0, 1] if is_lost else [0, 1])
+
+
 def test_snapshot_status_shows_tables_before_the_first_row(tmp_path, monkeypatch):
     seen = []
     with _coordinator(tmp_path, monkeypatch, lambda harness, *reading: _read(_loaded(harness, *reading))) as harness:
@@ -239,7 +301,7 @@ def test_snapshot_status_shows_tables_before_the_first_row(tmp_path, monkeypatch
             return get(timeout_s)
 
         harness.receiver.get = watched
-        harness.runner.is_warming = True
+        _begin_without_spark(harness)
         harness.run_begins()
         harness.until_visible(77)
         counts = harness.store.last_committed  # a snapshot step sets it, too
@@ -255,7 +317,7 @@ def test_stream_does_not_wait_for_a_step_without_spark(tmp_path, monkeypatch):
         return _read(_loaded(harness, number, sequence))
 
     with _coordinator(tmp_path, monkeypatch, submit_reading) as harness:
-        harness.runner.is_warming = True
+        _begin_without_spark(harness)
         harness.source.write(("shop.orders", 1))
         harness.run_begins()
         harness.until_visible(1)
@@ -405,18 +467,19 @@ class _Counting(SnapshotCoordinator):
 
 def test_counts_of_a_snapshot_step_share_one_limit(monkeypatch):
     coordinator = _Counting([f"shop.t{number}" for number in range(3)], monkeypatch)
-    steps = []
-    while coordinator.is_due:
-        before = len(coordinator.counts)
-        turn = coordinator.plan(position_at(0), 0, 1)
-        if turn is not None:
-            chunks = [ChunkOutcome(one.table, 0, ("9",), True, 1000, 10) for one in turn.read_request.chunks]
-            coordinator.complete(turn, SnapshotResult((), tuple(chunks)), 1.0)
-        steps.append(len(coordinator.counts) - before)
-        assert len(steps) < 20, coordinator.tables
-    assert set(steps) == {1}, "the stream waits at most five seconds per step"
-    assert coordinator.counts == ["shop.t0", "shop.t1", "shop.t2"]
+    step = coordinator.plan(position_at(0), 0, 1)
+    assert coordinator.counts == ["shop.t0"] and coordinator.now == 15.0, "ten seconds of the step, and five more"
+    chunks = [ChunkOutcome(one.table, 0, ("9",), True, 1000, 10) for one in step.read_request.chunks]
+    coordinator.complete(step, SnapshotResult((), tuple(chunks)), 1.0)
     assert {one.state for one in coordinator.tables.values()} == {SnapshotState.CATCHING_UP}
+
+
+def test_small_tables_are_counted_first(monkeypatch):
+    coordinator = _Counting(["shop.t"], monkeypatch, 7)
+    tables = {name: (_Order(name), TableSnapshot(estimated_rows=rows)) for name, rows in (("a", 9), ("b", 1), ("c", 5))}
+    monkeypatch.setattr("cdc.snapshot.row_count.time", SimpleNamespace(monotonic=lambda: 0.0))
+    coordinator._counts.begin(None, tables, 1.0)
+    assert coordinator.counts == ["b", "c", "a"] and coordinator._counts.ended_counts() == dict.fromkeys(tables, 7)
 
 
 def test_step_that_another_server_may_have_answered_is_discarded(monkeypatch):
@@ -483,38 +546,50 @@ def test_rows_are_counted_while_they_are_read(monkeypatch):
     assert coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP
 
 
-def test_step_without_its_count_is_discarded_and_counts_again(monkeypatch):
-    coordinator, answers = _Counting(["shop.t"], monkeypatch), [SourceUnavailable("lost", hint=""), 1000]
+@pytest.mark.parametrize(("rows", "is_complete"), [(200, True), (1, False)])
+def test_table_whose_count_fails_is_compared_with_the_estimate(monkeypatch, rows, is_complete):
+    """For example if the server accepts no further connection of the user."""
+    coordinator = _Counting(["shop.t"], monkeypatch)
 
     def count_rows(*_):
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        raise SourceUnavailable("too many connections", hint="")
 
     monkeypatch.setattr("cdc.snapshot.row_count.count_rows", count_rows)
     step = coordinator.plan(position_at(0), 0, 1)
-    with pytest.raises(SourceUnavailable, match="lost"):
-        coordinator.complete(step, _all_rows(step), 1.0)
-    assert coordinator.tables["shop.t"].open, "no chunk counts as read"
-    step = coordinator.plan(position_at(0), 0, 2)
-    coordinator.complete(step, _all_rows(step), 1.0)
-    assert coordinator.tables["shop.t"].counted_rows == 1000 and not answers
+    coordinator.complete(step, SnapshotResult((), (ChunkOutcome(0, 0, ("9",), True, rows, 10),)), 1.0)
+    assert coordinator.tables["shop.t"].counted_rows is None
+    assert (coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP) is is_complete
+    assert coordinator.tables["shop.t"].is_second_reading is not is_complete
 
 
-def test_run_that_continues_a_table_without_a_count_counts_it(monkeypatch):
-    coordinator = _Counting(["shop.t"], monkeypatch, 3000)
+def test_table_is_counted_in_its_first_step_only(monkeypatch):
+    """Later, it can have rows in the chunks that were read before."""
+    coordinator = _Counting(["shop.t"], monkeypatch, 9000)
     chunk = Chunk(1, ("5",), ("9",), 500)
     coordinator.tables = {
         "shop.t": TableSnapshot(SnapshotState.READING, open=(chunk,), chunks=2, done=1, rows=2000, last_key=("9",))
     }
     step = coordinator.plan(position_at(0), 0, 1)
     coordinator.complete(step, SnapshotResult((), (ChunkOutcome(0, 1, ("9",), True, 1000, 10),)), 1.0)
-    assert coordinator.tables["shop.t"].counted_rows == 3000
-    assert coordinator.counts == ["shop.t"], "the first count is enough"
+    assert coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP and coordinator.counts == []
+
+
+def test_step_waits_five_seconds_for_its_counts(monkeypatch):
+    """The count of a large table may take as long as the step reads rows, and five seconds more."""
+    coordinator, is_over, waited = _Counting(["shop.t"], monkeypatch), threading.Event(), []
+    monkeypatch.setattr("cdc.snapshot.row_count.threading", threading)
+    monkeypatch.setattr("cdc.snapshot.row_count.count_rows", lambda *_: is_over.wait(120) and 9000)
+    monkeypatch.setattr("cdc.snapshot.row_count.wait", lambda futures, timeout_s: waited.append(timeout_s))
+    step = coordinator.plan(position_at(0), 0, 1)
+    coordinator.complete(step, _all_rows(step), 1.0)
+    is_over.set()
+    assert waited == [5.0]
+    assert coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP, "compared with the estimate"
 
 
 def test_rows_inserted_into_an_empty_table_are_not_missing(monkeypatch):
     coordinator = _Counting(["shop.t"], monkeypatch)
     empty = TableSnapshot(SnapshotState.READING)  # planned without a chunk; rows are inserted later
-    assert coordinator._counts.count(None, "shop.t", empty) == 0 and coordinator.counts == []
+    coordinator.tables = {"shop.t": empty}
+    assert coordinator.plan(position_at(0), 0, 1) is None
+    assert coordinator.tables["shop.t"].state is SnapshotState.CATCHING_UP and coordinator.counts == []

@@ -162,7 +162,7 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     }
     saved = {} if is_first else {"shop.users": TableSnapshot(SnapshotState.CONSISTENT)}
     committed = Checkpoint(3, 1, CheckpointState.COMMITTED, HERE, HERE, counts=counts, snapshots=saved)
-    cycles = SimpleNamespace(committed=committed, poll_end=None, save_state=lambda: None)
+    cycles = SimpleNamespace(committed=committed, poll=None, save_state=lambda: None)
     unused = cast(Any, SimpleNamespace(submit=None))
     verify = SimpleNamespace()
     steps = BoundarySteps(
