@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.rig import orders
-from benchmarks.rig.jobs import rig
+from benchmarks.rig.jobs import Rig, rig
 from benchmarks.rig.measure import Watch, report
 from benchmarks.rig.orders import DATABASE
 from benchmarks.rig.suite import Case, Options
 from cdc.demo.local_servers import LocalServer
-from cdc.demo.process import JobProcess
+from cdc.demo.process import CDC, JobProcess
 
 WRITES_PER_S = 500
 LARGE_ROWS, SMALL_ROWS = 2000, 1_000_000
@@ -25,6 +27,38 @@ def delta(options: Options) -> None:
         orders.fill(bench.server, "orders", options.rows)
         backlog = bench.drain()
     backlog.report("snapshot.delta", goal=">= 150,000, target 300,000; <= 4 GiB", work="10 columns")
+
+
+def again(options: Options) -> None:
+    """Measure ``cdc snapshot``: all rows of a loaded table are read again, and orphan rows are searched."""
+    with rig(options) as bench:
+        orders.create(bench.server, "orders")
+        orders.fill(bench.server, "orders", options.rows)
+        with bench.job() as job:
+            bench.wait_caught_up(job)
+            with Watch(job.pid) as watch:
+                seconds = _load_again(bench, job)
+                usage = watch.usage()
+        rows = bench.prove()
+    report(
+        "snapshot.again",
+        rows / seconds,
+        "rows/s",
+        data={"rows": rows, "work": "10 columns"},
+        checked=bench.checked,
+        usage=usage,
+        rows=rows,
+        seconds=round(seconds, 1),
+    )
+
+
+def _load_again(bench: Rig, job: JobProcess) -> float:
+    began = time.monotonic()
+    command = [*CDC, "snapshot", "bench", f"{DATABASE}.orders"]
+    subprocess.run(command, env=job.environment, check=True, capture_output=True)
+    job.wait_for("the request", lambda status: not _snapshot_of(status).get("consistent"), 60)
+    bench.wait_caught_up(job)
+    return time.monotonic() - began
 
 
 def wide(options: Options) -> None:
@@ -98,6 +132,7 @@ def _upsert(number: int) -> str:
 
 CASES = (
     Case("snapshot.delta", delta, Options(10_000_000), 500_000, runs=1),
+    Case("snapshot.again", again, Options(10_000_000), 500_000, runs=1),
     Case("snapshot.wide", wide, runs=1),
     Case("snapshot.lag", lag, Options(10_000_000), 500_000, runs=1),
 )
