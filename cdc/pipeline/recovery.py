@@ -41,7 +41,7 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
     mark = sink.last_checkpoint(record.name)
     if mark is None and is_traced(sink) and store.last_committed(record.name) is None and sink.has_written(record.name):
         raise unknown_position(record.name)
-    if mark is None or record.adopted == f"{mark.incarnation}:{mark.checkpoint}":
+    if mark is None or _is_adopted(record, mark):
         return mark
     committed = store.last_committed(record.name)
     # Each checkpoint is saved as PREPARED before its commit, and they are committed one after the other. The sink
@@ -58,6 +58,12 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
         sink=f"{mark.incarnation}, checkpoint {mark.checkpoint}, fence {mark.fence}, position {mark.position}",
         state=f"{record.incarnation}, checkpoint {known if known >= 0 else 'none'}, fence {record.fence}",
     )
+
+
+def _is_adopted(record: JobRecord, mark: SinkCheckpoint) -> bool:
+    """Return whether the adoption has taken ``mark`` over. An older one is the newest if its table was removed since."""
+    incarnation, _, checkpoint = (record.adopted or "").rpartition(":")
+    return mark.incarnation == incarnation and mark.checkpoint <= int(checkpoint)
 
 
 def unknown_position(job: str) -> SinkOwnershipError:

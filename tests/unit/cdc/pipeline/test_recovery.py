@@ -31,3 +31,20 @@ def test_compare_sink_with_second_prepared_is_refused(newest: int, is_older: boo
             check_sink_state(RECORD, store, sink)  # type: ignore[arg-type]
     else:
         assert check_sink_state(RECORD, store, sink) == mark  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "checkpoint", "is_taken_over"),
+    [("feedbeef", 7, True), ("feedbeef", 6, True), ("feedbeef", 8, False), ("0ddba11", 6, False)],
+)
+def test_commits_before_an_adoption_are_accepted(incarnation: str, checkpoint: int, is_taken_over: bool) -> None:
+    """An older one is the newest if the table that had the adopted one was removed: the run reports the lost table."""
+    record = SimpleNamespace(name="shop", incarnation="0badcafe", fence=40, adopted="feedbeef:7")
+    store = SimpleNamespace(last_committed=lambda _: COMMITTED, unfinished=lambda: ())
+    mark = SinkCheckpoint("shop", incarnation, 1, checkpoint, HERE, HERE, 9)
+    sink = SimpleNamespace(last_checkpoint=lambda _: mark)
+    if is_taken_over:
+        assert check_sink_state(record, store, sink) == mark  # type: ignore[arg-type]
+    else:
+        with pytest.raises(SinkOwnershipError, match="another incarnation"):
+            check_sink_state(record, store, sink)  # type: ignore[arg-type]
