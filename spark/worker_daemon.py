@@ -44,7 +44,7 @@ def _without_broken_pipe(worker: Callable[..., int]) -> Callable[..., int]:
 def _without_unused_archives(path: list[str]) -> list[str]:
     """Return ``path`` without Spark's jar, and without the zips of PySpark and Py4J if they come from folders.
 
-    Numba reads the list of all files in each archive of the path: 0.5 CPU seconds in each worker.
+    Numba reads the list of all files in each archive of the path: 0.2 CPU seconds in each worker.
     """
     return [entry for entry in path if (match := _ARCHIVE.search(entry)) is None or _may_hold(entry, match["module"])]
 

@@ -88,7 +88,11 @@ def key_range(order: KeyOrder, key: Sequence[Column], keys: pa.Table) -> Chunk |
     if first.kind not in _WHOLE or not pa.types.is_integer(values.type):
         return None
     least, greatest = pc.min_max(values).as_py().values()
-    above = None if least in (0, -(1 << 63)) else (str(least - 1),)  # 0 can be the least value of the column
+    # an unsigned column has no negative value, and the server would read one as a very large number
+    least_of_column = 0 if first.unsigned else -(1 << 63)
+    if greatest < least_of_column:
+        return None
+    above = None if least <= least_of_column else (str(least - 1),)
     return Chunk(0, above, (str(greatest),))
 
 

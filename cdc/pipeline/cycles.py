@@ -117,7 +117,7 @@ class Cycles:
         first = opened.first
         self.dispatcher.read_schemas()
         step = replace(
-            self._with_last_state(opened, self._snapshots(first)),
+            self._with_last_state(opened, result.snapshots),
             last=first,
             rows=result.rows,
             bytes=result.bytes,

@@ -61,7 +61,7 @@ def check_sink_state(record: JobRecord, store: CheckpointStore, sink: Sink) -> S
 
 
 def _is_adopted(record: JobRecord, mark: SinkCheckpoint) -> bool:
-    """Return whether the adoption has taken ``mark`` over. An older one is the newest if its table was removed since."""
+    """Return whether the adoption has taken ``mark`` over, also one that is older than the newest one of that time."""
     incarnation, _, checkpoint = (record.adopted or "").rpartition(":")
     return mark.incarnation == incarnation and mark.checkpoint <= int(checkpoint)
 

@@ -153,6 +153,7 @@ class VerifySteps:
             bytes=sum(load.bytes for load in loads),
             seconds=seconds,
             counts={},
+            snapshots=cycles.committed.snapshots,
         )
         cycles.close_step(opened, result)
 

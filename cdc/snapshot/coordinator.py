@@ -107,6 +107,14 @@ class SnapshotCoordinator:
             self.tables = {**dict.fromkeys(joined, born), **again, **self.tables}
         return self.tables
 
+    def note_committed(self, position: Position) -> None:
+        """Note that the stream and all earlier steps are committed up to ``position``.
+
+        Tables that ended in an earlier step can be consistent there, while further steps follow each other.
+        """
+        now = utc_now()
+        self.tables = {name: one.advance(position, now, caught_up=False) for name, one in self.tables.items()}
+
     def _is_long_ago(self, name: str) -> bool:
         # After the last transaction, the end of the binlog may still move without moving the stream (for example by the
         # header of a new file). The high watermark is then never reached, so a time limit is used at the end.

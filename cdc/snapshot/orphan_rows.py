@@ -97,9 +97,9 @@ def key_columns(channel: Channel, schema: TableSchema) -> tuple[Column, ...] | N
 def find_orphan_rows(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], target_keys: pa.Table) -> pa.Table:
     """Return those of ``target_keys`` that the source does not have.
 
-    ``order`` is the index over ``columns``. Many keys that begin with a whole number are compared with those that the
-    source has in their range. Else keys of whole numbers, decimals and text are looked up. For other types, or without
-    an index, all keys of the source are read.
+    ``order`` is the index over ``columns``. At least 10,000 keys that begin with a whole number are compared with those
+    that the source has in their range. Else keys of whole numbers, decimals and text are looked up. For other types, or
+    without an index, all keys of the source are read.
     """
     found = _keys_in_range(endpoint, order, columns, target_keys)
     if found is not None:

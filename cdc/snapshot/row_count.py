@@ -30,6 +30,7 @@ LIMIT_S = 5.0
 _FEWEST = 3  # one or two rows may have been deleted and inserted again meanwhile
 _ESTIMATE_ERROR = 10  # the optimizer's estimate is rarely wrong by more than this factor
 _LEAST_S = 0.001  # a limit of 0 is none
+_MOST_S = 50.0  # a query without an answer fails after a minute
 _TIMEOUTS = (1969, 3024)  # MariaDB: ER_STATEMENT_TIMEOUT; MySQL: ER_QUERY_TIMEOUT
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class StepCounts:
                 for name, (order, snapshot) in tables:
                     if (left_s := deadline - time.monotonic()) <= 0:
                         break
-                    if (counted := count_rows(server, order, snapshot, left_s)) is not None:
+                    if (counted := count_rows(server, order, snapshot, min(left_s, _MOST_S))) is not None:
                         self._counts[name] = counted
         except Exception as error:  # noqa: BLE001 - the rows themselves can be read
             _log.warning("rows were not counted: %s", error)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from cdc.errors import LoadRejected, SchemaMismatch
 from cdc.model.batch import PreparedLoad
 from cdc.model.position import Position
+from cdc.model.snapshot import TableSnapshot
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
@@ -31,13 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step: prepared loads. The coordinator has the new states of the tables."""
+    """The result of a step: prepared loads and the new states of the tables."""
 
     loads: tuple[PreparedLoad, ...]
     rows: int
     bytes: int
     seconds: float
     counts: Mapping[str, ChannelCounts]  # of the tables that got rows; the Committer sets their commit time
+    snapshots: Mapping[str, TableSnapshot]  # of all tables, after the step
 
 
 @dataclass(slots=True)
@@ -111,6 +113,8 @@ class StepRunner:
         """
         while self._context.runner.is_warming and not self._stopping.wait(_POLL_S):
             self._on_poll()
+        if self._stopping.is_set():
+            return None
         began, outcome = self._now(), None
         try:
             outcome = self._read_unless_changed(step)
@@ -128,7 +132,8 @@ class StepRunner:
         ``counts``: of the last checkpoint. Raises: see ``SnapshotCoordinator.complete``.
         """
         try:
-            self._coordinator.complete(step, outcome, self._seconds)
+            self._coordinator.note_committed(position)
+            snapshots = self._coordinator.complete(step, outcome, self._seconds)
         except SchemaMismatch as error:
             self._await_statement(error, position)
             return None
@@ -141,6 +146,7 @@ class StepRunner:
             bytes=sum(one.bytes for one in outcome.chunks),
             seconds=self._seconds,
             counts=_affected(step.tables, counts, outcome),
+            snapshots=snapshots,
         )
 
     def _read_unless_changed(self, step: SnapshotStep) -> SnapshotResult | None:

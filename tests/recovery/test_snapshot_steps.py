@@ -524,6 +524,16 @@ def test_snapshot_whose_first_reading_omits_most_rows_reads_again(monkeypatch):
     assert coordinator.tables["shop.t"].is_second_reading
 
 
+def test_table_becomes_consistent_while_further_steps_follow_each_other(monkeypatch):
+    coordinator = _Counting(["shop.t"], monkeypatch)
+    coordinator.tables = {**AFTER, **coordinator.tables}
+    coordinator.note_committed(position_at(2))
+    assert coordinator.tables["shop.orders"] == AFTER["shop.orders"]
+    coordinator.note_committed(position_at(3))
+    assert coordinator.tables["shop.orders"].state is SnapshotState.CONSISTENT
+    assert coordinator.tables["shop.t"] == TableSnapshot()
+
+
 def _all_rows(step):
     return SnapshotResult((), (ChunkOutcome(0, 0, ("9",), True, 1000, 10),)) if step else None
 

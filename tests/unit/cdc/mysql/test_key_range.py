@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -29,12 +31,26 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([7, 3, 5], ("2",), ("7",)),
         ([-7, 3], ("-8",), ("3",)),
-        ([0, 3], None, ("3",)),  # an unsigned column has no -1
+        ([0, 3], ("-1",), ("3",)),
         ([-(1 << 63), (1 << 63) - 1], None, ("9223372036854775807",)),
     ],
 )
 def test_range_has_the_least_and_the_greatest_key(keys: list[int], above: Bound | None, upto: Bound) -> None:
     assert key_range(order_of(ID), [ID], pa.table({"id": pa.array(keys, pa.int64())})) == Chunk(0, above, upto)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ([-1, 3], Chunk(0, None, ("3",))),  # the server would read -2 as 2 to the 64th power - 2
+        ([-5, -1], None),
+        ([5, 3], Chunk(0, ("2",), ("5",))),
+    ],
+)
+def test_unsigned_column_has_no_negative_bound(keys: list[int], found: Chunk | None) -> None:
+    """Another program can have written a negative key into the target, whose type is signed."""
+    column = replace(ID, unsigned=True, type="int unsigned", kind=Kind.INT)
+    assert key_range(order_of(column), [column], pa.table({"id": pa.array(keys, pa.int64())})) == found
 
 
 def test_range_of_several_columns_is_that_of_the_first_index_column() -> None:
