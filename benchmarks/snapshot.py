@@ -32,13 +32,9 @@ def delta(options: Options) -> None:
 def again(options: Options) -> None:
     """Measure ``cdc snapshot``: all rows of a loaded table are read again, and orphan rows are searched."""
     with rig(options) as bench:
-        orders.create(bench.server, "orders")
-        orders.fill(bench.server, "orders", options.rows)
-        with bench.job() as job:
-            bench.wait_caught_up(job)
-            with Watch(job.pid) as watch:
-                seconds = _load_again(bench, job)
-                usage = watch.usage()
+        with bench.loaded_job() as job, Watch(job.pid) as watch:
+            seconds = _load_again(bench, job)
+            usage = watch.usage()
         rows = bench.prove()
     report(
         "snapshot.again",

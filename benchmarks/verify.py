@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 import requests
 
-from benchmarks.rig import orders
 from benchmarks.rig.jobs import Rig, rig
 from benchmarks.rig.measure import Watch, report
 from benchmarks.rig.orders import DATABASE
@@ -21,10 +20,7 @@ TOKEN = "bench"
 def rows_per_s(options: Options) -> None:
     """Measure a table of 10 columns that nothing changes, within the steps of the verification."""
     with rig(options) as bench:
-        orders.create(bench.server, "orders")
-        orders.fill(bench.server, "orders", options.rows)
-        with bench.job() as job:
-            bench.wait_caught_up(job)
+        with bench.loaded_job() as job:
             server = psutil.Process(bench.server.pid)
             before = sum(server.cpu_times()[:2])
             with Watch(job.pid) as watch:

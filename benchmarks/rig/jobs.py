@@ -110,6 +110,15 @@ class Rig:
             if job.stop() not in (0, 143):  # 143: stopped by SIGTERM
                 raise SystemExit(f"The job failed: {job.log.read_text()[-3000:]}")
 
+    @contextmanager
+    def loaded_job(self) -> Iterator[JobProcess]:
+        """Start a job on a table ``orders`` with the rows of the options, and wait until they are loaded."""
+        orders.create(self.server, "orders")
+        orders.fill(self.server, "orders", self.options.rows)
+        with self.job() as job:
+            self.wait_caught_up(job)
+            yield job
+
     def wait_running(self, job: JobProcess) -> None:
         """Wait until the job runs."""
         job.wait_for("RUNNING", lambda status: status["state"] == "RUNNING", 300)

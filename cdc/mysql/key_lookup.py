@@ -16,7 +16,7 @@ from cdc.mysql.query_stream import Select
 from cdc.mysql.result_rows import selected
 
 _LOOKUP_VALUES = 10_000  # of one statement: the server does not use the index for lists that need more than 8 MiB
-LEAST_RANGE = 10_000  # keys
+LEAST_RANGE = 10_000  # keys; one statement looks up fewer
 _WHOLE = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT)
 _TEXTS = (Kind.CHAR, Kind.VARCHAR)
 _UTF8 = ("utf8mb4", "utf8mb3", "utf8")

@@ -101,7 +101,8 @@ class StepCounts:
                     if (counted := count_rows(server, order, snapshot, min(left_s, _MOST_S))) is not None:
                         self._counts[name] = counted
         except Exception as error:  # noqa: BLE001 - the rows themselves can be read
-            _log.warning("rows were not counted: %s", error)
+            names = ", ".join(name for name, _ in tables if name not in self._counts)
+            _log.warning("the rows of %s were not counted: %s", names, error)
         finally:
             ended.set_result(None)
 

@@ -67,7 +67,7 @@ class StepRunner:
         on_poll: Callable[[], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Run searches for orphan rows with ``submit``. Call ``on_poll`` every 0.05 s while a step waits."""
+        """Run searches for orphan rows with ``submit``. Call ``on_poll`` many times a second while a step waits."""
         self._context = context
         self._settings = settings
         self._coordinator = coordinator

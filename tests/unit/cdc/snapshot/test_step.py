@@ -43,6 +43,39 @@ def at(offset: int) -> Position:
     return BinlogPosition("bin.000001", offset, "server")
 
 
+def test_stop_while_spark_starts_ends_the_step_before_it_reads() -> None:
+    """A step that reads after the stop would write loads of a checkpoint that is aborted already."""
+    stopping, polls = threading.Event(), list[int]()
+
+    def poll() -> None:
+        polls.append(1)
+        stopping.set()
+
+    runner = SimpleNamespace(is_warming=True)  # it has no call that reads
+    steps = StepRunner(
+        cast(Any, SimpleNamespace(runner=runner)), SnapshotSettings(cast(Any, None), cast(Any, None)), cast(Any, None),
+        cast(Any, None), stopping, on_poll=poll,
+    )  # fmt: skip
+    assert steps.read(cast(Any, SimpleNamespace(read_request="chunks")), at(500)) is None
+    assert polls == [1]
+
+
+def test_earlier_steps_count_as_committed_before_a_step_is_completed() -> None:
+    """Otherwise its checkpoint would save that tables of the steps before it are not consistent yet."""
+    calls: list[str] = []
+    coordinator = SimpleNamespace(
+        note_committed=lambda position: calls.append(f"committed {position.offset}"),
+        complete=lambda *_: calls.append("complete") or {},
+    )
+    steps = StepRunner(
+        cast(Any, None), SnapshotSettings(cast(Any, None), cast(Any, None)), cast(Any, coordinator), cast(Any, None),
+        threading.Event(), on_poll=lambda: None,
+    )  # fmt: skip
+    outcome = SimpleNamespace(loads=(), chunks=())
+    assert steps.complete(cast(Any, SimpleNamespace(tables=())), cast(Any, outcome), at(500), {}) is not None
+    assert calls == ["committed 500", "complete"]
+
+
 def test_snapshot_of_a_busy_source_does_not_wait_for_ever_for_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after ALTER TABLE with sql_log_bin = 0: the position of each step is another one."""
     world = World(monkeypatch, is_at_end=False)
