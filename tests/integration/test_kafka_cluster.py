@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
@@ -34,8 +35,15 @@ def nodes(kafka_jars: Path, tmp_path: Path) -> Iterator[list[KafkaBroker]]:
 
 @pytest.fixture(autouse=True)
 def patient_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job opens its receiver again if no leader is elected in time; these tests do not."""
+    """A job opens its receiver again if no leader is elected in time, or if ``get`` reports that the brokers do not
+    answer; these tests do not.
+    """
     monkeypatch.setattr("cdc.sources.kafka.stream._ASK_S", HANG_S)
+
+
+def patient_receiver(broker: KafkaBroker, **options: Any) -> KafkaReceiver:
+    """Return a receiver of topic ``orders`` that waits for a leader, however slow the machine is."""
+    return receiver_of(broker, SHOP, "orders", timeout_s=HANG_S, **options)
 
 
 def leader_of(node: KafkaBroker, topic: str) -> int:
@@ -78,9 +86,9 @@ def test_killed_leader_delays_readers_and_loses_no_message(nodes: list[KafkaBrok
         assert producer.flush(120) == 0
 
     send(0, 100)
-    driver = receiver_of(first, SHOP, "orders")
+    driver = patient_receiver(first)
     driver.open(start_at(first, "orders"), (), 0)
-    executors = receiver_of(first, SHOP, "orders", executors=ExecutorReads(RowsOfTests, Tables("shop")))
+    executors = patient_receiver(first, executors=ExecutorReads(RowsOfTests, Tables("shop")))
     executors.open(start_at(first, "orders"), (), 0)
     try:
         collector = Collector(driver).collect_rows(100)
@@ -117,7 +125,7 @@ def test_later_leader_after_control_record_is_no_truncation(nodes: list[KafkaBro
 
     until(is_elected)
     producer.commit_transaction(60)  # its control record is of the second leader, the message of the first one
-    receiver = receiver_of(first, SHOP, "orders")
+    receiver = patient_receiver(first)
     receiver.open(start_at(first, "orders"), (), 0)
     try:
         collector = Collector(receiver)
@@ -125,7 +133,7 @@ def test_later_leader_after_control_record_is_no_truncation(nodes: list[KafkaBro
         assert collector.values() == [1]
     finally:
         receiver.close()
-    receiver = receiver_of(first, SHOP, "orders")
+    receiver = patient_receiver(first)
     receiver.open(collector.batches[-1].last, (), 0)
     try:
         until(lambda: receiver.status().is_at_end)
