@@ -110,6 +110,14 @@ class ServeConfig(Model):
             "How long a host may be silent before others take over its jobs. Default: `$CDC_LEASE`, else 6 s."
         ),
     )
+    rebalance: Seconds | None = Field(
+        default=None,
+        le=86400,
+        description=(
+            "Move a running job to a host with more free memory when hosts and jobs have not changed for this time, "
+            "such as `30s`; then the next one. Default: a running job stays where it is."
+        ),
+    )
     jobs: PathText | None = Field(
         default=None, description="Folder of job files, which is watched. Each `*.yaml` in it is a job that runs."
     )

@@ -18,6 +18,7 @@ from cdc.errors import CdcError, CheckpointError
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.placement import PlacedJob, Placement, assign_jobs
+from cdc.manager.rebalancing import Rebalancer
 from cdc.manager.spec import JobSpec, read_spec
 from cdc.paths import state_folder
 from cdc.state.base import JobState
@@ -47,12 +48,13 @@ class HostLoop:
         folder: JobsFolder | None = None,
         *,
         lease_s: float,
+        rebalance_s: float | None = None,
         prepare: Callable[[], None] = lambda: None,
         is_starting: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prepare`` starts what drivers need. ``is_starting``: whether drivers start more slowly than on other hosts,
-        because that is not ready yet.
+        """``rebalance_s``: see ``Rebalancer``; None: running jobs stay. ``prepare`` starts what drivers need.
+        ``is_starting``: whether drivers start more slowly than on other hosts, because that is not ready yet.
         """
         self._store = store
         self._host = host
@@ -64,6 +66,7 @@ class HostLoop:
         self._last_beat = float("-inf")
         self._takes_over_from = float("inf")  # monotonic time; jobs of other hosts are left alone before
         self._specs = SpecCache()
+        self._rebalancer = Rebalancer(rebalance_s, clock) if rebalance_s is not None else None
         self._prepare = prepare
         self._is_prepared = False
         self._is_starting = is_starting
@@ -129,6 +132,7 @@ class HostLoop:
                 self._drivers.cancel(job)
         self._taken &= own
         own -= self._release_waiting(jobs, hosts)
+        self._rebalance(jobs, hosts)
         self._drivers.keep_only(own)
         tick_s = WAITING_TICK_S if self._drivers.is_waiting else TICK_S
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
@@ -229,6 +233,20 @@ class HostLoop:
                 released.add(job.job)
         return released
 
+    def _rebalance(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> None:
+        """Give a running job to a host with more free memory. Its driver here loses the lease and ends."""
+        if self._rebalancer is None:
+            return
+        by_name = {job.job: job for job in jobs}
+        running = {name for name, job in by_name.items() if job.is_held and job.record.state is JobState.RUNNING}
+        is_starting = any(not job.is_held or job.record.state is JobState.PENDING for job in jobs)
+        move = self._rebalancer.next_move(placed_jobs(jobs, self._specs), hosts, running, is_starting=is_starting)
+        if move is None or by_name[move.job].host != self._host.name:
+            return
+        job, actor = by_name[move.job], self._host.name
+        if self._store.deployments.assign(job.job, move.host, job.fence, actor=actor, reason="it has more free memory"):
+            _log.info("The job moves to a host with more free memory.", extra={"job": job.job, "host": move.host})
+
 
 def check_folder(folder: Path) -> None:
     """Write a small file in the folder and delete it. Raises: OSError - its disk is full or read-only."""
@@ -289,6 +307,18 @@ def place(
     """Return the placement of each job. ``moved``: a job that is to leave the host ``avoids``; ``unplaced``: jobs that
     may leave theirs.
     """
+    return assign_jobs(placed_jobs(jobs, specs, avoids=avoids, moved=moved, unplaced=unplaced), hosts)
+
+
+def placed_jobs(
+    jobs: Sequence[Deployment],
+    specs: SpecCache,
+    *,
+    avoids: str | None = None,
+    moved: str = "",
+    unplaced: Collection[str] = (),
+) -> list[PlacedJob]:
+    """Return the jobs as ``assign_jobs`` needs them. Options: see ``place``."""
     placed = []
     for job in jobs:
         spec = specs.spec(job)
@@ -298,4 +328,4 @@ def place(
         away = avoids if job.job == moved else None
         was_there = job.holder == job.host
         placed.append(PlacedJob(job.job, spec.memory, spec.selector, host, job.is_held, away, was_there))
-    return assign_jobs(placed, hosts)
+    return placed

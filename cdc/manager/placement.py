@@ -42,24 +42,19 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     that is starting gets a job only if no host that is ready has room for it, and loses jobs that had run there.
     """
     open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
-    placements: dict[str, Placement] = {}
-    free = {name: host.memory for name, host in open_hosts.items()}
-    waiting = []
+    staying, waiting = list[PlacedJob](), list[PlacedJob]()
     for job in jobs:
         own = open_hosts.get(job.host or "")
-        stays = job.is_held or (_suits(job, own) and not _is_left(job, own, open_hosts))
-        if job.host is not None and job.avoids != job.host and stays:
-            placements[job.name] = Placement(job.host)
-            if job.host in free:
-                free[job.host] -= job.memory
-        else:
-            waiting.append(job)
+        may_stay = job.is_held or (has_labels(own, job) and not _is_left(job, own, open_hosts))
+        (staying if may_stay and job.host is not None and job.avoids != job.host else waiting).append(job)
+    placements = {job.name: Placement(job.host) for job in staying}
+    free = free_memory(staying, open_hosts)
     for job in sorted(waiting, key=lambda one: (-one.memory, one.name)):
-        labelled = [name for name, host in open_hosts.items() if name != job.avoids and _suits(job, host)]
+        labelled = [name for name, host in open_hosts.items() if name != job.avoids and has_labels(host, job)]
         fitting = [name for name in labelled if free[name] >= job.memory]
         fitting = [name for name in fitting if not open_hosts[name].is_starting] or fitting
         if fitting:
-            chosen = min(fitting, key=lambda name: (-free[name], _rank(job.name, name)))
+            chosen = min(fitting, key=lambda name: (-free[name], rank(job.name, name)))
             free[chosen] -= job.memory
             placements[job.name] = Placement(chosen)
         else:
@@ -67,7 +62,17 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     return placements
 
 
-def _suits(job: PlacedJob, host: Host | None) -> bool:
+def free_memory(jobs: Collection[PlacedJob], hosts: Mapping[str, Host]) -> dict[str, int]:
+    """Return the bytes of each host, by name, that its jobs leave free; negative: they need more than it has."""
+    free = {name: host.memory for name, host in hosts.items()}
+    for job in jobs:
+        if job.host in free:
+            free[job.host] -= job.memory
+    return free
+
+
+def has_labels(host: Host | None, job: PlacedJob) -> bool:
+    """Return whether there is a host, with the labels that the job asks for."""
     return host is not None and job.selector.items() <= host.labels.items()
 
 
@@ -75,10 +80,11 @@ def _is_left(job: PlacedJob, own: Host | None, open_hosts: Mapping[str, Host]) -
     """Return whether the job leaves its host, which has just come back, because another one is ready."""
     if own is None or not own.is_starting or not job.was_there:
         return False
-    return any(not host.is_starting and _suits(job, host) for host in open_hosts.values())
+    return any(not host.is_starting and has_labels(host, job) for host in open_hosts.values())
 
 
-def _rank(job: str, host: str) -> bytes:
+def rank(job: str, host: str) -> bytes:
+    """Return what orders equally good hosts for a job."""
     return hashlib.blake2s(f"{job}\0{host}".encode()).digest()
 
 

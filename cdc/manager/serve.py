@@ -118,7 +118,10 @@ def run_host(
             return forks.is_starting or (shared is not None and not shared.is_ready)
 
         lease_s = store.hosts.lease_s
-        loop = HostLoop(store, host, drivers, folder, lease_s=lease_s, prepare=prepare, is_starting=is_starting)
+        loop = HostLoop(
+            store, host, drivers, folder,
+            lease_s=lease_s, rebalance_s=config.rebalance, prepare=prepare, is_starting=is_starting,
+        )  # fmt: skip
         ready.append(loop)
         webhook = HostWebhook(store, config.alerts, sampler)
         webhook.start()

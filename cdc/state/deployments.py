@@ -121,8 +121,12 @@ class Deployments:
 
         return self._database.transact(work)
 
-    def assign(self, job: str, host: str | None, fence: int, *, actor: str | None = None) -> bool:
+    def assign(
+        self, job: str, host: str | None, fence: int, *, actor: str | None = None, reason: str | None = None
+    ) -> bool:
         """Assign the job to ``host``, or to none, if ``fence`` is still its fence. Return whether it was.
+
+        ``reason``: for the event.
 
         The fence becomes ``fence + 1`` and the lease ends, so an older run saves nothing from here on. Only
         ``host`` may start a run then.
@@ -147,6 +151,7 @@ class Deployments:
                 return False
             write_record(transaction, replace(locked_record(transaction, job), fence=fence + 1))
             text = f"assigned to host {host}" if host else "assigned to no host"
+            text += f": {reason}" if reason else ""
             detail = {"host": host, "fence": fence + 1, "before": before}
             add_event(transaction, now, job, EventKind.ASSIGNED, text, actor, detail)
             return True

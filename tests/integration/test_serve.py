@@ -113,6 +113,32 @@ def test_killed_host_is_taken_over(make_host, tmp_path):
     assert second.start().row("jobs") == []  # running jobs are not moved back
 
 
+def test_host_that_comes_back_gets_running_jobs_if_they_are_rebalanced(make_host, tmp_path):
+    names, keys = ("a", "b", "c", "d"), "rebalance: 2s\n"
+    first, second = make_host("first", keys=keys).start(), make_host("second", keys=keys)
+    for name in names:
+        first.cdc("start", job_file(tmp_path, name))
+    before = {name: record(first, name) for name in names}
+    second.start()
+
+    def counts():
+        found = [record(first, name) for name in names]
+        return [sum(one.host == host and one.state == "RUNNING" for one in found) for host in ("first", "second")]
+
+    wait_until(lambda: counts() == [2, 2], "two running jobs on each host")
+    after = {name: record(first, name) for name in names}
+    moved = [name for name in names if after[name].host == "second"]
+    drivers = [before[name].driver_pid for name in moved]
+    wait_until(lambda: not any(map(psutil.pid_exists, drivers)), "the end of the earlier drivers")
+    for name in names:
+        runs_on(second, name, after[name].host)
+        if name not in moved:
+            assert (after[name].driver_pid, after[name].fence) == (before[name].driver_pid, before[name].fence)
+    with opened(first) as store:
+        assigned = [one.message for one in store.events.newest(limit=1000) if one.kind == "assigned"]
+    assert assigned.count("assigned to host second: it has more free memory") == 2
+
+
 def test_killed_driver_is_started_again_on_its_host(make_host, tmp_path):
     host = make_host("first").start()
     host.cdc("start", job_file(tmp_path))

@@ -201,20 +201,23 @@ def _signal(pid: int | None, number: int) -> None:
 
 def run(
     folder: Path, *, hosts: int, jobs: int, kills: int, seed: int, minutes: float = math.inf, lease_s: float,
-    shares_spark: bool | None = None, every_s: float | None = None, interval_s: float = 1.0, say: Callable[[str], None] = print,
+    shares_spark: bool | None = None, every_s: float | None = None, interval_s: float = 1.0,
+    rebalance_s: float | None = None, say: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
     """Inject ``kills`` faults, or until ``minutes`` are over. Return the number of rows compared at the end.
 
     ``shares_spark``: one Spark for all jobs of a host; default: if there are many. ``every_s``: kill a host this often,
-    instead of random faults. ``interval_s``: of the jobs' commits. ``say`` prints a line.
+    instead of random faults. ``interval_s``: of the jobs' commits. ``rebalance_s``: of the hosts.
+    ``say`` prints a line.
     Raises: AssertionError - source and target differ, or a job does not recover.
     """
     draw = random.Random(seed)
     shares = shares_spark if shares_spark is not None else jobs > JOBS_WITH_OWN_SPARK
     began, faults, rows = time.monotonic(), [], 0
     with running_fleet(
-        folder, hosts=hosts, jobs=jobs, lease_s=lease_s, shares_spark=shares, interval_s=interval_s
-    ) as fleet:
+        folder, hosts=hosts, jobs=jobs, lease_s=lease_s, shares_spark=shares, interval_s=interval_s,
+        rebalance_s=rebalance_s,
+    ) as fleet:  # fmt: skip
         say(f"{hosts} hosts with {jobs} jobs run after {time.monotonic() - began:.0f} s; {_memory()}")
         writer, chaos = Writer(fleet.source, fleet.jobs, seed), Chaos(fleet, draw, lease_s)
         writer.start()
@@ -279,6 +282,7 @@ def main() -> None:
     parser.add_argument("--lease", type=float, default=6.0, help="seconds")
     parser.add_argument("--every", type=float, help="kill a host every so many seconds, instead of random faults")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two commits of a job")
+    parser.add_argument("--rebalance", type=float, help="seconds; default: running jobs stay where they are")
     parser.add_argument("--own-spark", action="store_true", help="one Spark for each job, whatever their number")
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
@@ -289,7 +293,7 @@ def main() -> None:
         rows = run(
             Path(folder), hosts=given.hosts, jobs=given.jobs, kills=kills, seed=seed, minutes=given.minutes,
             lease_s=given.lease, shares_spark=False if given.own_spark else None, every_s=given.every,
-            interval_s=given.interval,
+            interval_s=given.interval, rebalance_s=given.rebalance,
         )  # fmt: skip
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, seed {seed}: {rows} rows, source and target agree")
 

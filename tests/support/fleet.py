@@ -300,12 +300,12 @@ def _place(position: object) -> End:
 @contextmanager
 def running_fleet(
     folder: Path, *, hosts: int, jobs: int, lease_s: float, shares_spark: bool = False, interval_s: float = 1.0,
-    prepare: Callable[[Sequence[FleetHost]], None] = lambda hosts: None,
+    rebalance_s: float | None = None, prepare: Callable[[Sequence[FleetHost]], None] = lambda hosts: None,
 ) -> Iterator[Fleet]:  # fmt: skip
     """Start servers, hosts and jobs. Yield when every job has committed its first checkpoint.
 
     ``shares_spark``: one Spark for all jobs of a host, instead of one for each job. ``interval_s``: of their commits.
-    ``prepare`` gets the hosts before they start.
+    ``rebalance_s``: of the hosts. ``prepare`` gets the hosts before they start.
     """
     names = [f"t{number:02}" for number in range(jobs)]
     options = ("--max-connections=1000",)
@@ -322,6 +322,7 @@ def running_fleet(
         environment = create_database(store_server, STATE)
         line = stack.enter_context(HostLines(source.port))
         keys = _SHARED_SPARK if shares_spark else ""
+        keys += f"rebalance: {rebalance_s}s\n" if rebalance_s is not None else ""
         found = []
         for number in range(hosts):
             own = stack.enter_context(TcpProxy(store_server.port))
