@@ -75,7 +75,7 @@ kills: setup ## 300 kills (KILLS=n, SEED=n) of a running job, compared row by ro
 kills-kafka: setup ## 100 kills (KILLS=n, SEED=n) of a job with a Kafka source, compared row by row after every tenth
 	$(BIN)/python -m tests.recovery.kafka_crash $(if $(KILLS),--kills $(KILLS)) $(if $(FORMAT),--format $(FORMAT)) $(if $(READ),--read $(READ))
 
-kills-hosts: warm ## 100 random faults (KILLS=n or MINUTES=n, SEED=n; EVERY=60: a killed host a minute) of 20 jobs (JOBS=n) on 3 hosts (HOSTS=n), compared after every tenth
+kills-hosts: warm ## 100 random faults (KILLS=n or MINUTES=n, SEED=n; EVERY=60: a killed host a minute; REBALANCE=s) of 20 jobs (JOBS=n) on 3 hosts (HOSTS=n), compared after every tenth
 	$(BIN)/python -m tests.recovery.hosts_crash $(if $(HOSTS),--hosts $(HOSTS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(EVERY),--every $(EVERY)) $(if $(REBALANCE),--rebalance $(REBALANCE))
 
 stress: setup ## Walks from every source to every sink under kills (SECONDS=n of each, SEED=n), and their summary

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from benchmarks.rig.measure import Watch, report
 from benchmarks.rig.orders import DATABASE
 from benchmarks.rig.suite import Case, Options
 from cdc.demo.process import JobProcess
+from tests.support.spark_cluster import standalone_cluster
 
 TABLES = [f"t{number:03d}" for number in range(100)]
 TABLE_ROWS = 100  # of each table in a cycle
@@ -218,6 +221,39 @@ def _merge(bench: Rig, job: JobProcess, keys: list[int]) -> tuple[float, float]:
         return seconds, watch.usage().cpu_s
 
 
+def standalone(options: Options) -> None:
+    """Measure a backlog on a standalone cluster of two workers, and on as many local cores. The starts do not count."""
+    found = {}
+    for kind in ("local", "cluster"):
+        with rig(options) as bench, ExitStack() as stack:
+            spark, pids = "'local[2]'", tuple[int, ...]()
+            if kind == "cluster":
+                cluster = stack.enter_context(standalone_cluster(bench.folder / "spark", memory="1200m"))
+                spark, pids = f"'{cluster.url}'", cluster.workers
+            conf = "spark.driver.host: 127.0.0.1, spark.driver.bindAddress: 127.0.0.1, spark.executor.memory: 1g"
+            orders.create(bench.server, "orders")
+            bench.begin()
+            orders.fill(bench.server, "orders", options.rows // 10)
+            with bench.job(f"spark: {{master: {spark}, conf: {{{conf}}}}}") as job:
+                bench.wait_caught_up(job)
+                job.command("pause", "bench")
+                orders.fill(bench.server, "orders", options.rows, first=options.rows // 10)
+                with Watch(job.pid, *pids) as watch:
+                    began = time.monotonic()
+                    job.command("resume", "bench")
+                    bench.wait_caught_up(job)
+                    found[kind] = watch.usage(), time.monotonic() - began
+            bench.prove()
+    (local, local_s), (usage, seconds) = found["local"], found["cluster"]
+    report(
+        f"{options.figure}.standalone_cluster", usage.cpu_s / local.cpu_s, "times the CPU", goal="<= 1.5, target 1.2",
+        usage=usage, rows=options.rows, checked="row by row",
+        data={"rows": options.rows, "workers": 2, "compared_with": "local[2]"},
+        rows_per_s=round(options.rows / seconds), local_rows_per_s=round(options.rows / local_s),
+        local_cpu_s_per_million=round(local.cpu_s / options.rows * 1e6, 2),
+    )  # fmt: skip
+
+
 _MILLION = 1_000_000
 _throughput = partial(catch_up, name="throughput", goal="reported", settings=_THROUGHPUT)
 _small_machine = partial(catch_up, name="small_machine", goal="<= 1.5 GiB", settings=_SMALL_MACHINE)
@@ -237,6 +273,7 @@ CASES = (
     _jobs("end_to_end.throughput", _throughput, Options(5 * _MILLION), 500_000, runs=1),
     _jobs("end_to_end.small_machine", _small_machine, Options(5 * _MILLION), 500_000, runs=1),
     _jobs("end_to_end.cycle", cycle),
+    Case("end_to_end.standalone", standalone, Options(5 * _MILLION), 500_000, runs=1),
     Case("end_to_end.freshness", _freshness, Options(_MILLION)),
     Case("end_to_end.low_latency", _low_latency, Options(_MILLION), runs=1),
     Case("end_to_end.merge_growth", merge_growth, Options(10 * _MILLION), 1_000_000, runs=1),

@@ -20,6 +20,7 @@ from channels.sinks.base import Sink
 from channels.stall import STALL_S, TaskStallWatch, Watched
 from spark.frames import mapped_frame, typed_frame
 from spark.job_groups import JobGroups
+from spark.remote_rows import RowsUnreachable
 from spark.session import SessionHolder
 from spark.shared_loads import SharedLoads, SharedWriter
 from spark.writers import Outcome, PackedLoad, write_frames, write_packed
@@ -249,14 +250,24 @@ class SparkTaskRunner:
             for task in tasks
         ]
         core_count = self._sessions.core_count()
-        if not self._sessions.shares_memory():
+        transport = self._sessions.transport()
+        if transport is None:
             yield lambda spark_session: write_packed(spark_session, loads, core_count)
             return
-        with closing(SharedLoads(loads, core_count)) as shared:
+        with closing(SharedLoads(loads, core_count, transport)) as shared:
             loads.clear()
             for task in tasks:
                 task.release_rows()
-            yield lambda spark_session: self._shared.write(spark_session, shared)
+            yield lambda spark_session: self._write_shared(spark_session, shared)
+
+    def _write_shared(self, spark_session: SparkSession, loads: SharedLoads) -> list[Outcome]:
+        try:
+            return self._shared.write(spark_session, loads)
+        except Exception as error:
+            if RowsUnreachable.__name__ in str(error):  # for example of an executor in another network
+                logger.warning("An executor cannot fetch rows from the driver; from now on the JVM sends them")
+                self._sessions.refuse_transport(loads.transport)
+            raise
 
     def _write_typed(self, spark_session: SparkSession, tasks: list[Task]) -> list[Outcome]:
         frames = [self._frame(spark_session, task) for task in tasks]

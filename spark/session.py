@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from contextlib import suppress
@@ -16,29 +15,14 @@ from cdc.errors import PrerequisiteError
 from spark.class_archive import ensure_archive
 from spark.connect_server import address_of, is_shared_server, wait_for_address
 from spark.gateway import END_LIMIT_S, START_LIMIT_S, Jvm, forget_jvm, killed_after
+from spark.row_transport import RowTransport, find_transport
 from spark.session_builder import build_session, running_jvm
-from spark.settings import available_cores, local_cores
-from spark.shared_memory import SharedRows, is_shared
+from spark.settings import available_cores, is_local, local_cores
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-
-
-def _reader_of(path: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import gc
-
-        import pyarrow
-
-        # workers run the garbage collector after every task; freeze imported modules to keep them out of each scan
-        gc.freeze()
-        for _ in batches:
-            yield pyarrow.RecordBatch.from_pydict({"shared": [is_shared(path)]})
-
-    return read
 
 
 class _Start:
@@ -93,7 +77,8 @@ class SessionHolder:
         self._limit_s = start_limit_s
         self._session: SparkSession | None = None
         self._address: str | None = None  # of the server, over Spark Connect
-        self._shares_memory: bool | None = None  # not known yet
+        self._transport: RowTransport | None = None
+        self._is_probed = False  # whether the transport is known
         self._starting: _Start | None = None
         self._is_closed = False
         self._lock = threading.Lock()  # never held during a call into the JVM, which may hang
@@ -185,7 +170,7 @@ class SessionHolder:
     def _warm_up(self) -> None:
         try:
             self.get()
-            self.shares_memory()
+            self.transport()
             if (
                 self._build[3] is None
             ):  # on a separate thread, so that callers that wait for Spark do not wait for the archive
@@ -217,32 +202,35 @@ class SessionHolder:
             return available_cores() if is_shared_server(self._build[3]) else 8
         return int(self.get().sparkContext.defaultParallelism)
 
-    def shares_memory(self) -> bool:
-        """Return whether the executors can read the shared memory of this process (``spark.shared_memory``).
+    def transport(self) -> RowTransport | None:
+        """Return how executors read rows from the memory of this process; None if they cannot.
 
         Calls: the first call tests it and starts the Python workers, which takes seconds.
         """
-        if self._shares_memory is None:
+        if not self._is_probed:
             with self._probing:
-                if self._shares_memory is None:
-                    self._shares_memory = self._probe_memory()
-        return self._shares_memory
+                if not self._is_probed:
+                    self._transport = self._find_transport()
+                    self._is_probed = True
+        return self._transport
 
-    def _probe_memory(self) -> bool:
-        if self._build[3] is not None or not self._build[1].startswith("local") or not hasattr(os, "memfd_create"):
-            return False
+    def refuse_transport(self, transport: RowTransport) -> None:
+        """Send rows through the JVM from now on, because an executor could not read them with ``transport``."""
+        with self._probing:
+            if self._transport is transport:
+                self._transport = None
+
+    def _find_transport(self) -> RowTransport | None:
+        if self._build[3] is not None:
+            return None
         spark_session, cores = self.get(), self.core_count()
+        if not is_local(self._build[1]):
+            return find_transport(spark_session, cores, is_local=False)  # it may have to wait for executors
         jvm = running_jvm()
         if jvm is None:
             raise PrerequisiteError("Spark's JVM died while it started.", hint="See `cdc logs NAME`; the job retries.")
-        with SharedRows() as memory, killed_after(jvm, self._limit_s):
-            read = _reader_of(memory.path)
-            # one partition per core, so that every worker imports pyarrow now and not at its first rows
-            answers = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "shared boolean").collect()
-        shared = all(answer["shared"] for answer in answers)
-        if not shared:
-            logger.warning("Spark's workers cannot read shared memory; rows are sent through the JVM, which is slower")
-        return shared
+        with killed_after(jvm, self._limit_s):
+            return find_transport(spark_session, cores, is_local=True)
 
     def kill(self) -> None:
         """Kill the JVM and its workers, so that hanging calls return with an error. The next ``get`` starts a new one.
@@ -269,6 +257,8 @@ class SessionHolder:
                 start.result.result(END_LIMIT_S)
         if known is not None:
             self._stop(known)
+        if self._transport is not None:
+            self._transport.close()
 
     def _stop(self, spark_session: SparkSession) -> None:
         """Stop ``spark_session`` and end its JVM. Kill a JVM that hangs."""

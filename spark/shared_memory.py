@@ -43,6 +43,10 @@ class SharedRows:
         self._file.write(data)
         return start, len(data)
 
+    def duplicate(self) -> int:
+        """Return another descriptor of the memory, to read it. The caller closes it."""
+        return os.dup(self._handle)
+
     def close(self) -> None:
         """Release the memory as soon as no process reads it."""
         self._file.close()
@@ -87,11 +91,22 @@ class SharedReader:
         """Return the rows at a position, without a copy."""
         return pa.ipc.open_stream(self.bytes_at(at)).read_all()
 
+    def close(self) -> None:
+        """Close the file. What was returned stays valid."""
+        self._file.close()
 
-def is_shared(path: str) -> bool:
-    """Return whether this process can read the memory at ``path``."""
-    try:
-        SharedReader(path)
-    except OSError:
-        return False
-    return True
+
+class SameMachine:
+    """The transport to executors of this machine. See ``RowTransport``."""
+
+    reader = SharedReader
+
+    def share(self, memory: SharedRows) -> list[object]:
+        """See ``RowTransport``."""
+        return [memory.path, memory.inode]
+
+    def withdraw(self, memory: SharedRows) -> None:
+        """See ``RowTransport``: the memory is released when it is closed."""
+
+    def close(self) -> None:
+        """See ``RowTransport``."""

@@ -106,10 +106,10 @@ class Usage:
 
 
 class Watch:
-    """Samples a process and all its descendants (driver, JVM, Python workers) twice per second. A context manager."""
+    """Samples processes and their descendants (driver, JVM, Python workers) twice per second. A context manager."""
 
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
+    def __init__(self, *pids: int) -> None:
+        self._roots = [psutil.Process(pid) for pid in pids]
         self._cpu: dict[tuple[int, float], float] = {}
         self._before = self._peak = 0.0
         self._lock = threading.Lock()
@@ -148,10 +148,11 @@ class Watch:
             self._peak = max(self._peak, total)
 
     def _family(self) -> list[psutil.Process]:
-        try:
-            return [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        found = []
+        for root in self._roots:
+            with suppress(psutil.NoSuchProcess):
+                found += [root, *root.children(recursive=True)]
+        return found
 
 
 def pss_bytes(pid: int) -> int:

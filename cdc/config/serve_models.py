@@ -112,10 +112,11 @@ class ServeConfig(Model):
     )
     rebalance: Seconds | None = Field(
         default=None,
+        ge=1,
         le=86400,
         description=(
-            "Move a running job to a host with more free memory when hosts and jobs have not changed for this time, "
-            "such as `30s`; then the next one. Default: a running job stays where it is."
+            "When hosts and jobs have not changed for this time, such as `5m`, a running job moves to a host with more "
+            "free memory. Jobs move one at a time. Default: a running job stays where it is."
         ),
     )
     jobs: PathText | None = Field(

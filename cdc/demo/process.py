@@ -84,6 +84,17 @@ class JobProcess:
             return None
         return dict(answer.json())
 
+    def command(self, *words: str, timeout_s: float = 600) -> str:
+        """Run a command with the state of this job, such as ``pause NAME``, and return its output.
+
+        Raises: subprocess.CalledProcessError.
+        """
+        command = [*self._program, *words]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=True, timeout=timeout_s
+        )
+        return done.stdout
+
     def verify(self, name: str, *options: str, timeout_s: float = 600) -> dict[str, Any]:
         """Run ``cdc verify NAME`` and return its result. Raises: CdcError - it did not end, or could not compare."""
         command = [*self._program, "verify", name, *options, "--output", "json"]

@@ -1,7 +1,8 @@
 """The loop of ``cdc serve``: heartbeat, take-over of jobs without a live host, and the drivers of this host.
 
 There is no leader. Each host computes the same placement from the rows of the store and takes only jobs that are placed
-on it, each by a compare-and-set of the job's row. If two views differ, the row decides.
+on it, each by a compare-and-set of the job's row. If two views differ, the row decides. A host may also give a running
+job to another one (``rebalancing``).
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class HostLoop:
         jobs = [job for job in found if is_to_run(job)]
         self._drivers.begin_tick()
         is_drained = any(host.name == self._host.name and host.drained for host in hosts)
-        placements = place(jobs, hosts, self._specs)
+        placed = placed_jobs(jobs, self._specs)
+        placements = assign_jobs(placed, hosts)
         if not self._is_prepared and not self._may_wait(jobs, hosts):
             self._is_prepared = True
             self._prepare()
@@ -132,7 +134,8 @@ class HostLoop:
                 self._drivers.cancel(job)
         self._taken &= own
         own -= self._release_waiting(jobs, hosts)
-        self._rebalance(jobs, hosts)
+        if self._rebalancer is not None:
+            self._rebalance(self._rebalancer, placed, jobs, hosts)
         self._drivers.keep_only(own)
         tick_s = WAITING_TICK_S if self._drivers.is_waiting else TICK_S
         leases = (*(host.lease_left_s for host in hosts), *(job.lease_left_s for job in jobs))
@@ -171,8 +174,8 @@ class HostLoop:
         placements = place(jobs, hosts, self._specs, unplaced=dead)
         if any(placements[job.job].host == self._host.name for job in jobs):
             return False
-        ready = {host.name for host in hosts if host.is_alive and host.schedulable and not host.is_starting}
-        starting = (job for job in jobs if not job.is_held or job.record.state is JobState.PENDING or job.job in dead)
+        ready = {host.name for host in hosts if host.accepts_jobs and not host.is_starting}
+        starting = (job for job in jobs if is_to_start(job) or job.job in dead)
         return any(placements[job.job].host in ready for job in starting)
 
     def _can_write(self) -> bool:
@@ -233,14 +236,14 @@ class HostLoop:
                 released.add(job.job)
         return released
 
-    def _rebalance(self, jobs: Sequence[Deployment], hosts: Sequence[Host]) -> None:
+    def _rebalance(
+        self, rebalancer: Rebalancer, placed: Sequence[PlacedJob], jobs: Sequence[Deployment], hosts: Sequence[Host]
+    ) -> None:
         """Give a running job to a host with more free memory. Its driver here loses the lease and ends."""
-        if self._rebalancer is None:
-            return
         by_name = {job.job: job for job in jobs}
         running = {name for name, job in by_name.items() if job.is_held and job.record.state is JobState.RUNNING}
-        is_starting = any(not job.is_held or job.record.state is JobState.PENDING for job in jobs)
-        move = self._rebalancer.next_move(placed_jobs(jobs, self._specs), hosts, running, is_starting=is_starting)
+        stopped = {name for name in by_name.keys() - running if not is_paused_by_user(by_name[name])}
+        move = rebalancer.next_move(placed, hosts, running, stopped)
         if move is None or by_name[move.job].host != self._host.name:
             return
         job, actor = by_name[move.job], self._host.name
@@ -287,6 +290,16 @@ def is_to_cancel(job: Deployment) -> bool:
     """Return whether a user has stopped a job of the hosts that is not CANCELLED yet."""
     is_ended = job.record.state in (JobState.CANCELLED, JobState.DONE)
     return job.spec is not None and not is_ended and job.desired is DesiredState.CANCELLED
+
+
+def is_to_start(job: Deployment) -> bool:
+    """Return whether a job that is to run has no run yet, or one that is not ready."""
+    return not job.is_held or job.record.state is JobState.PENDING
+
+
+def is_paused_by_user(job: Deployment) -> bool:
+    """Return whether the job waits because a user has paused it, and not because of an error."""
+    return job.record.state is JobState.PAUSED and job.record.is_paused_by_user
 
 
 def is_to_run(job: Deployment) -> bool:

@@ -31,7 +31,7 @@ def move_job(store: SqlStore, job: Deployment, host: str | None, actor: str) -> 
     target = next((one for one in hosts if one.name == host), None)
     if target is None:
         raise no_host(hosts, host)
-    if not (target.is_alive and target.schedulable):
+    if not target.accepts_jobs:
         raise ConfigError(f"The host {host} does not accept jobs.", hint="See `cdc hosts`.", host=host)
     if job.host == host:
         raise ConfigError(f"The job {name} is on host {host} already.", hint="See `cdc hosts`.")

@@ -41,7 +41,7 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     are alive, accept jobs and have the labels; hosts with equal memory are ordered by a hash of job and host. A host
     that is starting gets a job only if no host that is ready has room for it, and loses jobs that had run there.
     """
-    open_hosts = {host.name: host for host in hosts if host.is_alive and host.schedulable}
+    open_hosts = {host.name: host for host in hosts if host.accepts_jobs}
     staying, waiting = list[PlacedJob](), list[PlacedJob]()
     for job in jobs:
         own = open_hosts.get(job.host or "")

@@ -1,6 +1,7 @@
-"""Decide which running job moves to another host, so that the hosts have equal free memory. ``rebalance`` is opt-in.
+"""Decide which running job moves to another host, so that the free memory of the hosts becomes similar.
 
-A move costs a job some seconds, so jobs move one at a time, and only while nothing else happens.
+A move costs a job some seconds, so jobs move only on request (``rebalance`` in ``serve.yaml``), one at a time, and
+while nothing else happens.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import NamedTuple
 from cdc.manager.placement import PlacedJob, free_memory, has_labels, rank
 from cdc.state.hosts import Host
 
-STARTING_LIMIT_S = 60.0  # jobs that do not start for longer do not keep others where they are
+JOB_START_LIMIT_S = 60.0  # after this time, jobs that do not start do not prevent moves
+_LATE_S = 10.0  # after such a pause, for example without the store, the time begins again
 
 
 class Move(NamedTuple):
@@ -23,49 +25,58 @@ class Move(NamedTuple):
 
 
 class Rebalancer:
-    """Knows for how long the hosts and the distribution of the jobs have not changed. Calls: one thread."""
+    """Knows for how long hosts and jobs have not changed. Calls: one thread, at least every 10 s."""
 
     def __init__(self, after_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """``after_s``: a job moves when nothing has changed for so long."""
         self._after_s = after_s
         self._clock = clock
         self._last: object = None
-        self._since = clock()
+        self._since = self._called_at = 0.0
 
     def next_move(
-        self, jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str], *, is_starting: bool
+        self, jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str], stopped: Collection[str]
     ) -> Move | None:
-        """Return the next move; None: not now. ``running``: names of the jobs that may move. ``is_starting``: some jobs
-        do not run yet.
+        """Return the next move; None: not now. ``running``: names of the jobs that may move. ``stopped``: names of
+        those that are to run, and do neither run nor wait for a user; also jobs that start.
 
-        Every host gets the same result but for a difference of seconds, and the host that has the job moves it.
+        While a job starts, no other one moves. A host with a stopped job gets no other one: if that job cannot run
+        there, others may not be able to either. Every host gets the same result but for a difference of seconds, and
+        the host that has the job moves it.
         """
-        accepting = {(host.name, host.run_id, host.memory, host.is_starting) for host in hosts if is_open(host)}
-        now, found = self._clock(), (accepting, {(job.name, job.host, job.memory) for job in jobs})
-        if found != self._last:
+        now, accepting = self._clock(), {(one.name, one.run_id, one.memory) for one in hosts if _is_ready(one)}
+        found = (accepting, {(job.name, job.host, job.memory) for job in jobs}, {*running})
+        if found != self._last or now - self._called_at > _LATE_S:
             self._last, self._since = found, now
-        wait_s = max(self._after_s, STARTING_LIMIT_S) if is_starting else self._after_s
-        return best_move(jobs, hosts, running) if now - self._since >= wait_s else None
+        self._called_at = now
+        wait_s = max(self._after_s, JOB_START_LIMIT_S) if stopped else self._after_s
+        if now - self._since < wait_s:
+            return None
+        failing = {job.host for job in jobs if job.name in stopped}
+        return best_move(jobs, hosts, running, failing)
 
 
-def best_move(jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str]) -> Move | None:
-    """Return the move between the hosts whose free memory differs most, of the largest job for which it helps.
+def best_move(
+    jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str], failing: Collection[str | None] = ()
+) -> Move | None:
+    """Return, of the moves that help, one between the two hosts whose free memory differs most, of the largest job.
 
-    The host that gets the job has at least as much free memory as the other one afterwards, so no sequence of moves
-    returns to where it was. Hosts that are starting give and get no jobs.
+    The host that gets the job has at least as much free memory as the other one afterwards. So while hosts and memory
+    do not change, no sequence of moves returns to where it was. Hosts that are starting give and get no jobs; those in
+    ``failing`` get none.
     """
-    ready = {host.name: host for host in hosts if is_open(host) and not host.is_starting}
+    ready = {host.name: host for host in hosts if _is_ready(host)}
     free = free_memory(jobs, ready)
     moves = [
         (free[name] - free[job.host], job.memory, rank(job.name, name), Move(job.name, name))
         for job in jobs
         if job.name in running and job.host in free and job.memory > 0
         for name, host in ready.items()
-        if has_labels(host, job) and free[name] - job.memory >= max(free[job.host] + job.memory, 0)
+        if name not in failing and has_labels(host, job)
+        if free[name] - job.memory >= max(free[job.host] + job.memory, 0)
     ]
     return max(moves)[-1] if moves else None
 
 
-def is_open(host: Host) -> bool:
-    """Return whether the host accepts jobs."""
-    return host.is_alive and host.schedulable
+def _is_ready(host: Host) -> bool:
+    return host.accepts_jobs and not host.is_starting

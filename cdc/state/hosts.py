@@ -48,6 +48,11 @@ class Host:
         """Whether the heartbeat has not expired."""
         return self.lease_left_s > 0
 
+    @property
+    def accepts_jobs(self) -> bool:
+        """Whether it is alive and no user drains it, and it can start drivers."""
+        return self.is_alive and self.schedulable
+
 
 class Hosts:
     """The hosts of a store. Calls: any thread. Raises: CheckpointError."""

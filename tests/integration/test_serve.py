@@ -113,7 +113,7 @@ def test_killed_host_is_taken_over(make_host, tmp_path):
     assert second.start().row("jobs") == []  # running jobs are not moved back
 
 
-def test_host_that_comes_back_gets_running_jobs_if_they_are_rebalanced(make_host, tmp_path):
+def test_new_host_gets_running_jobs_if_rebalance_is_set(make_host, tmp_path):
     names, keys = ("a", "b", "c", "d"), "rebalance: 2s\n"
     first, second = make_host("first", keys=keys).start(), make_host("second", keys=keys)
     for name in names:
@@ -132,8 +132,6 @@ def test_host_that_comes_back_gets_running_jobs_if_they_are_rebalanced(make_host
     wait_until(lambda: not any(map(psutil.pid_exists, drivers)), "the end of the earlier drivers")
     for name in names:
         runs_on(second, name, after[name].host)
-        if name not in moved:
-            assert (after[name].driver_pid, after[name].fence) == (before[name].driver_pid, before[name].fence)
     with opened(first) as store:
         assigned = [one.message for one in store.events.newest(limit=1000) if one.kind == "assigned"]
     assert assigned.count("assigned to host second: it has more free memory") == 2

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import multiprocessing
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
-import psutil
 import pyarrow as pa
-import pyspark
 import pytest
 from deltalake import DeltaTable
 
+from cdc.demo.local_servers import free_port
 from cdc.errors import SinkUnavailable
-from cdc.model.batch import Changes
+from cdc.model.batch import Changes, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
 from channels.channel import Channel
@@ -31,91 +23,46 @@ from channels.mapping import Mapping
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.sink import DeltaSink
 from channels.spark_runner import SparkTaskRunner
-from channels.task import RunIdentity
+from channels.task import RunIdentity, Task
+from spark.remote_rows import RowServer
+from spark.row_transport import find_transport
 from spark.session import SessionHolder
+from tests.support.spark_cluster import SparkCluster, standalone_cluster
 
-SPARK_HOME = Path(pyspark.__file__).parent
 SCHEMA = TableSchema("shop", "orders", (Column("id", Kind.INT, "int", nullable=False),), ("id",))
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
-def _start(stack: ExitStack, folder: Path, *command: str) -> None:
-    # a separate folder and no PYTHONPATH: executors get the packages of the project from the driver only
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
-    log = stack.enter_context(
-        (folder / f"{command[0].rpartition('.')[2]}-{len(list(folder.iterdir()))}.log").open("wb")
-    )
-    process = subprocess.Popen(
-        [str(SPARK_HOME / "bin/spark-class"), *command], cwd=folder, env=environment, stdout=log, stderr=log
-    )
-
-    def stop() -> None:
-        process.terminate()
-        process.wait(240)
-
-    stack.callback(stop)
+CONF = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port, web = tmp_path_factory.mktemp("cluster"), _free_port(), _free_port()
-    with ExitStack() as stack:
-        url = f"spark://127.0.0.1:{port}"
-        deploy = "org.apache.spark.deploy"
-        _start(stack, folder, f"{deploy}.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", str(web))
-        for _ in range(2):
-            _start(
-                stack,
-                folder,
-                f"{deploy}.worker.Worker",
-                *("-c", "1", "-m", "700m", "-h", "127.0.0.1", "--webui-port", "0", "-d", str(folder / "work"), url),
-            )
-        deadline = time.monotonic() + 300
-        while _alive_workers(web) < 2:
-            assert time.monotonic() < deadline, "the cluster did not start"
-            time.sleep(0.5)
-        yield url
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
-def _alive_workers(web: int) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as answer:
-            return int(json.load(answer)["aliveworkers"])
-    except OSError:
-        return 0
-
-
-def test_executors_get_the_packages_and_write_the_loads(master: str, tmp_path: Path) -> None:
-    # PySpark has one session per process, and another test may have created it
+def _in_own_process(work: Callable[..., None], *arguments: object) -> None:
+    """Run ``work`` in a process of its own: PySpark has one session per process, and another test may have it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        process.submit(_load_and_kill, master, tmp_path).result()
+        process.submit(work, *arguments).result()
 
 
-def _load_and_kill(master: str, tmp_path: Path) -> None:
-    conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", master, conf)
+def test_executors_get_the_packages_and_write_the_loads(cluster: SparkCluster, tmp_path: Path) -> None:
+    _in_own_process(_load_and_kill, cluster, tmp_path)
+
+
+def _load_and_kill(cluster: SparkCluster, tmp_path: Path) -> None:
+    sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", cluster.url, CONF)
     runner = SparkTaskRunner(sessions, sink)
-    channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(4)]
-    for channel in channels:
-        sink.ensure_table(channel.target)
+    channels = _channels(sink)
     try:
-        loads = [load for future in runner.submit(_tasks(channels, 1)) for load in future.result()]
-        assert sessions.get().sparkContext.master == master
-        sink.commit(
-            loads, SinkCheckpoint("shop", "0badcafe", 1, 1, BinlogPosition("b.1", 4), BinlogPosition("b.1", 4), 2)
-        )
-        assert [DeltaTable(str(tmp_path / f"ods/t{number}")).count() for number in range(4)] == [2] * 4
+        assert _load(runner, channels, 1, sink, tmp_path) == [2] * 4
+        assert sessions.get().sparkContext.master == cluster.url
+        assert isinstance(sessions.transport(), RowServer)
 
-        assert _kill_executors() >= 1
-        loads = [load for future in runner.submit(_tasks(channels, 2)) for load in future.result()]
-        assert len(loads) == 4, "another executor runs the Tasks"
+        executors = cluster.executors()
+        for process in executors:
+            process.kill()
+        assert executors
+        assert len(_loaded(runner, channels, 2)) == 4, "another executor runs the Tasks"
 
         sink._staging._probe = lambda: "seen-elsewhere"  # type: ignore[method-assign]
         for future in runner.submit(_tasks(channels, 3)):
@@ -126,19 +73,52 @@ def _load_and_kill(master: str, tmp_path: Path) -> None:
         sink.close()
 
 
-def _kill_executors() -> int:
-    """Kill every executor that the workers of this test have started. Return their number."""
-    found = []
-    for process in psutil.Process(os.getppid()).children(recursive=True):
-        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # launchers start and end meanwhile
-            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-                found.append(process)
-    for process in found:
-        process.kill()
-    return len(found)
+def test_rows_go_through_the_jvm_if_executors_cannot_reach_the_driver(cluster: SparkCluster, tmp_path: Path) -> None:
+    _in_own_process(_load_without_row_server, cluster, tmp_path)
 
 
-def _tasks(channels: list[Channel], checkpoint: int) -> list:  # type: ignore[type-arg]
+def _load_without_row_server(cluster: SparkCluster, tmp_path: Path) -> None:
+    closed_port = free_port()
+    sink, sessions = DeltaSink(tmp_path), SessionHolder("cluster-test", cluster.url, CONF)
+    runner = SparkTaskRunner(sessions, sink)
+    channels = _channels(sink)
+    try:
+        server = sessions.transport()
+        assert isinstance(server, RowServer)
+        server.reader = replace(server.reader, port=closed_port)  # as executors behind a firewall see it
+        with pytest.raises(SinkUnavailable, match="could not write"):
+            _loaded(runner, channels, 1)
+        assert sessions.transport() is None
+        assert _load(runner, channels, 2, sink, tmp_path) == [2] * 4
+
+        with patch("spark.row_transport._server", lambda _: server):  # as a job that starts there sees it
+            assert find_transport(sessions.get(), 2, is_local=False) is None
+    finally:
+        runner.close()
+        sink.close()
+
+
+def _channels(sink: DeltaSink) -> list[Channel]:
+    channels = [Channel(Mapping(f"shop.t{number}", f"ods.t{number}"), SCHEMA) for number in range(4)]
+    for channel in channels:
+        sink.ensure_table(channel.target)
+    return channels
+
+
+def _loaded(runner: SparkTaskRunner, channels: list[Channel], checkpoint: int) -> list[PreparedLoad]:
+    return [load for future in runner.submit(_tasks(channels, checkpoint)) for load in future.result()]
+
+
+def _load(
+    runner: SparkTaskRunner, channels: list[Channel], checkpoint: int, sink: DeltaSink, folder: Path
+) -> list[int]:
+    """Load two rows into each table, and return the rows of each one."""
+    loads, position = _loaded(runner, channels, checkpoint), BinlogPosition("b.1", 4)
+    sink.commit(loads, SinkCheckpoint("shop", "0badcafe", 1, checkpoint, position, position, 2))
+    return [DeltaTable(str(folder / f"ods/t{number}")).count() for number in range(4)]
+
+
+def _tasks(channels: list[Channel], checkpoint: int) -> list[Task]:
     rows = {"id": pa.array([1, 2], pa.int32()), DELETED: pa.array([False] * 2), SEQUENCE: pa.array([1, 2], pa.int64())}
     for channel in channels:
         channel.add(Changes(SCHEMA, pa.RecordBatch.from_pydict(rows)))

@@ -12,7 +12,7 @@ from tests.support.seeds import seed_of
 
 @pytest.mark.stress
 def test_hosts_with_random_faults_equal_the_source(tmp_path: Path) -> None:
-    rows = hosts_crash.run(tmp_path, hosts=2, jobs=4, kills=10, seed=seed_of(), lease_s=4)
+    rows = hosts_crash.run(tmp_path, hosts=2, jobs=4, kills=10, seed=seed_of(), lease_s=4, rebalance_s=2)
     assert rows > 100
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark.frames import packed_frame, unpacked
 from spark.session import SessionHolder
-from spark.shared_memory import SharedReader, SharedRows, StaleMemory, is_shared
+from spark.shared_memory import SharedReader, SharedRows, StaleMemory
 
 FIRST = pa.RecordBatch.from_pydict({"id": [1, 2], "name": ["a", None]})
 OTHER = pa.RecordBatch.from_pydict({"price": [1.5]})
@@ -29,8 +29,9 @@ def test_shared_rows_are_readable_in_another_process() -> None:
 def test_shared_rows_stay_readable_after_close() -> None:
     with SharedRows() as memory:
         at = memory.put([FIRST])
-        rows = SharedReader(memory.path).rows_at(at)
-        assert is_shared(memory.path)
+        reader = SharedReader(memory.path)
+        rows = reader.rows_at(at)
+        reader.close()
     assert rows.to_batches()[0].equals(FIRST)
     assert not os.path.exists(memory.path)
 

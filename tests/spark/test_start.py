@@ -151,7 +151,7 @@ def test_warm_up_does_not_wait_for_the_class_archive(monkeypatch: pytest.MonkeyP
         assert is_built.wait(120)
 
     holder = SessionHolder("shop", "local[1]")
-    for name in ("get", "shares_memory"):
+    for name in ("get", "transport"):
         monkeypatch.setattr(holder, name, lambda: None)
     monkeypatch.setattr(spark.session, "ensure_archive", build)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,8 +15,9 @@ from cdc.manager.host_loop import HostLoop
 from cdc.manager.jobs_folder import declare
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.placement import PlacedJob, free_memory
-from cdc.manager.rebalancing import STARTING_LIMIT_S, Move, Rebalancer, best_move
+from cdc.manager.rebalancing import JOB_START_LIMIT_S, Move, Rebalancer, best_move
 from cdc.manager.spec import read_spec
+from cdc.paths import state_folder
 from cdc.state.base import JobState
 from cdc.state.events import EventKind
 from cdc.state.hosts import Host
@@ -103,93 +105,159 @@ def test_jobs_stay_on_hosts_with_their_labels_and_need_memory() -> None:
     assert best_move(free, hosts, {"k", "l"}) is None
 
 
+def test_host_with_a_stopped_job_gets_no_other_one() -> None:
+    jobs, hosts = jobs_on(a="klmn", b="o"), [host("a"), host("b"), host("c")]
+    assert best_move(jobs, hosts, set("klmn"), {"c"}) is not None
+    assert best_move(jobs, hosts, set("klmn"), {"c", "b"}) is None
+
+
 class Rounds:
     """Asks a Rebalancer second by second."""
 
     def __init__(self, after_s: float) -> None:
-        self.now = 0.0
+        self.now = 1000.0
         self.rebalancer = Rebalancer(after_s, lambda: self.now)
-        self.jobs, self.hosts, self.is_starting = jobs_on(a="klmn"), [host("a"), host("b")], False
+        self.jobs, self.hosts = jobs_on(a="klmn", b="s"), [host("a"), host("b"), host("c")]
+        self.running, self.stopped = set("klmns"), set[str]()
+        self.ask()
 
-    def ask(self, seconds: float) -> Move | None:
-        self.now += seconds
-        return self.rebalancer.next_move(self.jobs, self.hosts, set("klmn"), is_starting=self.is_starting)
+    def ask(self) -> Move | None:
+        return self.rebalancer.next_move(self.jobs, self.hosts, self.running, self.stopped)
+
+    def seconds_until_a_move(self) -> int | None:
+        """Ask each second. Return after how many there is a move; None: not within two minutes."""
+        for second in range(120):
+            if self.ask() is not None:
+                return second
+            self.now += 1
+        return None
 
 
 def test_job_moves_when_nothing_has_changed_for_the_time() -> None:
     rounds = Rounds(30)
-    assert rounds.ask(0) is None and rounds.ask(29) is None
-    move = rounds.ask(1)
-    assert move is not None and move.host == "b"
-    assert rounds.ask(1) == move, "another host may compute it a little later"
+    assert rounds.seconds_until_a_move() == 30
+    move = rounds.ask()
+    assert move is not None and move.host == "c"
+    rounds.now += 1
+    assert rounds.ask() == move, "another host may compute it a little later"
     rounds.jobs = moved(rounds.jobs, move)
-    assert rounds.ask(1) is None and rounds.ask(29) is None and rounds.ask(1) is not None
+    assert rounds.seconds_until_a_move() == 30
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        [host("a"), host("b", run_id="another")],
-        [host("a"), host("b", gib=9)],
-        [host("a"), host("b"), host("c", is_starting=True)],
+        {"hosts": [host("a"), host("b"), host("c", run_id="another")]},
+        {"hosts": [host("a"), host("b"), host("c", gib=9)]},
+        {"hosts": [host("a"), host("b"), host("c"), host("d")]},
+        {"jobs": jobs_on(a="klmn", b="st")},
+        {"running": set("klmn")},
     ],
 )
-def test_change_of_the_hosts_begins_the_time_again(changed: list[Host]) -> None:
+def test_change_begins_the_time_again(changed: dict[str, object]) -> None:
     rounds = Rounds(30)
-    rounds.ask(0)
-    rounds.ask(29)
-    rounds.hosts = changed
-    assert rounds.ask(1) is None and rounds.ask(29) is None and rounds.ask(1) is not None
+    for _ in range(29):
+        rounds.now += 1
+        assert rounds.ask() is None
+    vars(rounds).update(changed)
+    assert rounds.seconds_until_a_move() == 30
 
 
-def test_jobs_that_start_are_waited_for_but_not_for_ever() -> None:
+def test_time_without_the_store_does_not_count() -> None:
+    rounds = Rounds(30)
+    rounds.now += 300
+    assert rounds.seconds_until_a_move() == 30
+
+
+def test_jobs_that_start_are_waited_for() -> None:
     rounds = Rounds(2)
-    rounds.is_starting = True
-    assert rounds.ask(0) is None and rounds.ask(3) is None
-    rounds.is_starting = False
-    assert rounds.ask(0) is not None
-    rounds.is_starting = True  # one that never starts
-    assert rounds.ask(0) is None and rounds.ask(STARTING_LIMIT_S) is not None
+    rounds.running, rounds.stopped = set("klmn"), {"s"}
+    rounds.ask()
+    for _ in range(30):
+        rounds.now += 1
+        assert rounds.ask() is None
+    rounds.running, rounds.stopped = set("klmns"), set()
+    assert rounds.seconds_until_a_move() == 2
+
+
+def test_job_that_does_not_start_delays_moves_and_its_host_gets_none() -> None:
+    rounds = Rounds(2)
+    rounds.running, rounds.stopped = set("klmn"), {"s"}
+    assert rounds.seconds_until_a_move() == JOB_START_LIMIT_S
+    rounds.hosts = [host("a"), host("b")]
+    assert rounds.seconds_until_a_move() is None
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
-    """A store with two running jobs on host ``first``."""
+    """A store with two running jobs and two others on host ``first``."""
     monkeypatch.setenv("CDC_HOME", str(tmp_path))
     monkeypatch.setenv("CDC_HOST", "first")
+    states = {"k": JobState.RUNNING, "l": JobState.PAUSED, "m": JobState.RUNNING, "n": JobState.PAUSED}
     with closing(SqliteStore(tmp_path)) as store:
-        for name in "kl":
+        for name, state in states.items():
             declare(store, read_spec(f"name: {name}\n"), actor=None)
             assert store.deployments.assign(name, "first", 0)
             with closing(SqliteStore(tmp_path)) as driver:
                 record = driver.acquire(name, f"{name}.yaml")
-                driver.save_job(replace(record, state=JobState.RUNNING))
+                driver.save_job(replace(record, state=state, is_paused_by_user=state is JobState.PAUSED))
         sql = f"UPDATE cdc_jobs SET lease_until = {store.database.words.now} + 600"  # runs with a file have no lease
         store.database.transact(lambda transaction: transaction.run(sql))
         yield store
 
 
-def _loop(store: SqliteStore, name: str, now: list[float], rebalance_s: float | None) -> HostLoop:
-    of_host, drivers = Host(name, f"run-{name}", memory=8 << 30), LocalDrivers(store)
-    return HostLoop(store, of_host, drivers, lease_s=6, rebalance_s=rebalance_s, clock=lambda: now[0])
+class Hosts:
+    """Two hosts that look each second; the one without jobs first."""
+
+    def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, rebalance_s: float | None) -> None:
+        monkeypatch.setattr(LocalDrivers, "ensure", lambda self, job: None)
+        monkeypatch.setattr(LocalDrivers, "is_running", lambda self, job: True)
+        self.store, self.now = store, 0.0
+        self.loops = [
+            HostLoop(
+                store, Host(name, f"run-{name}", memory=8 << 30), LocalDrivers(store),
+                lease_s=6, rebalance_s=rebalance_s, clock=lambda: self.now,
+            )
+            for name in ("second", "first")
+        ]  # fmt: skip
+
+    def wait(self, seconds: int) -> dict[str, str | None]:
+        """Let them look for so long. Return the host of each job."""
+        for _ in range(seconds):
+            for loop in self.loops:
+                loop.tick()
+            self.now += 1
+        return {job.job: job.host for job in self.store.deployments.all()}
+
+    def save(self, sql: str) -> None:
+        self.store.database.transact(lambda transaction: transaction.run(sql))
 
 
-@pytest.mark.parametrize("rebalance_s", [None, 10.0])
-def test_host_gives_a_running_job_to_another_one(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, rebalance_s: float | None
+def test_host_gives_running_jobs_one_by_one_to_another_host(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalDrivers, "ensure", lambda self, job: None)
-    monkeypatch.setattr(LocalDrivers, "is_running", lambda self, job: True)
-    now = [0.0]
-    first, second = (_loop(store, name, now, rebalance_s) for name in ("first", "second"))
-    for _ in range(40):
-        first.tick()
-        second.tick()
-        now[0] += 1
-    found = sorted(str(job.host) for job in store.deployments.all())
-    assert found == (["first", "first"] if rebalance_s is None else ["first", "second"])
-    if rebalance_s is not None:
-        (job,) = (one for one in store.deployments.all() if one.host == "second")
-        assert not job.is_held, "the earlier driver has lost its lease"
-        event = next(one for one in store.events.newest(job.job) if one.kind is EventKind.ASSIGNED)
-        assert (event.message, event.actor) == ("assigned to host second: it has more free memory", "first")
+    hosts = Hosts(store, monkeypatch, 10.0)
+    assert set(hosts.wait(10).values()) == {"first"}
+    found = hosts.wait(5)
+    (name,) = (job for job, host in found.items() if host == "second")
+    assert name in "km", "a paused job stays"
+    job = store.deployments.get(name)
+    assert job is not None and not job.is_held, "the earlier driver has lost its lease"
+    event = next(one for one in store.events.newest(name) if one.kind is EventKind.ASSIGNED)
+    assert (event.message, event.actor) == ("assigned to host second: it has more free memory", "first")
+    assert hosts.wait(100) == found, "no job follows to a host on which the first one does not run"
+    hosts.save(f"UPDATE cdc_jobs SET lease_until = {store.database.words.now} + 600, holder = host")
+    assert Counter(hosts.wait(15).values()) == {"first": 2, "second": 2}
+
+
+def test_job_that_starts_delays_the_first_move(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(SqliteStore(state_folder())) as driver:
+        driver.save_job(replace(driver.acquire("k", "k.yaml"), state=JobState.PENDING))
+    hosts = Hosts(store, monkeypatch, 10.0)
+    hosts.save(f"UPDATE cdc_jobs SET lease_until = {store.database.words.now} + 600")
+    assert set(hosts.wait(int(JOB_START_LIMIT_S)).values()) == {"first"}
+    assert hosts.wait(5)["m"] == "second"
+
+
+def test_running_jobs_stay_without_the_setting(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(Hosts(store, monkeypatch, None).wait(200).values()) == {"first"}
