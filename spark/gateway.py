@@ -28,7 +28,7 @@ from spark.child_processes import end_group, kill_group, start_child
 
 START_LIMIT_S = 180.0  # 3 to 10 s on an idle machine, minutes on a busy one
 END_LIMIT_S = 20.0  # its shutdown hooks delete temporary files
-_POLL_S = 0.05
+_POLL_S = 0.01
 SOCKET_PATH_MOST = 106  # bytes at most: unix(7) allows 107, and Java one less
 SOCKET_NAME = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 _FOLDER = "cdc-spark-"

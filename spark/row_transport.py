@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from cdc.errors import ConfigError
+from spark.frames import numbered_partitions
 from spark.remote_rows import RowServer
 from spark.shared_memory import Range, SameMachine, SharedRows
 
@@ -75,7 +76,7 @@ def find_transport(spark_session: SparkSession, cores: int, *, is_local: bool) -
         read = _probing(transport.reader, transport.share(memory), at)
         try:
             # one partition per core, so that every worker imports pyarrow now and not at its first rows
-            answers = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "failure string").collect()
+            answers = numbered_partitions(spark_session, cores).mapInArrow(read, "failure string").collect()
         except BaseException:
             transport.close()
             raise

@@ -77,10 +77,11 @@ def build_session(
     _silence_query_logs()
     try:
         with killed_after(jvm, limit_s):
+            created = None
             if is_new:
-                _create_without_ml({**settings, "spark.master": master, "spark.app.name": app_name})
+                created = _created_without_ml({**settings, "spark.master": master, "spark.app.name": app_name})
             builder = SparkSession.builder.master(master).appName(app_name)
-            spark_session = _configured(builder, settings)
+            spark_session = created or _configured(builder, settings)
             _ship(spark_session, master, remote)
             spark_session.sparkContext.setLogLevel("ERROR")
     except BaseException:
@@ -143,13 +144,14 @@ def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> S
     return builder.getOrCreate()
 
 
-def _create_without_ml(settings: Mapping[str, str]) -> None:
-    """Create the session of a new JVM without the functions of Spark's library for machine learning.
+def _created_without_ml(settings: Mapping[str, str]) -> SparkSession | None:
+    """Return the session of a new JVM, without the functions of Spark's library for machine learning.
 
     Spark finds them as a service and loads Scala's reflection for them: a fifth of the CPU time of a start. No SQL
-    expression can call them. With any other extension, Spark creates the session itself.
+    expression can call them. With any other extension, return None: Spark creates the session itself.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
 
     context: Any = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     jvm = context._jvm
@@ -157,13 +159,14 @@ def _create_without_ml(settings: Mapping[str, str]) -> None:
     loader = thread.getContextClassLoader()
     providers = jvm.java.util.Collections.list(loader.getResources(_EXTENSIONS))
     if context._conf.contains("spark.sql.extensions") or any(_ML not in url.getPath() for url in providers):
-        return
+        return None
     builder = jvm.org.apache.spark.sql.classic.SparkSession.builder().sparkContext(context._jsc.sc())
     thread.setContextClassLoader(jvm.java.lang.ClassLoader.getPlatformClassLoader())  # it finds no services of Spark
     try:
-        builder.getOrCreate()  # becomes the default session, to which PySpark applies the settings
+        builder.getOrCreate()  # becomes the default session, which PySpark takes; the context has the settings
     finally:
         thread.setContextClassLoader(loader)
+    return SparkSession(context)
 
 
 def _gateway() -> Any:

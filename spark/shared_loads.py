@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from spark.frames import numbered_partitions
 from spark.row_transport import RowReader, RowTransport
 from spark.shared_memory import SharedRows
 from spark.writers import OUTCOMES, Outcome, PackedLoad, distributed, outcomes_of, written
@@ -75,8 +76,8 @@ class SharedWriter:
             if self._plan != (spark_session, transport):
                 self._plan, self._frames = (spark_session, transport), {}
             if partition_count not in self._frames:
-                rows = spark_session.range(partition_count, numPartitions=partition_count)
-                self._frames[partition_count] = rows.mapInArrow(_partition_writer(transport.reader), OUTCOMES)
+                partitions = numbered_partitions(spark_session, partition_count)
+                self._frames[partition_count] = partitions.mapInArrow(_partition_writer(transport.reader), OUTCOMES)
             return self._frames[partition_count]
 
 

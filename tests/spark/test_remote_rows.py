@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -112,9 +112,12 @@ def test_position_outside_the_memory_is_refused(server: RowServer, at: tuple[int
 def test_hostile_request_gets_no_answer_and_harms_nobody(server: RowServer, data: bytes) -> None:
     with socket.create_connection((server.reader.host, server.reader.port), 60) as line:
         assert len(line.recv(32, socket.MSG_WAITALL)) == 32
-        line.sendall(data)
-        line.shutdown(socket.SHUT_WR)
-        assert line.recv(1) == b""
+        answer = b""
+        with suppress(OSError):  # data that the server has not read resets the connection
+            line.sendall(data)
+            line.shutdown(socket.SHUT_WR)
+            answer = line.recv(1)
+        assert answer == b""
     with SharedRows() as memory, closing(opened(server, memory)) as reader:
         assert reader.bytes_at(memory.put_bytes(b"rows")).to_pybytes() == b"rows"
 
