@@ -30,7 +30,7 @@ _PROBE = b"rows"
 logger = logging.getLogger(__name__)
 
 
-class RowReader(Protocol):
+class MemoryReader(Protocol):
     """Reads the rows of a ``SharedRows`` on an executor. What it returns is valid after ``close``."""
 
     def bytes_at(self, at: Range) -> pa.Buffer:
@@ -47,7 +47,7 @@ class RowTransport(Protocol):
     """Makes ``SharedRows`` of the driver readable on executors. Calls: any thread."""
 
     @property
-    def reader(self) -> Callable[..., RowReader]:
+    def reader(self) -> Callable[..., MemoryReader]:
         """Return what opens rows on an executor, to which Spark sends it. Raises there: OSError."""
 
     def share(self, memory: SharedRows) -> Sequence[object]:
@@ -109,7 +109,7 @@ def _server(spark_session: SparkSession) -> RowServer | None:
 
 
 def _probing(
-    reader: Callable[..., RowReader], key: Sequence[object], at: Range
+    reader: Callable[..., MemoryReader], key: Sequence[object], at: Range
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc
@@ -124,7 +124,7 @@ def _probing(
     return read
 
 
-def _failure(reader: Callable[..., RowReader], key: Sequence[object], at: Range) -> str:
+def _failure(reader: Callable[..., MemoryReader], key: Sequence[object], at: Range) -> str:
     """Return why an executor cannot read the rows; "" if it can."""
     try:
         memory: Any = reader(*key)

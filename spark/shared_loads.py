@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from spark.frames import numbered_partitions
-from spark.row_transport import RowReader, RowTransport
+from spark.row_transport import MemoryReader, RowTransport
 from spark.shared_memory import SharedRows
 from spark.writers import OUTCOMES, Outcome, PackedLoad, distributed, outcomes_of, written
 
@@ -82,7 +82,7 @@ class SharedWriter:
 
 
 def _partition_writer(
-    reader: Callable[..., RowReader],
+    reader: Callable[..., MemoryReader],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # one row, which only makes the partition

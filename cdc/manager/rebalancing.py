@@ -17,7 +17,7 @@ JOB_START_LIMIT_S = 60.0  # after this time, jobs that do not start do not preve
 _LATE_S = 10.0  # after such a pause, for example without the store, the time begins again
 
 
-class Move(NamedTuple):
+class JobMove(NamedTuple):
     """A job, and the host that is to run it."""
 
     job: str
@@ -36,7 +36,7 @@ class Rebalancer:
 
     def next_move(
         self, jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str], stopped: Collection[str]
-    ) -> Move | None:
+    ) -> JobMove | None:
         """Return the next move; None: not now. ``running``: names of the jobs that may move. ``stopped``: names of
         those that are to run, and do neither run nor wait for a user; also jobs that start.
 
@@ -58,7 +58,7 @@ class Rebalancer:
 
 def best_move(
     jobs: Collection[PlacedJob], hosts: Collection[Host], running: Collection[str], failing: Collection[str | None] = ()
-) -> Move | None:
+) -> JobMove | None:
     """Return, of the moves that help, one between the two hosts whose free memory differs most, of the largest job.
 
     The host that gets the job has at least as much free memory as the other one afterwards. So while hosts and memory
@@ -68,7 +68,7 @@ def best_move(
     ready = {host.name: host for host in hosts if _is_ready(host)}
     free = free_memory(jobs, ready)
     moves = [
-        (free[name] - free[job.host], job.memory, rank(job.name, name), Move(job.name, name))
+        (free[name] - free[job.host], job.memory, rank(job.name, name), JobMove(job.name, name))
         for job in jobs
         if job.name in running and job.host in free and job.memory > 0
         for name, host in ready.items()

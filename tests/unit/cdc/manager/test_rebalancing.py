@@ -15,7 +15,7 @@ from cdc.manager.host_loop import HostLoop
 from cdc.manager.jobs_folder import declare
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.placement import PlacedJob, free_memory
-from cdc.manager.rebalancing import JOB_START_LIMIT_S, Move, Rebalancer, best_move
+from cdc.manager.rebalancing import JOB_START_LIMIT_S, JobMove, Rebalancer, best_move
 from cdc.manager.spec import read_spec
 from cdc.paths import state_folder
 from cdc.state.base import JobState
@@ -36,7 +36,7 @@ def jobs_on(**hosts: str) -> list[PlacedJob]:
     return [PlacedJob(job, GIB, host=name, is_held=True) for name, some in hosts.items() for job in some]
 
 
-def moved(jobs: list[PlacedJob], move: Move) -> list[PlacedJob]:
+def moved(jobs: list[PlacedJob], move: JobMove) -> list[PlacedJob]:
     return [replace(job, host=move.host) if job.name == move.job else job for job in jobs]
 
 
@@ -121,7 +121,7 @@ class Rounds:
         self.running, self.stopped = set("klmns"), set[str]()
         self.ask()
 
-    def ask(self) -> Move | None:
+    def ask(self) -> JobMove | None:
         return self.rebalancer.next_move(self.jobs, self.hosts, self.running, self.stopped)
 
     def seconds_until_a_move(self) -> int | None:
