@@ -15,7 +15,6 @@ from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table_files import TableFile
 from channels.sinks.delta.table_paths import target_of
 from channels.sinks.delta.vectors import Positions
-from spark.frames import numbered_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,7 @@ class FileLookup:
         numbers = sorted(range(len(self.files)), key=lambda number: -self.files[number].rows)
         count = min(core_count, len(numbers))
         shares = [[(number, self.files[number]) for number in numbers[first::count]] for first in range(count)]
-        frame = numbered_partitions(spark_session, count)
+        frame = spark_session.range(count, numPartitions=count)
         rows = frame.mapInArrow(_finder(self.folder, self.lookup, shares), _FOUND).collect()
         found = {row["file"]: np.frombuffer(row["rows"], np.uint64) for row in rows}
         return [found[number] for number in range(len(self.files))]

@@ -16,7 +16,7 @@ from cdc.errors import CdcError, SinkUnavailable, error_from_json, error_to_json
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.row_keys import newest_rows
 from cdc.sources.partition_reader import PartitionReader
-from spark.frames import mapped_frame, numbered_partitions
+from spark.frames import mapped_frame
 from spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -118,12 +118,11 @@ def read_partitions(
     """
     shares = [tuple(enumerate(partitions))[number::readers] for number in range(min(readers, len(partitions)))]
     budget = budget.share(len(shares))
+    frame = spark_session.range(len(shares), numPartitions=len(shares))
     if mapping is None:
-        frame = numbered_partitions(spark_session, len(shares))
         outcomes = frame.mapInArrow(_plain_reader(shares, budget), _OUTCOME)
     else:
         source, target = (one.append(pa.field(_PROGRESS, pa.string())) for one in (mapping.source, mapping.target))
-        frame = spark_session.range(len(shares), numPartitions=len(shares))
         read = frame.mapInArrow(_typed_reader(shares, budget, source), spark_schema(source))
         expressions = {**mapping.expressions, _PROGRESS: f"`{_PROGRESS}`"}
         mapped = mapped_frame(read, expressions, target, mapping.kept | {_PROGRESS}, mapping.row_filter)

@@ -164,7 +164,7 @@ class SparkTaskRunner:
         known = self._sessions.known()
         if is_at_work and known is not None and self._sessions.is_alive(known):
             with suppress(Exception):  # a Spark Connect server that has died
-                self._groups.cancel_all(known)
+                known.interruptAll()
             wait(self._at_work.copy(), timeout_s)
 
     def close(self) -> None:

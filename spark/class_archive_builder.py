@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from cdc.permissions import restrict_umask
 from spark.class_archive import LIFETIME_S, QUIET, archive_path
-from spark.frames import expression_types, mapped_frame, numbered_partitions, packed_frame, typed_frame
+from spark.frames import expression_types, mapped_frame, packed_frame, typed_frame
 from spark.session_builder import build_session
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _write(unfinished: Path) -> None:
         mapped_frame(typed_frame(spark_session, [rows]), expressions, rows.schema, ["id"], "id > 0"),
     ):
         frame.mapInArrow(_as_they_are, frame.schema).collect()
-    numbered_partitions(spark_session, 1).mapInArrow(_as_they_are, "id long").collect()
+    spark_session.range(1).mapInArrow(_as_they_are, "id long").collect()
     spark_session.stop()
     started[0].end(LIFETIME_S)
     with unfinished.open("rb") as file:
@@ -75,8 +76,9 @@ def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _drop_old(folder: Path) -> None:
     for unfinished in folder.glob("*.new"):  # of builders that were killed
-        if time.time() - unfinished.stat().st_mtime > LIFETIME_S:
-            unfinished.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if time.time() - unfinished.stat().st_mtime > LIFETIME_S:
+                unfinished.unlink()
     for stale in sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
         stale.unlink(missing_ok=True)
 

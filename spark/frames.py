@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -21,26 +20,7 @@ LOAD = "load"  # number of the load within a Spark job
 _PIECE = "piece"  # some of its rows as an Arrow IPC stream
 _ALIGNMENT = 64  # of IPC streams within a buffer, so that executors read them without a copy
 
-# internal settings of Spark
-_WITHOUT_GENERATED_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-_plain_sessions: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
-
 Pieces = Sequence[tuple[int, Sequence[pa.RecordBatch]]]  # number of the load, rows of one shape
-
-
-def numbered_partitions(spark_session: SparkSession, count: int) -> DataFrame:
-    """Return a DataFrame of ``count`` partitions with one row each: the number of the partition, column ``id``.
-
-    Its plan is for Python code that does everything itself. Spark does not generate Java code for it: loading the
-    compiler costs 0.3 CPU seconds at each start.
-    """
-    plain = _plain_sessions.get(spark_session, spark_session)
-    if plain is spark_session and hasattr(spark_session, "_jsparkSession"):  # not over Spark Connect
-        plain = spark_session.newSession()
-        for name, value in _WITHOUT_GENERATED_CODE.items():
-            plain.conf.set(name, value)
-        plain = _plain_sessions.setdefault(spark_session, plain)
-    return plain.range(count, numPartitions=count)
 
 
 def packed_frame(spark_session: SparkSession, partitions: Sequence[Pieces]) -> DataFrame:

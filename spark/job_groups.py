@@ -46,13 +46,6 @@ class JobGroups:
         else:
             known.sparkContext.cancelJobGroup(group)
 
-    def cancel_all(self, spark_session: SparkSession) -> None:
-        """Cancel all jobs of a session of this process."""
-        if self._sessions.is_remote:
-            spark_session.interruptAll()
-        else:
-            spark_session.sparkContext.cancelAllJobs()
-
     def kill(self) -> None:
         """See ``SessionHolder.kill``."""
         self._sessions.kill()

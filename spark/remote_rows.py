@@ -4,9 +4,11 @@ Rows that are sent as a part of Spark's tasks pass both JVMs and are copied abou
 driver sends them out of the file in memory, and an executor receives them into one buffer.
 
 The server sends a random number (32 bytes). A request is the id of the memory (16 bytes), offset and size (8 bytes
-each), and the HMAC-SHA256 of the random number and these. The server answers with 1 and the bytes, or with 0 if the
-memory was released. More requests may follow. The secret is new in each process. Spark sends it to its executors with
-the code of the workers. The rows are not encrypted, as between Spark's processes without ``spark.network.crypto``.
+each), a random number of the executor (32 bytes), and the HMAC-SHA256 of the server's number and these. The answer is
+1, or 0 if the memory was released, and the HMAC-SHA256 of this byte and the executor's number; then the bytes. So each
+side proves that it knows the secret. More requests may follow. The secret is new in each server. Spark sends it to its
+executors with the code of the workers. The rows are not encrypted, as between Spark's processes without
+``spark.network.crypto``.
 """
 
 from __future__ import annotations
@@ -19,23 +21,25 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from cdc.keepalive import keep_alive
 from spark.shared_memory import Range, SharedRows, StaleMemory
 
 logger = logging.getLogger(__name__)
 
 _NONCE_BYTES = 32
-_REQUEST = struct.Struct(">16sQQ")  # memory, offset, size
+_REQUEST = struct.Struct(f">16sQQ{_NONCE_BYTES}s")  # memory, offset, size, random number of the executor
 _MAC_BYTES = 32
 _FOUND, _RELEASED = b"\x01", b"\x00"
 _FIRST_S = 10.0  # for the first request of a connection
 _PROGRESS_S = 60.0  # without any progress of a transfer, it fails
-_MOST_CONNECTIONS = 1024  # each has a thread; an executor has one per running task
+_MOST_STRANGERS = 256  # connections without a valid request; each has a thread
 
 
 class RowsUnreachable(OSError):
@@ -71,12 +75,17 @@ class RemoteReader:
 
     def bytes_at(self, at: Range) -> pa.Buffer:
         """Return the bytes at a position. Raises: RowsUnreachable; StaleMemory - the driver has released the memory."""
-        request = _REQUEST.pack(self._memory, *at)
+        own = secrets.token_bytes(_NONCE_BYTES)
+        request = _REQUEST.pack(self._memory, *at, own)
         try:
-            self._line.sendall(request + _mac(self._rows.secret, self._nonce, request))
+            self._line.sendall(request + _mac(self._rows.secret, self._nonce + request))
         except OSError as error:
             raise self._unreachable(error) from error
-        if self._received(1).to_pybytes() != _FOUND:
+        status, mac = (self._received(size).to_pybytes() for size in (1, _MAC_BYTES))
+        if not hmac.compare_digest(mac, _mac(self._rows.secret, status + own)):
+            self.close()
+            raise self._unreachable(ConnectionError("another program answers at this port"))
+        if status != _FOUND:
             raise StaleMemory("the driver has released the rows of this job")
         return self._received(at[1])
 
@@ -135,7 +144,7 @@ class RowServer:
             self._memories = {key: one for key, one in self._memories.items() if one is not memory}
 
     def close(self) -> None:
-        """Stop to listen. Connections end with this process."""
+        """Stop listening. Open connections end with this process."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -146,24 +155,26 @@ class RowServer:
 
 
 class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True  # a driver that was killed left connections on a fixed port
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
     def __init__(self, bind: str, port: int, secret: bytes, opened: Callable[[bytes], int | None]) -> None:
         self.secret, self.opened = secret, opened
-        self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        self.strangers = threading.Semaphore(_MOST_STRANGERS)
         self.address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         super().__init__((bind.strip("[]"), port), _Handler)
 
     def verify_request(self, request: object, client_address: object) -> bool:
-        return self._free.acquire(blocking=False)
+        return self.strangers.acquire(blocking=False)
 
-    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self.strangers.release()
+            raise
 
     def handle_error(self, request: object, client_address: object) -> None:
         logger.debug("a connection of an executor failed", exc_info=True)
@@ -176,32 +187,48 @@ class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         line = self.request
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices that an idle executor has died
+        keep_alive(line)  # an idle executor may have died
         nonce = secrets.token_bytes(_NONCE_BYTES)
         with suppress(OSError):  # Spark repeats the task of the executor
-            line.settimeout(_FIRST_S)
-            line.sendall(nonce)
-            while self._answer(line, nonce):
+            try:
+                line.settimeout(_FIRST_S)
+                line.sendall(nonce)
+                request = self._request(line, nonce, time.monotonic() + _FIRST_S)
+            finally:
+                self.server.strangers.release()
+            while request is not None and self._answer(line, request):
                 line.settimeout(None)  # an executor fetches the next rows when the sink has accepted these
+                request = self._request(line, nonce, float("inf"))
 
-    def _answer(self, line: socket.socket, nonce: bytes) -> bool:
-        """Answer the next request. Return False at the end of the connection, and for a request to refuse."""
-        data = line.recv(_REQUEST.size + _MAC_BYTES, socket.MSG_WAITALL)
+    def _request(self, line: socket.socket, nonce: bytes, deadline: float) -> tuple[bytes, int, int, bytes] | None:
+        """Return the next request; None at the end of the connection, and for a request to refuse."""
+        data = b""
+        while len(data) < _REQUEST.size + _MAC_BYTES:
+            if time.monotonic() > deadline or not (more := line.recv(_REQUEST.size + _MAC_BYTES - len(data))):
+                return None
+            data += more
         request, mac = data[: _REQUEST.size], data[_REQUEST.size :]
-        if not hmac.compare_digest(mac, _mac(self.server.secret, nonce, request)):
-            return False
+        if not hmac.compare_digest(mac, _mac(self.server.secret, nonce + request)):
+            return None
+        key, offset, size, other = _REQUEST.unpack(request)
+        return key, offset, size, other
+
+    def _answer(self, line: socket.socket, request: tuple[bytes, int, int, bytes]) -> bool:
+        """Return False if the request is to be refused or the bytes could not be sent completely."""
         line.settimeout(_PROGRESS_S)
-        key, offset, size = _REQUEST.unpack(request)
+        key, offset, size, other = request
         handle = self.server.opened(key)
+        status = _RELEASED if handle is None else _FOUND
+        answer = status + _mac(self.server.secret, status + other)
         if handle is None:
-            line.sendall(_RELEASED)
+            line.sendall(answer)
             return True
         with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor, which this closes
             if offset + size > os.fstat(handle).st_size:
                 return False
-            line.sendall(_FOUND)
-            return bool(size == 0 or line.sendfile(file, offset, size) == size)
+            line.sendall(answer)
+            return size == 0 or line.sendfile(file, offset, size) == size
 
 
-def _mac(secret: bytes, nonce: bytes, request: bytes) -> bytes:
-    return hmac.digest(secret, nonce + request, "sha256")
+def _mac(secret: bytes, data: bytes) -> bytes:
+    return hmac.digest(secret, data, "sha256")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from cdc.errors import ConfigError
-from spark.frames import numbered_partitions
+from cdc.errors import ConfigError, PrerequisiteError
+from spark.gateway import START_LIMIT_S
 from spark.remote_rows import RowServer
 from spark.shared_memory import Range, SameMachine, SharedRows
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 ROWS_PORT = "spark.cdc.rows.port"  # setting: the port of the row server; default: a free one
@@ -60,11 +64,14 @@ class RowTransport(Protocol):
         """Release what it needs."""
 
 
-def find_transport(spark_session: SparkSession, cores: int, *, is_local: bool) -> RowTransport | None:
-    """Return the transport that works from every executor; None if rows must be sent as a part of Spark's tasks.
+def find_transport(
+    spark_session: SparkSession, cores: int, *, is_local: bool, limit_s: float = START_LIMIT_S
+) -> RowTransport | None:
+    """Return the transport that works from the executors that run now; None if rows must be sent within Spark's tasks.
 
-    ``cores``: of all executors. ``is_local``: the executors run on this machine. Starts the Python workers, which takes
-    seconds. Raises: ConfigError - a setting is not valid.
+    ``cores``: of all executors. ``is_local``: the executors run on this machine. ``limit_s``: how long to wait for the
+    executors of a cluster. Starts the Python workers, which takes seconds.
+    Raises: ConfigError - a setting is not valid; PrerequisiteError - no executor answers in time.
     """
     if not hasattr(os, "memfd_create"):
         return None
@@ -76,7 +83,9 @@ def find_transport(spark_session: SparkSession, cores: int, *, is_local: bool) -
         read = _probing(transport.reader, transport.share(memory), at)
         try:
             # one partition per core, so that every worker imports pyarrow now and not at its first rows
-            answers = numbered_partitions(spark_session, cores).mapInArrow(read, "failure string").collect()
+            rows = spark_session.range(cores, numPartitions=cores).mapInArrow(read, "failure string")
+            with ExitStack() if is_local else _cancelled_after(spark_session.sparkContext, limit_s):
+                answers = rows.collect()
         except BaseException:
             transport.close()
             raise
@@ -94,15 +103,50 @@ def find_transport(spark_session: SparkSession, cores: int, *, is_local: bool) -
     return transport
 
 
+@contextmanager
+def _cancelled_after(context: SparkContext, limit_s: float) -> Iterator[None]:
+    """Cancel the jobs of the body after ``limit_s``: without free executors they wait for ever.
+
+    Raises: PrerequisiteError - in place of the error of a cancelled job.
+    """
+    tag, expired = f"cdc-probe-{secrets.token_hex(8)}", threading.Event()
+
+    def cancel() -> None:
+        expired.set()
+        context.cancelJobsWithTag(tag)
+
+    timer = threading.Timer(limit_s, cancel)
+    timer.daemon = True
+    context.addJobTag(tag)  # it leaves the group of the job, by which a Task is watched
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if expired.is_set():
+            raise PrerequisiteError(
+                f"No executor of the Spark cluster has answered within {limit_s:.0f} s.",
+                hint="Check that the cluster has free cores and memory, and that executors reach the driver. The job "
+                "retries.",
+                master=context.master,
+            ) from error
+        raise
+    finally:
+        timer.cancel()
+        context.removeJobTag(tag)
+
+
 def _server(spark_session: SparkSession) -> RowServer | None:
     conf = spark_session.sparkContext.getConf()
-    if any(str(conf.get(name, "false")).lower() == "true" for name in _ENCRYPTED):
+    if any(str(conf.get(name, "false")).strip().lower() == "true" for name in _ENCRYPTED):
         return None  # the rows are to be encrypted as well
     host, port = str(conf.get("spark.driver.host")), str(conf.get(ROWS_PORT, "0"))
     if not (port.isdecimal() and int(port) < 1 << 16):
         raise ConfigError(f"`spark.conf: {ROWS_PORT}` is {port!r}.", hint="Give a port from 0 to 65535.")
+    bind = str(conf.get("spark.driver.bindAddress", host))
+    if bind == "0.0.0.0" and ":" in host:  # noqa: S104 - any address; executors have an IPv6 address of the driver
+        bind = "::"
     try:
-        return RowServer(str(conf.get("spark.driver.bindAddress", host)), host, int(port))
+        return RowServer(bind, host, int(port))
     except OSError as error:
         logger.warning("The driver cannot listen for executors (%s); rows are sent through the JVM", error)
         return None

@@ -78,6 +78,7 @@ class SessionHolder:
         self._session: SparkSession | None = None
         self._address: str | None = None  # of the server, over Spark Connect
         self._transport: RowTransport | None = None
+        self._refused: list[RowTransport] = []
         self._is_probed = False  # whether the transport is known
         self._starting: _Start | None = None
         self._is_closed = False
@@ -139,6 +140,7 @@ class SessionHolder:
             is_closed = self._is_closed
             if not is_closed:
                 self._session = found
+                self._is_probed = self._transport is not None  # new executors may reach this process
         if is_closed:  # ``close`` was called during the start
             start.result.set_exception(_closed())
             self._stop(found)
@@ -215,17 +217,18 @@ class SessionHolder:
         return self._transport
 
     def refuse_transport(self, transport: RowTransport) -> None:
-        """Send rows through the JVM from now on, because an executor could not read them with ``transport``."""
+        """Send rows through the JVM as long as it runs, because an executor could not read them with ``transport``."""
         with self._probing:
             if self._transport is transport:
                 self._transport = None
+                self._refused.append(transport)  # other Tasks may still use it
 
     def _find_transport(self) -> RowTransport | None:
         if self._build[3] is not None:
             return None
         spark_session, cores = self.get(), self.core_count()
         if not is_local(self._build[1]):
-            return find_transport(spark_session, cores, is_local=False)  # it may have to wait for executors
+            return find_transport(spark_session, cores, is_local=False, limit_s=self._limit_s)
         jvm = running_jvm()
         if jvm is None:
             raise PrerequisiteError("Spark's JVM died while it started.", hint="See `cdc logs NAME`; the job retries.")
@@ -257,8 +260,9 @@ class SessionHolder:
                 start.result.result(END_LIMIT_S)
         if known is not None:
             self._stop(known)
-        if self._transport is not None:
-            self._transport.close()
+        for transport in (self._transport, *self._refused):
+            if transport is not None:
+                transport.close()
 
     def _stop(self, spark_session: SparkSession) -> None:
         """Stop ``spark_session`` and end its JVM. Kill a JVM that hangs."""

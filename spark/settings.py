@@ -103,7 +103,7 @@ def static_settings(master: str) -> dict[str, str]:
 def with_java_options(archive: str, job_options: str, folder: JvmFolder, *, forwards_rows: bool) -> str:
     """Return the project's options, then those of the job file. The last one wins, except for garbage collectors.
 
-    ``forwards_rows``: the executors have no access to the memory of this machine.
+    ``forwards_rows``: the JVM may have to send rows to executors on other machines.
     """
     collector = "" if re.search(r"-XX:\+Use\w+GC\b", job_options) else "-XX:+UseSerialGC"
     if collector and not forwards_rows:

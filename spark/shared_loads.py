@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from spark.frames import numbered_partitions
 from spark.row_transport import MemoryReader, RowTransport
 from spark.shared_memory import SharedRows
 from spark.writers import OUTCOMES, Outcome, PackedLoad, distributed, outcomes_of, written
@@ -76,7 +75,7 @@ class SharedWriter:
             if self._plan != (spark_session, transport):
                 self._plan, self._frames = (spark_session, transport), {}
             if partition_count not in self._frames:
-                partitions = numbered_partitions(spark_session, partition_count)
+                partitions = spark_session.range(partition_count, numPartitions=partition_count)
                 self._frames[partition_count] = partitions.mapInArrow(_partition_writer(transport.reader), OUTCOMES)
             return self._frames[partition_count]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.demo.local_servers import free_port
-from cdc.errors import SinkUnavailable
+from cdc.errors import PrerequisiteError, SinkUnavailable
 from cdc.model.batch import Changes, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE, Column, Kind, TableSchema
@@ -96,6 +97,25 @@ def _load_without_row_server(cluster: SparkCluster, tmp_path: Path) -> None:
     finally:
         runner.close()
         sink.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((server.reader.host, server._server.server_address[1]))
+
+
+def test_cluster_without_executors_is_reported(tmp_path: Path) -> None:
+    with standalone_cluster(tmp_path, workers=0) as cluster:
+        _in_own_process(_probe_without_executors, cluster)
+
+
+def _probe_without_executors(cluster: SparkCluster) -> None:
+    sessions = SessionHolder("cluster-test", cluster.url, CONF)
+    try:
+        context = sessions.get().sparkContext
+        context.setJobGroup("tasks", "Tasks")
+        with pytest.raises(PrerequisiteError, match="No executor"):
+            find_transport(sessions.get(), 2, is_local=False, limit_s=2)
+        assert context.getLocalProperty("spark.jobGroup.id") == "tasks" and not context.getJobTags()
+    finally:
+        sessions.close()
 
 
 def _channels(sink: DeltaSink) -> list[Channel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import select
 import socket
 import struct
 import threading
@@ -19,7 +20,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from spark import remote_rows, row_transport
-from spark.remote_rows import RemoteReader, RowServer, RowsUnreachable
+from spark.remote_rows import RemoteReader, RemoteRows, RowServer, RowsUnreachable
 from spark.row_transport import ROWS_PORT, find_transport
 from spark.shared_memory import SharedRows, StaleMemory
 
@@ -36,6 +37,12 @@ def opened(server: RowServer, memory: SharedRows) -> RemoteReader:
     """Open the memory as an executor does."""
     reader = pickle.loads(pickle.dumps(server.reader))
     return reader(*server.share(memory))  # type: ignore[no-any-return]
+
+
+def signed(reader: RemoteReader, at: tuple[int, int]) -> bytes:
+    """Return a valid request."""
+    request = remote_rows._REQUEST.pack(reader._memory, *at, bytes(32))
+    return request + remote_rows._mac(reader._rows.secret, reader._nonce + request)
 
 
 def test_rows_and_bytes_are_fetched_over_one_connection(server: RowServer) -> None:
@@ -68,9 +75,9 @@ def test_withdrawn_memory_is_refused_and_a_read_that_has_begun_is_completed(serv
     with SharedRows() as memory:
         at = memory.put_bytes(bytes(50 << 20))
         with closing(opened(server, memory)) as reader:
-            line, request = reader._line, remote_rows._REQUEST.pack(reader._memory, *at)
-            line.sendall(request + remote_rows._mac(server.reader.secret, reader._nonce, request))
-            assert line.recv(1) == b"\x01"
+            line = reader._line
+            line.sendall(signed(reader, at))
+            assert line.recv(1) == b"\x01" and len(line.recv(32, socket.MSG_WAITALL)) == 32
             server.withdraw(memory)
             memory.close()
             assert reader._received(at[1]).size == 50 << 20
@@ -103,8 +110,7 @@ def test_position_outside_the_memory_is_refused(server: RowServer, at: tuple[int
     with SharedRows() as memory:
         memory.put_bytes(b"rows")
         with closing(opened(server, memory)) as reader:
-            request = remote_rows._REQUEST.pack(reader._memory, *at)
-            reader._line.sendall(request + remote_rows._mac(server.reader.secret, reader._nonce, request))
+            reader._line.sendall(signed(reader, at))
             assert reader._line.recv(1) == b""
 
 
@@ -113,7 +119,7 @@ def test_hostile_request_gets_no_answer_and_harms_nobody(server: RowServer, data
     with socket.create_connection((server.reader.host, server.reader.port), 60) as line:
         assert len(line.recv(32, socket.MSG_WAITALL)) == 32
         answer = b""
-        with suppress(OSError):  # data that the server has not read resets the connection
+        with suppress(ConnectionError):  # data that the server has not read resets the connection
             line.sendall(data)
             line.shutdown(socket.SHUT_WR)
             answer = line.recv(1)
@@ -129,24 +135,79 @@ def test_silent_connection_ends(server: RowServer, monkeypatch: pytest.MonkeyPat
         assert line.recv(1) == b""
 
 
-def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_rows, "_MOST_CONNECTIONS", 2)
+def test_slow_request_is_complete_in_the_end_or_refused(server: RowServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SharedRows() as memory:
+        at = memory.put_bytes(b"rows")
+        with closing(opened(server, memory)) as reader:
+            for byte in signed(reader, at):
+                reader._line.sendall(bytes([byte]))
+            assert reader._line.recv(37, socket.MSG_WAITALL)[33:] == b"rows"
+        monkeypatch.setattr(remote_rows, "_FIRST_S", 0.1)
+        with closing(opened(server, memory)) as reader:
+            request, ended = signed(reader, at), False
+            for byte in request[:-1]:
+                if ended := bool(select.select([reader._line], [], [], 0.02)[0]):
+                    break
+                reader._line.sendall(bytes([byte]))
+            assert ended, "the time is for the whole request"
+
+
+def test_strangers_are_limited_and_do_not_disturb_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_rows, "_MOST_STRANGERS", 2)
     with closing(RowServer("127.0.0.1", "127.0.0.1")) as server, SharedRows() as memory:
         at = memory.put_bytes(b"rows")
-        first, second = opened(server, memory), opened(server, memory)
+        known = [opened(server, memory) for _ in range(2)]
+        assert all(reader.bytes_at(at).to_pybytes() == b"rows" for reader in known)
+        strangers = [opened(server, memory) for _ in range(2)]
         with pytest.raises(RowsUnreachable):
             opened(server, memory).bytes_at(at)
-        first.close()
-        ended = threading.Event()
-        while not ended.wait(0.05):  # its thread ends soon
-            try:
-                with closing(opened(server, memory)) as third:
-                    assert third.bytes_at(at).to_pybytes() == b"rows"
-                ended.set()
+        assert all(reader.bytes_at(at).to_pybytes() == b"rows" for reader in known)
+        strangers[0].close()
+        readers = [*known, *strangers]
+        while True:
+            try:  # its thread ends soon
+                readers.append(opened(server, memory))
+                break
             except RowsUnreachable:
                 continue
-        assert second.bytes_at(at).to_pybytes() == b"rows"
-        second.close()
+        assert readers[-1].bytes_at(at).to_pybytes() == b"rows"
+        for reader in readers:
+            reader.close()
+
+
+def test_program_that_answers_without_the_secret_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            with other.accept()[0] as line:
+                line.sendall(bytes(32) + b"\x01" + bytes(100))
+                line.recv(1)
+
+        answers = threading.Thread(target=answer)
+        answers.start()
+        reader = RemoteRows("127.0.0.1", other.getsockname()[1], bytes(32))("00" * 16)
+        with closing(reader), pytest.raises(RowsUnreachable, match="another program answers"):
+            reader.bytes_at((0, 10))
+        answers.join()
+
+
+def test_fixed_port_can_be_used_again_at_once() -> None:
+    with SharedRows() as memory:
+        at = memory.put_bytes(b"rows")
+        first = RowServer("127.0.0.1", "127.0.0.1")
+        reader, port = opened(first, memory), first.reader.port
+        assert reader.bytes_at(at).to_pybytes() == b"rows"
+        first.close()
+        with closing(RowServer("127.0.0.1", "127.0.0.1", port)) as second, closing(opened(second, memory)) as later:
+            assert later.bytes_at(at).to_pybytes() == b"rows"
+            with pytest.raises(OSError, match="in use"):
+                RowServer("127.0.0.1", "127.0.0.1", port)
+        reader.close()
+
+
+def test_rows_are_fetched_over_ipv6() -> None:
+    with closing(RowServer("::", "[::1]")) as server, SharedRows() as memory, closing(opened(server, memory)) as reader:
+        assert reader.bytes_at(memory.put_bytes(b"rows")).to_pybytes() == b"rows"
 
 
 def test_closed_server_is_unreachable(server: RowServer) -> None:

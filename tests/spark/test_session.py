@@ -116,3 +116,36 @@ def test_static_settings_of_cluster_have_no_local_address(monkeypatch: pytest.Mo
     assert "spark.driver.host" not in cluster, "Spark finds the address that others can call"
     assert "spark.python.unix.domain.socket.enabled" not in cluster and cluster["spark.rpc.message.maxSize"] == "1024"
     assert local["spark.python.unix.domain.socket.enabled"] == "true" and local["spark.driver.host"] == "127.0.0.1"
+
+
+def test_refused_transport_is_tried_again_with_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Transport:
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    made, is_alive = list[Transport](), [True]
+
+    def found(*_: object, **__: object) -> Transport:
+        made.append(Transport())
+        return made[-1]
+
+    def built(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+    monkeypatch.setattr(spark.session, "build_session", built)
+    monkeypatch.setattr(spark.session, "find_transport", found)
+    holder = SessionHolder("shop", "spark://elsewhere:7077")
+    for name, value in {"is_alive": lambda _: is_alive[0], "_forget": lambda _: None, "_stop": lambda _: None}.items():
+        monkeypatch.setattr(holder, name, value)
+    first = holder.transport()
+    assert first is not None and holder.transport() is first
+    holder.refuse_transport(first)
+    assert holder.transport() is None and not made[0].is_closed, "other Tasks may still use it"
+    is_alive[0] = False
+    holder.get()
+    is_alive[0] = True
+    assert holder.transport() is made[1]
+    holder.close()
+    assert all(one.is_closed for one in made)
