@@ -16,6 +16,7 @@ from spark.gateway import JvmFolder
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _ROOT = Path(__file__).resolve().parent.parent
 _MIB = 1 << 20
+_COLLECTOR, _FAST_COMPILER = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 _ONE_MACHINE = re.compile(r"local(\[[^\]]*\])?")  # not local-cluster[...], whose executors are other JVMs
 
 
@@ -96,6 +97,8 @@ def static_settings(master: str) -> dict[str, str]:
         settings |= {
             "spark.driver.bindAddress": os.environ.get("SPARK_LOCAL_IP", "0.0.0.0"),  # noqa: S104 - executors call back
             "spark.rpc.message.maxSize": "1024",  # MiB: rows are sent within a task, and one row may be large
+            # executors mostly pass rows to Python, so the collector and the compiler of the driver are enough for them
+            "spark.executor.extraJavaOptions": f"{_COLLECTOR} {_FAST_COMPILER}",
         }
     return settings
 
@@ -105,13 +108,13 @@ def with_java_options(archive: str, job_options: str, folder: JvmFolder, *, forw
 
     ``forwards_rows``: the JVM may have to send rows to executors on other machines.
     """
-    collector = "" if re.search(r"-XX:\+Use\w+GC\b", job_options) else "-XX:+UseSerialGC"
+    collector = "" if re.search(r"-XX:\+Use\w+GC\b", job_options) else _COLLECTOR
     if collector and not forwards_rows:
         collector += " -XX:NewSize=48m"  # for short-lived objects of queries; by default it begins with 128 MiB
     # temporary files in the folder of the job; the log has only errors, from the first line on
     paths = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" "-Dlog4j2.configurationFile={folder.log_settings.as_uri()}"'
     # the JVM mostly copies bytes here, so the fast compiler is enough, and saves CPU seconds at the start
-    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", paths, archive, job_options)))
+    return " ".join(filter(None, (collector, _FAST_COMPILER, paths, archive, job_options)))
 
 
 def driver_memory() -> int:
