@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from benchmarks.rig.measure import Watch, report
 from benchmarks.rig.orders import DATABASE
 from benchmarks.rig.suite import Case, Options
 from cdc.demo.local_servers import LocalServer
-from cdc.demo.process import CDC, JobProcess
+from cdc.demo.process import JobProcess
 
 WRITES_PER_S = 500
 LARGE_ROWS, SMALL_ROWS = 2000, 1_000_000
@@ -51,8 +50,7 @@ def again(options: Options) -> None:
 def _load_again(bench: Rig, job: JobProcess) -> float:
     first = _snapshot_of(bench.wait_caught_up(job))["since"]
     began = time.monotonic()
-    command = [*CDC, "snapshot", "bench", f"{DATABASE}.orders"]
-    subprocess.run(command, env=job.environment, check=True, capture_output=True)
+    job.command("snapshot", "bench", f"{DATABASE}.orders")
     job.wait_for(
         "all rows are loaded again", lambda status: _snapshot_of(status).get("since") not in (None, first), 1800
     )

@@ -185,12 +185,11 @@ class _Handler(socketserver.BaseRequestHandler):
     request: socket.socket
 
     def handle(self) -> None:
-        line = self.request
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(line)  # an idle executor may have died
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        line, nonce = self.request, secrets.token_bytes(_NONCE_BYTES)
         with suppress(OSError):  # Spark repeats the task of the executor
             try:
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                keep_alive(line)  # an idle executor may have died
                 line.settimeout(_FIRST_S)
                 line.sendall(nonce)
                 request = self._request(line, nonce, time.monotonic() + _FIRST_S)

@@ -119,9 +119,10 @@ def test_hostile_request_gets_no_answer_and_harms_nobody(server: RowServer, data
     with socket.create_connection((server.reader.host, server.reader.port), 60) as line:
         assert len(line.recv(32, socket.MSG_WAITALL)) == 32
         answer = b""
-        with suppress(ConnectionError):  # data that the server has not read resets the connection
+        with suppress(OSError):  # data that the server has not read resets the connection
             line.sendall(data)
             line.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):  # not TimeoutError: the server must end the connection
             answer = line.recv(1)
         assert answer == b""
     with SharedRows() as memory, closing(opened(server, memory)) as reader:
@@ -146,9 +147,13 @@ def test_slow_request_is_complete_in_the_end_or_refused(server: RowServer, monke
         with closing(opened(server, memory)) as reader:
             request, ended = signed(reader, at), False
             for byte in request[:-1]:
-                if ended := bool(select.select([reader._line], [], [], 0.02)[0]):
+                try:
+                    ended = bool(select.select([reader._line], [], [], 0.02)[0])
+                    reader._line.sendall(bytes([byte]))
+                except ConnectionError:
+                    ended = True
+                if ended:
                     break
-                reader._line.sendall(bytes([byte]))
             assert ended, "the time is for the whole request"
 
 
@@ -173,6 +178,23 @@ def test_strangers_are_limited_and_do_not_disturb_executors(monkeypatch: pytest.
         assert readers[-1].bytes_at(at).to_pybytes() == b"rows"
         for reader in readers:
             reader.close()
+
+
+def test_connection_that_is_gone_at_once_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(line: socket.socket) -> None:
+        monkeypatch.undo()
+        raise ConnectionResetError
+
+    monkeypatch.setattr(remote_rows, "_MOST_STRANGERS", 1)
+    with closing(RowServer("127.0.0.1", "127.0.0.1")) as server, SharedRows() as memory:
+        at = memory.put_bytes(b"rows")
+        monkeypatch.setattr(remote_rows, "keep_alive", gone)
+        with pytest.raises(RowsUnreachable):
+            opened(server, memory).bytes_at(at)
+        assert server._server.strangers.acquire(timeout=60), "its place is free again"
+        server._server.strangers.release()
+        with closing(opened(server, memory)) as reader:
+            assert reader.bytes_at(at).to_pybytes() == b"rows"
 
 
 def test_program_that_answers_without_the_secret_is_refused() -> None:
