@@ -77,6 +77,8 @@ class Chaos:
         while self._open and time.monotonic() < began + seconds:
             for fault in list(self._open):
                 self._follow(fault)
+            for host in self._fleet.hosts:
+                host.restart_failed()
             time.sleep(POLL_S)
 
     def _follow(self, fault: Fault) -> None:

@@ -162,6 +162,12 @@ def test_warm_up_does_not_wait_for_the_class_archive(monkeypatch: pytest.MonkeyP
         is_built.set()
 
 
+def test_start_reports_no_log_levels() -> None:
+    code = "from spark.session_builder import build_session; build_session('shop', 'local[1]').stop()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
+    assert "log level" not in done.stdout + done.stderr  # they are lines of `cdc logs`, and hide the others
+
+
 def _killed(tmp_path: Path, code: str, is_ready: Callable[[], object]) -> None:
     driver = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
     try:

@@ -124,6 +124,11 @@ class FleetHost(HostProcess):
                     found.append(process)
         return found
 
+    def restart_failed(self) -> None:
+        """Start ``cdc serve`` again if it ended by itself, as systemd does: for example, without a store at its start."""
+        if self.process is not None and (self.process.poll() or 0) > 0:
+            self.launch()
+
     def cut_store(self, *, off: bool) -> None:
         """Cut the host off from the store, or connect it again."""
         self.line.refusing = off
