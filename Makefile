@@ -101,6 +101,9 @@ bench-canal: setup ## Benchmarks of the Canal client alone, and of jobs on a rea
 	$(BENCH) decode.canal_client
 	$(BENCH) end_to_end --receiver canal
 
+bench-peers: setup ## The Java connector, Debezium's engine and mysql-replication on the same binlog (needs Maven)
+	$(BENCH) peers
+
 bench-decode: setup ## Benchmarks of the decoder alone, next to mysql-replication
 	$(BENCH) decode.binlog decode.long_stream
 
@@ -135,4 +138,4 @@ lock: ## Write the lock files again: requirements.lock to run, requirements-dev.
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo demo-kafka
 
-.PHONY: help setup demo demo-kafka warm check test integration canal recovery test-readers kills kills-kafka kills-hosts stress stress-long verify-runs soak bench profile bench-canal bench-decode fuzz docs reference screens golden protocol lock clean
+.PHONY: help setup demo demo-kafka warm check test integration canal recovery test-readers kills kills-kafka kills-hosts stress stress-long verify-runs soak bench profile bench-canal bench-decode bench-peers fuzz docs reference screens golden protocol lock clean

@@ -25,7 +25,9 @@ PROGRAMS = (
     "verify",
     "delta",
     "serve",
+    "peers",
 )
+ON_REQUEST = ("peers",)  # not without a name: they need Maven
 RECEIVERS = ("binlog", "files", "canal")
 WARM_UP_ROWS = 20_000
 SINKS = ("delta", "s3", "null", "doris", "starrocks", "starrocks-single")
@@ -85,7 +87,8 @@ def cases(
     If no case has the requested receiver and sink, the first of each name is measured with them.
     Raises: SystemExit - there is no such benchmark.
     """
-    programs = [name for name in PROGRAMS if not names or any(each.partition(".")[0] == name for each in names)]
+    asked = {name.partition(".")[0] for name in names} or set(PROGRAMS).difference(ON_REQUEST)
+    programs = [name for name in PROGRAMS if name in asked]
     known = [case for program in programs for case in import_module(f"benchmarks.{program}").CASES]
     for name in names:
         if not any(name in (case.name, case.name.partition(".")[0]) for case in known):
