@@ -135,25 +135,25 @@ def _check_versions(folder: Path, rows: int) -> None:
         raise SystemExit(f"Half a transaction was visible: {counts} rows.")
 
 
-def cycle(options: Options) -> None:
-    """Measure one commit cycle of 100 channels with 100 changed rows each, from its close to its checkpoint."""
+def cycle(options: Options, tables: Sequence[str] = TABLES, goal: str = "<= 3, target 1.2") -> None:
+    """Measure one commit cycle with 100 changed rows in each channel, from its close to its checkpoint."""
     updates = TABLE_ROWS if options.sink == "delta" else 0  # the emulators of clusters count rows, not keys
     with rig(options) as bench:
-        orders.create(bench.server, *TABLES)
+        orders.create(bench.server, *tables)
         bench.begin()
         with bench.job(EVERY_SECOND) as job, Watch(job.pid) as watch:
             bench.wait_running(job)
             cycles = []
             for first in range(0, 4 * TABLE_ROWS, TABLE_ROWS):
-                orders.fill_together(bench.server, TABLES, TABLE_ROWS, first=first, updates=updates if first else 0)
+                orders.fill_together(bench.server, tables, TABLE_ROWS, first=first, updates=updates if first else 0)
                 seconds = bench.wait_caught_up(job, 600)["checkpoint"]["seconds"]
                 cycles.append(seconds["prepare"] + seconds["commit"] + seconds["save"])
             usage = watch.usage()
         rows = bench.prove()
     value = statistics.median(cycles[1:])  # the first cycle creates the tables and starts the Python workers
     report(
-        f"{options.figure}.cycle_{len(TABLES)}_channels", value, "s", goal="<= 3, target 1.2", usage=usage,
-        data={"channels": len(TABLES), "rows_each": TABLE_ROWS, "rows": rows}, checked=bench.checked,
+        f"{options.figure}.cycle_{len(tables)}_channels", value, "s", goal=goal, usage=usage,
+        data={"channels": len(tables), "rows_each": TABLE_ROWS, "rows": rows}, checked=bench.checked,
         cycles=[round(seconds, 2) for seconds in cycles],
     )  # fmt: skip
 
@@ -257,6 +257,7 @@ def standalone(options: Options) -> None:
 _MILLION = 1_000_000
 _throughput = partial(catch_up, name="throughput", goal="reported", settings=_THROUGHPUT)
 _small_machine = partial(catch_up, name="small_machine", goal="<= 1.5 GiB", settings=_SMALL_MACHINE)
+_cycle_1000 = partial(cycle, tables=[f"t{number:03d}" for number in range(1000)], goal="<= 10, target 5")
 _freshness = partial(freshness, name="freshness_p99", goal="<= 3, target 1.5", settings=EVERY_SECOND)
 _low_latency = partial(freshness, name="low_latency_p99", goal="reported", settings=_LOW_LATENCY)
 _jobs = partial(Case, has_route=True)
@@ -273,6 +274,7 @@ CASES = (
     _jobs("end_to_end.throughput", _throughput, Options(5 * _MILLION), 500_000, runs=1),
     _jobs("end_to_end.small_machine", _small_machine, Options(5 * _MILLION), 500_000, runs=1),
     _jobs("end_to_end.cycle", cycle),
+    Case("end_to_end.cycle_1000", _cycle_1000, runs=1),
     Case("end_to_end.standalone", standalone, Options(5 * _MILLION), 500_000, runs=1),
     Case("end_to_end.freshness", _freshness, Options(_MILLION)),
     Case("end_to_end.low_latency", _low_latency, Options(_MILLION), runs=1),
