@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.model.batch import Changes, LoadName
@@ -25,7 +24,7 @@ class Channel:
         self.buffered_bytes = 0
         self._types = types
         self._schema = schema
-        self._buffer: deque[tuple[TableSchema, TargetTable, pa.RecordBatch]] = deque()
+        self._buffer: deque[tuple[TableSchema, TargetTable, Changes]] = deque()
         self._checkpoint: int | None = None
         self._next_task = 0
 
@@ -45,9 +44,9 @@ class Channel:
             self.target = self.mapping.target_table(changes.schema, self._types)
             self._schema = changes.schema
         if changes.rows.num_rows:
-            self._buffer.append((self._schema, self.target, changes.rows))
+            self._buffer.append((self._schema, self.target, changes))
             self.buffered_rows += changes.rows.num_rows
-            self.buffered_bytes += changes.rows.nbytes
+            self.buffered_bytes += changes.bytes
 
     def task_for(self, run: RunIdentity, checkpoint: int, attempt: int = 0) -> Task | None:
         """Return a Task with all buffered rows up to the next change of schema; None if no rows are buffered.
@@ -59,10 +58,11 @@ class Channel:
         if self._checkpoint != checkpoint:
             self._checkpoint, self._next_task = checkpoint, 0
         schema, target, _ = self._buffer[0]
-        rows = []
+        taken = []
         while self._buffer and self._buffer[0][0] is schema:
-            rows.append(self._buffer.popleft()[2])
-        row_count, byte_count = sum(part.num_rows for part in rows), sum(part.nbytes for part in rows)
+            taken.append(self._buffer.popleft()[2])
+        rows = [changes.rows for changes in taken]
+        row_count, byte_count = sum(part.num_rows for part in rows), sum(changes.bytes for changes in taken)
         deletes = sum(pc.sum(part.column(DELETED)).as_py() for part in rows)
         name = LoadName(
             run.job, run.incarnation, run.fence, checkpoint, target.name, task=self._next_task, attempt=attempt

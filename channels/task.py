@@ -60,6 +60,8 @@ class Task:
         """Return the rows with the column names of the target. ``copies`` must not be None."""
         assert self.copies is not None
         names = {**self.copies, DELETED: DELETED, SEQUENCE: SEQUENCE}
+        if self.rows and list(names) == [*names.values()] == self.rows[0].schema.names:
+            return self.rows  # as they are: 200 columns take a millisecond
         return [
             pa.RecordBatch.from_arrays([batch.column(source) for source in names.values()], list(names))
             for batch in self.rows

@@ -60,7 +60,7 @@ class Dispatcher:
             if channel is not None:
                 channel.add(changes)
             else:
-                self._context.receiver.release(changes.rows.nbytes)
+                self._context.receiver.release(changes.bytes)
         self.cycle.end_batch(batch)
         self.newest_commit_us = batch.newest_commit_us or self.newest_commit_us
         return batch

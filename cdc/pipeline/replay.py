@@ -161,7 +161,7 @@ class Replay:
             self._add_rows(batch, lost)
             arrived = batch.ends_transaction and batch.last.reached(last)
             self._load(checkpoint_id, attempt, is_last=arrived)
-            receiver.release(sum(changes.rows.nbytes for changes in batch.changes))
+            receiver.release(sum(changes.bytes for changes in batch.changes))
             if arrived:
                 return
 

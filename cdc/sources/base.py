@@ -95,7 +95,7 @@ class Receiver(Protocol):
     def release(self, byte_count: int) -> None:
         """Free ``byte_count`` bytes of the memory window, because started Tasks have taken these rows.
 
-        ``byte_count``: as Arrow counts (``RecordBatch.nbytes``). Rows that no channel reads count too.
+        ``byte_count``: ``Changes.bytes``. Rows that no channel reads count too.
         """
 
     def ack(self, position: Position) -> None:

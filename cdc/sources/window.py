@@ -14,7 +14,7 @@ from cdc.model.position import Position
 
 def rows_bytes(batch: Batch) -> int:
     """Return the bytes of a Batch's rows in memory, as channels count them."""
-    return sum(changes.rows.nbytes for changes in batch.changes)
+    return sum(changes.bytes for changes in batch.changes)
 
 
 class Window:

@@ -299,7 +299,7 @@ class BatchMaker:
     def part(self, decoded: Decoded, count: int) -> Batch:
         """Return the rows of ``count`` messages as a part of a transaction, which ends with ``replayed``."""
         changes = self._changes(decoded, count, self.position)
-        rows, size = (sum(getattr(one.rows, name) for one in changes) for name in ("num_rows", "nbytes"))
+        rows, size = sum(one.rows.num_rows for one in changes), sum(one.bytes for one in changes)
         return Batch(changes, self._end, self._end, False, count, rows, size, None, None)
 
     def replayed(self, kept: KeptMessages) -> Batch:

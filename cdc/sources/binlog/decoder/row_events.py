@@ -87,7 +87,7 @@ class UnnumberedRows:
             direct, made = iter(rows.columns), iter(self.made)
             held = [*self.needed[:, layout.HELD].tolist(), 0, 0]
             rows = pa.RecordBatch.from_arrays([next(made if h else direct) for h in held], schema=slot.arrow)
-        return Changes(slot.schema, rows)
+        return Changes(slot.schema, rows, rows.get_total_buffer_size())
 
 
 def decode(
