@@ -29,7 +29,7 @@ from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.kafka.messages import MessageBlock
 from cdc.sources.kafka.stops import Stop
 
-_SEQUENCE_FIELD = pa.field(SEQUENCE, pa.int64(), nullable=False)
+_SEQUENCE_FIELD = pa.field(SEQUENCE, pa.int64())
 _PARTITIONS = 1 << 15  # more than a topic has
 _LINES = 3  # messages without any form, from which on they are more likely lines than broken
 _BAD_HINT = (
