@@ -24,7 +24,7 @@ from channels.sinks.base import SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import compaction as delta_compaction
 from channels.sinks.delta import files as delta_files
 from channels.sinks.delta import keys as delta_keys
-from channels.sinks.delta import mapped_tables
+from channels.sinks.delta import mapped_tables, sink_checkpoint
 from channels.sinks.delta import merge as delta_merge
 from channels.sinks.delta.files import unavailable, unpacked_bytes
 from channels.sinks.delta.sink import DeltaSink
@@ -479,4 +479,17 @@ def test_delta_key_pages_read_only_the_files_they_need(
         most, read = max(most, len(read)), []
     assert found == list(range(800))
     assert most <= 2, "memory is bounded by the page, not by the table"
+    sink.close()
+
+
+def test_delta_log_of_a_table_of_another_job_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start of a job reads all tables below the root, and a log has thousands of entries."""
+    sink, read = DeltaSink(tmp_path), []
+    sink.identity(create=True)
+    sink.ensure_table(TABLE)
+    sink.commit([stage(sink, 1, range(3))], mark(1))
+    history = sink_checkpoint.history
+    monkeypatch.setattr(sink_checkpoint, "history", lambda *given: read.append(given) or history(*given))
+    assert sink.last_checkpoint("crm") is None and not read
+    assert sink.last_checkpoint("shop") == mark(1) and read
     sink.close()

@@ -17,7 +17,6 @@ from cdc.model.position import position_from_json
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.entries import history
 from channels.sinks.delta.log import COUNT, MARK
-from channels.sinks.delta.storage import ObjectTable
 
 
 def transaction(mark: SinkCheckpoint) -> Transaction:
@@ -44,9 +43,10 @@ def has_committed(table: DeltaTable, name: LoadName) -> bool:
 def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
     """Return the newest mark of ``job``, of any incarnation. It usually is in the last five entries of the log.
 
-    In an object store each entry is a request, so the log of a table that the job has never written is not read.
+    The log of a table that the job has never written is not read: other jobs under the same root may have thousands of
+    entries.
     """
-    if isinstance(table, ObjectTable) and not has_traces(table, job):
+    if not has_traces(table, job):
         return None
     for limit in (5, 100, None):
         for entry in history(table, limit):
