@@ -37,7 +37,7 @@ TABLES = {
 }
 # tables with a column ``job``
 OF_JOB = tuple(name for name in TABLES if name not in ("cdc_jobs", "cdc_hosts"))
-_INDEXES = {"cdc_events_of_job": "cdc_events (job, id)"}
+_INDEXES = {"cdc_events_of_job": "cdc_events (job, id)", "cdc_verifications_of_job": "cdc_verifications (job, number)"}
 
 
 def statements(words: SqlWords) -> list[str]:
