@@ -11,14 +11,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cdc.errors import CdcError, CheckpointError
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
-from cdc.manager.placement import PlacedJob, Placement, assign_jobs
+from cdc.manager.placement import PlacedJob, Placement, assign_jobs, has_labels
 from cdc.manager.rebalancing import Rebalancer
 from cdc.manager.spec import JobSpec, read_spec
 from cdc.paths import state_folder
@@ -98,12 +98,12 @@ class HostLoop:
         """Do the work of one second. Return when to do it again: when a lease may end before. Raises: LeaseLost,
         CheckpointError.
         """
-        began = self._clock()
         self._store.hosts.heartbeat(replace(self._host, schedulable=self._can_write(), is_starting=self._starts()))
-        if began - self._last_beat >= self._lease_s:
+        now = self._clock()  # the heartbeat may have waited for the store
+        if now - self._last_beat >= self._lease_s:
             # this host has just started or was cut off: the others, which may have been cut off too, come back first
-            self._takes_over_from = began + self._lease_s
-        self._last_beat = began
+            self._takes_over_from = now + self._lease_s
+        self._last_beat = now
         if self._folder is not None:
             self._folder.read_changes()
         found, hosts = self._store.deployments.all(), self._store.hosts.all()
@@ -123,7 +123,8 @@ class HostLoop:
         for job in sorted(jobs, key=lambda job: self._drivers.started_at(job.job)):
             if job.host == self._host.name:
                 own.add(job.job)
-                self._run_own(job, placements[job.job], is_drained=is_drained)
+                selector = self._specs.spec(job).selector
+                self._run_own(job, selector, placements[job.job], is_drained=is_drained)
             elif placements[job.job].host == self._host.name:
                 own.add(job.job)
                 self._take(job)
@@ -190,10 +191,12 @@ class HostLoop:
             self._is_writable = True
         return self._is_writable
 
-    def _run_own(self, job: Deployment, placement: Placement, *, is_drained: bool) -> None:
+    def _run_own(self, job: Deployment, selector: Mapping[str, str], placement: Placement, *, is_drained: bool) -> None:
         if is_drained:
             if placement.host != self._host.name or self._drivers.is_running(job):
                 self._drivers.end(job)
+        elif placement.host is None and not (has_labels(self._host, selector) or self._drivers.is_running(job)):
+            return  # its selector was changed, or the labels of this host: it waits for a host that has them
         elif placement.host in (None, self._host.name):
             self._drivers.ensure(job)
         elif not self._starts():  # no run of it is alive, and this host cannot start one: another host does

@@ -15,9 +15,12 @@ from cdc.state.sql import SqlStore
 _log = logging.getLogger(__name__)
 
 
-def declare(store: SqlStore, spec: JobSpec, *, actor: str | None, generation: int | None = None) -> int:
+def declare(
+    store: SqlStore, spec: JobSpec, *, actor: str | None, generation: int | None = None, keeps_pause: bool = False
+) -> int:
     """Save the specification of a job that is to run, and return its generation. An equal one changes nothing.
 
+    ``keeps_pause``: a job that its user has paused stays PAUSED.
     Raises: ConfigError - the job was cancelled, or ``generation`` is not the current one; CheckpointError.
     """
     record = store.job(spec.name)
@@ -28,8 +31,9 @@ def declare(store: SqlStore, spec: JobSpec, *, actor: str | None, generation: in
         )
     new = JobRecord(spec.name, secrets.token_hex(4), 0, JobState.PENDING, "")
     return store.deployments.declare(
-        spec.name, spec=spec.text, desired=DesiredState.RUNNING, generation=generation, actor=actor, new=new
-    )
+        spec.name, spec=spec.text, desired=DesiredState.RUNNING, generation=generation, actor=actor, new=new,
+        keeps_pause=keeps_pause,
+    )  # fmt: skip
 
 
 class JobsFolder:
@@ -64,7 +68,9 @@ class JobsFolder:
     def _declare(self, file: Path) -> bool:
         """Return whether the file was read. If not, it is read again: a corrected permission changes no time of it."""
         try:
-            declare(self._store, read_spec(file.read_text(encoding="utf-8"), file.name), actor=f"file {file.name}")
+            spec = read_spec(file.read_text(encoding="utf-8"), file.name)
+            # each file is read again at each start of this process, which is no reason to resume a job
+            declare(self._store, spec, actor=f"file {file.name}", keeps_pause=True)
         except CheckpointError:
             raise  # the file is read again when the store is back
         except OSError as error:

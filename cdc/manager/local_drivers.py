@@ -84,6 +84,12 @@ class LocalDrivers:
         self._debug = debug
         self._clock = clock
         self._jobs: dict[str, _Local] = {}
+        self._has_looked = False
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a driver of this host may be alive: before the first look at the jobs it is not known."""
+        return not self._has_looked or any(map(is_driver_alive, self.records.values()))
 
     @property
     def records(self) -> Mapping[str, JobRecord]:
@@ -180,6 +186,7 @@ class LocalDrivers:
 
     def keep_only(self, names: set[str]) -> None:
         """End the supervisors of jobs that this host does not run any more. Their drivers have lost their lease."""
+        self._has_looked = True
         for name in self._jobs.keys() - names:
             local = self._jobs[name]
             if local.supervisor is None or local.supervisor.poll() is not None:

@@ -45,12 +45,12 @@ def assign_jobs(jobs: Collection[PlacedJob], hosts: Collection[Host]) -> dict[st
     staying, waiting = list[PlacedJob](), list[PlacedJob]()
     for job in jobs:
         own = open_hosts.get(job.host or "")
-        may_stay = job.is_held or (has_labels(own, job) and not _is_left(job, own, open_hosts))
+        may_stay = job.is_held or (has_labels(own, job.selector) and not _is_left(job, own, open_hosts))
         (staying if may_stay and job.host is not None and job.avoids != job.host else waiting).append(job)
     placements = {job.name: Placement(job.host) for job in staying}
     free = free_memory(staying, open_hosts)
     for job in sorted(waiting, key=lambda one: (-one.memory, one.name)):
-        labelled = [name for name, host in open_hosts.items() if name != job.avoids and has_labels(host, job)]
+        labelled = [name for name, host in open_hosts.items() if name != job.avoids and has_labels(host, job.selector)]
         fitting = [name for name in labelled if free[name] >= job.memory]
         fitting = [name for name in fitting if not open_hosts[name].is_starting] or fitting
         if fitting:
@@ -71,16 +71,16 @@ def free_memory(jobs: Collection[PlacedJob], hosts: Mapping[str, Host]) -> dict[
     return free
 
 
-def has_labels(host: Host | None, job: PlacedJob) -> bool:
-    """Return whether there is a host, with the labels that the job asks for."""
-    return host is not None and job.selector.items() <= host.labels.items()
+def has_labels(host: Host | None, selector: Mapping[str, str]) -> bool:
+    """Return whether there is a host, with the labels that a job asks for."""
+    return host is not None and selector.items() <= host.labels.items()
 
 
 def _is_left(job: PlacedJob, own: Host | None, open_hosts: Mapping[str, Host]) -> bool:
     """Return whether the job leaves its host, which has just come back, because another one is ready."""
     if own is None or not own.is_starting or not job.was_there:
         return False
-    return any(not host.is_starting and has_labels(host, job) for host in open_hosts.values())
+    return any(not host.is_starting and has_labels(host, job.selector) for host in open_hosts.values())
 
 
 def rank(job: str, host: str) -> bytes:

@@ -72,7 +72,7 @@ def best_move(
         for job in jobs
         if job.name in running and job.host in free and job.memory > 0
         for name, host in ready.items()
-        if name not in failing and has_labels(host, job)
+        if name not in failing and has_labels(host, job.selector)
         if free[name] - job.memory >= max(free[job.host] + job.memory, 0)
     ]
     return max(moves)[-1] if moves else None

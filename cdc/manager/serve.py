@@ -31,7 +31,6 @@ from cdc.manager.shared_spark import SharedSpark, shared_folder
 from cdc.paths import state_folder
 from cdc.state.hosts import Host
 from cdc.state.opening import LEASE, open_store
-from cdc.state.processes import is_driver_alive
 from cdc.state.store_url import PASSWORD, STORE
 from spark.connect_server import SPARK_CONNECT
 from spark.settings import driver_memory
@@ -143,7 +142,7 @@ def _shared_spark(config: ServeConfig, drivers: LocalDrivers) -> Iterator[Shared
     try:
         yield shared
     finally:
-        shared.close(ends_server=not any(map(is_driver_alive, drivers.records.values())))
+        shared.close(ends_server=not drivers.may_run)
 
 
 def _tokens(config: ServeConfig) -> Tokens:

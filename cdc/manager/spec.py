@@ -74,8 +74,9 @@ def _secrets(node: Node, path: Location = ()) -> Iterator[Location]:
         return  # a column may have the name `token`
     if isinstance(node.value, dict):
         for key, below in node.value.items():
-            is_written = isinstance(below.value, str) and bool(below.value) and not below.substituted
-            if is_written and (SECRET_SETTING.search(key) or SECRET_PARAMETER.search(below.value)):
+            is_scalar = not isinstance(below.value, dict | list | bool | None)
+            is_written = is_scalar and below.value != "" and not below.substituted
+            if is_written and (SECRET_SETTING.search(key) or SECRET_PARAMETER.search(str(below.value))):
                 yield (*path, key)
             yield from _secrets(below, (*path, key))
     elif isinstance(node.value, list):

@@ -73,10 +73,12 @@ class Deployments:
         generation: int | None = None,
         actor: str | None = None,
         new: JobRecord | None = None,
+        keeps_pause: bool = False,
     ) -> int:
         """Save a specification, a desired state or both, and return the new generation. Equal values change nothing.
 
         ``generation``: only if it is the current one. ``new``: the record of a job that does not exist yet.
+        ``keeps_pause``: a job that its user has paused stays PAUSED.
         Raises: ConfigError - there is no such job, it was stopped, or it has another generation.
         """
 
@@ -89,7 +91,8 @@ class Deployments:
             if not rows:
                 raise ConfigError(f"There is no job {job}.", hint="`cdc list` shows the jobs.", job=job)
             found, old_spec, old_desired = rows[0]
-            wanted = (spec if spec is not None else old_spec, desired if desired is not None else old_desired)
+            stays = desired is None or (keeps_pause and old_desired == DesiredState.PAUSED)
+            wanted = (spec if spec is not None else old_spec, old_desired if stays else desired)
             if generation is not None and generation != found:
                 raise ConfigError(
                     f"The job {job} was changed by another user.",

@@ -348,11 +348,22 @@ def test_specification_is_shown_without_secret_values() -> None:
     text = (
         'a: {password: ${A}, token: x9, port: 1}\nssl.key.pem: "y8" # note\nuser: cdc\nkey: ${B}\n'
         "remote: sc://spark:15002/;token=z7;user_id=me\nlist:\n- Password: >\n    w6\n    w5\n- token: [v4]\nend: 1\n"
+        '#  password: "u3"\nport: 2 # was token: t2\n'
     )
     shown = shown_spec(text) or ""
-    for kept in ("${A}", "${B}", "user: cdc", "port: 1", "# note", "sc://spark:15002/;token=", "user_id=me", "end: 1"):
+    for kept in (
+        "${A}",
+        "${B}",
+        "user: cdc",
+        "port: 1",
+        "# note",
+        "sc://spark:15002/;token=",
+        "user_id=me",
+        "end: 1",
+        "port: 2 #",
+    ):
         assert kept in shown
-    assert not [one for one in ("x9", "y8", "z7", "w6", "w5", "v4") if one in shown]
+    assert not [one for one in ("x9", "y8", "z7", "w6", "w5", "v4", "u3", "t2") if one in shown]
     for written in (
         """'-Da.password="u 3"'""",
         r'"-Da.password=\"u 3\""',

@@ -26,6 +26,7 @@ from cdc.state.hosts import Host
 
 LIST_SAMPLES = 60  # of the small plot in the list: two minutes
 _REFERENCE = re.compile(r"\$\{([^{}\n\"']*)\}")
+_COMMENT = re.compile(r"(^|\s)#[^\n]*")
 _ONLY_REFERENCE = re.compile("\ue000\ue001[^\ue002]*\ue002")
 
 
@@ -163,7 +164,12 @@ def shown_spec(spec: str | None) -> str | None:
         return HIDDEN
     for start, end in hidden:
         spec = f"{spec[:start]}{HIDDEN}{spec[end:]}"
-    return masked(SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec))
+    return masked(_COMMENT.sub(_without_secret, SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec)))
+
+
+def _without_secret(comment: re.Match[str]) -> str:
+    """Return a comment as it is, or hidden if it may be a setting that was commented out."""
+    return f"{comment[1]}# {HIDDEN}" if SECRET_SETTING.search(comment[0]) else comment[0]
 
 
 def _secret_parts(tree: yaml.Node) -> Iterator[tuple[int, int]]:

@@ -77,4 +77,6 @@ def test_documented_commands_select_cases():
             selected |= {
                 case.title for case in cases([name], receiver=options.get("--receiver"), sink=options.get("--sink"))
             }
-    assert selected == {case.title for case in [*cases([]), *cases(ON_REQUEST)]} - {"small_tasks.tasks"}, "a figure without its command"
+    assert selected == {case.title for case in [*cases([]), *cases(ON_REQUEST)]} - {"small_tasks.tasks"}, (
+        "a figure without its command"
+    )

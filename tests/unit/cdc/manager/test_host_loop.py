@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from cdc.manager.jobs_folder import JobsFolder, declare
 from cdc.manager.local_drivers import STARTING_S, LocalDrivers
 from cdc.manager.spec import read_spec
 from cdc.state.base import JobState
+from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
@@ -92,6 +94,84 @@ def test_job_file_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch:
         assert store.deployments.all() == ()
         folder.read_changes()
         assert [job.job for job in store.deployments.all()] == ["shop"]
+
+
+def test_restart_keeps_the_pause_of_a_job_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    file = tmp_path / "jobs" / "shop.yaml"
+    file.write_text("name: shop\n")
+    with closing(SqliteStore(tmp_path)) as store:
+        JobsFolder(tmp_path / "jobs", store).read_changes()
+        store.deployments.declare("shop", desired=DesiredState.PAUSED)
+        JobsFolder(tmp_path / "jobs", store).read_changes()  # of the next process
+        file.write_text("name: shop\nhost_selector: {zone: eu}\n")
+        JobsFolder(tmp_path / "jobs", store).read_changes()
+        job = store.deployments.get("shop")
+        assert job is not None and job.desired is DesiredState.PAUSED and "zone" in (job.spec or "")
+
+
+def test_host_takes_nothing_over_after_a_heartbeat_that_waited_for_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leases of all hosts and jobs have ended meanwhile: the first host that comes back would take all jobs."""
+    now, wait_s = [0.0], [0.0]
+    with closing(SqliteStore(tmp_path)) as store:
+        loop = HostLoop(store, Host("a", "run-a", memory=8 << 30), LocalDrivers(store), lease_s=6, clock=lambda: now[0])
+        loop.tick()
+        now[0] += 7
+        loop.tick()
+        store.hosts.lease_s = 0.01
+        store.hosts.heartbeat(Host("b", "run-b", memory=8 << 30))
+        store.hosts.lease_s = 6.0
+        _declare(store, "s")
+        store.deployments.assign("s", "b", 0)
+        time.sleep(0.02)
+        heartbeat = store.hosts.heartbeat
+
+        def waits(host: Host) -> None:
+            now[0] += wait_s[0]
+            heartbeat(host)
+
+        monkeypatch.setattr(store.hosts, "heartbeat", waits)
+        now[0], wait_s[0] = now[0] + 1, 8.0
+        loop.tick()
+        assert _hosts(store) == {"s": "b"}
+        wait_s[0] = 0.0
+        for _ in range(5):
+            now[0] += 1
+            loop.tick()
+        assert _hosts(store) == {"s": "b"}
+        now[0] += 1.1
+        monkeypatch.setattr(local_drivers, "launch", lambda *_, **__: StartingSupervisor(1))
+        loop.tick()
+        assert _hosts(store) == {"s": "a"}
+
+
+def test_job_with_other_labels_is_not_started_on_its_host(
+    tmp_path: Path, started: dict[str, StartingSupervisor]
+) -> None:
+    """It would create its tables on the disk of a host where they do not belong."""
+    with closing(SqliteStore(tmp_path)) as store:
+        declare(store, read_spec("name: a\nhost_selector: {zone: us}\n"), actor=None)
+        store.deployments.assign("a", "first", 0)  # before its selector was changed
+        first = _loop(store, "first")
+        first.tick()
+        assert not started and _hosts(store) == {"a": "first"}
+        store.hosts.heartbeat(Host("second", "run-second", memory=8 << 30, labels={"zone": "us"}))
+        second = HostLoop(
+            store, Host("second", "run-second", memory=8 << 30, labels={"zone": "us"}), LocalDrivers(store), lease_s=0.0
+        )
+        second.tick()
+        assert _hosts(store) == {"a": "second"} and [*started] == ["a"]
+
+
+def test_drivers_may_run_until_a_host_has_looked_at_its_jobs(tmp_path: Path) -> None:
+    """A ``cdc serve`` that fails at its start must not end the Spark of drivers that an earlier process started."""
+    with closing(SqliteStore(tmp_path)) as store:
+        drivers = LocalDrivers(store)
+        assert drivers.may_run
+        HostLoop(store, Host("a", "run-a"), drivers, lease_s=6).tick()
+        assert not drivers.may_run
 
 
 def test_check_folder_leaves_no_file(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_read_spec_accepts_a_binlog_file_of_the_server():
         ("name: ../x\n", "no valid name"),
         (JOB + "resources: {memory: lots}\n", "must be a size"),
         (JOB.replace("'${NOT_SET}'", "word"), "source.password is written out"),
+        (JOB.replace("'${NOT_SET}'", "12345678"), "source.password is written out"),
         (JOB + """spark: {conf: {x.options: '-Da.password="u3"'}}\n""", "spark.conf.x.options is written out"),
         (JOB + "alerts: {webhook: 'https://hooks.example/T0/xyz'}\n", "alerts.webhook is written out"),
         (JOB + "spark: {remote: 'sc://spark:15002/;token=xyz'}\n", "spark.remote is written out"),
