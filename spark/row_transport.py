@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from cdc.errors import ConfigError, PrerequisiteError
 from spark.gateway import START_LIMIT_S
+from spark.hidden_pandas import hide_pandas
 from spark.remote_rows import RowServer
 from spark.shared_memory import Range, SameMachine, SharedRows
 
@@ -160,6 +161,7 @@ def _probing(
 
         import pyarrow
 
+        hide_pandas()
         # workers run the garbage collector after every task; freeze imported modules to keep them out of each scan
         gc.freeze()
         for _ in batches:

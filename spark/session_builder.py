@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
 import shutil
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -184,6 +187,13 @@ def running_jvm() -> Jvm | None:
     return None
 
 
+def _compiled(path: Path) -> bytes:
+    """Return the compiled module, in the form whose source is not checked. Source: PEP 552."""
+    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # of this machine's cache, if it is there
+    head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(path.read_bytes())
+    return head + marshal.dumps(code)
+
+
 def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
     if remote is None and is_local(master):
         return  # executors on this machine find the packages by PYTHONPATH
@@ -191,7 +201,10 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
             for path in sorted((_ROOT / package).rglob("*.py")):
-                file.write(path, path.relative_to(_ROOT))
+                name = path.relative_to(_ROOT)
+                file.write(path, name)
+                # each new Python worker would compile what it imports; another version of Python ignores this
+                file.writestr(f"{name}c", _compiled(path))
     if remote is None:
         spark_session.sparkContext.addPyFile(str(archive))
     else:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from spark.hidden_pandas import hide_pandas
 from spark.row_transport import MemoryReader, RowTransport
 from spark.shared_memory import SharedRows
 from spark.writers import OUTCOMES, Outcome, PackedLoad, distributed, outcomes_of, written
@@ -84,6 +85,7 @@ def _partition_writer(
     reader: Callable[..., MemoryReader],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        hide_pandas()
         for _ in batches:  # one row, which only makes the partition
             pass
         context = TaskContext.get()

@@ -18,7 +18,8 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
+
+from spark.hidden_pandas import hide_pandas
 
 _PR_SET_PDEATHSIG = 1
 _ARCHIVE = re.compile(r"/(spark-core_[^/]*\.jar|(?P<module>pyspark|py4j)(-[\d.]+-src)?\.zip)$")
@@ -53,14 +54,6 @@ def _may_hold(entry: str, module: str | None) -> bool:
     return module is not None and str(getattr(sys.modules.get(module), "__file__", entry)).startswith(entry)
 
 
-class _NoPandas(MetaPathFinder):
-    """Hides Pandas, which no worker uses. If it is installed, PyArrow imports it for the first array of a worker."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("Pandas is hidden from this process.", name=name)
-
-
 if __name__ == "__main__":
     sys.path.sort(key=lambda entry: entry.endswith(".zip"))  # stable sort: zips last, for modules that are only there
 
@@ -70,7 +63,7 @@ if __name__ == "__main__":
     # a process must have no other threads when it forks: here those of NumPy, and of a memory allocator of PyArrow
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    sys.meta_path.insert(0, _NoPandas())
+    hide_pandas()
     gc.disable()
     import pyspark.worker  # noqa: F401 - imported once, and not by each worker
     from pyspark import daemon

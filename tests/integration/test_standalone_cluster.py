@@ -59,6 +59,15 @@ def _load_and_kill(cluster: SparkCluster, tmp_path: Path) -> None:
         assert sessions.get().sparkContext.master == cluster.url
         assert isinstance(sessions.transport(), RowServer)
 
+        def imported_from(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import spark.shared_loads
+
+            for _ in batches:
+                yield pa.RecordBatch.from_pydict({"file": [spark.shared_loads.__file__]})
+
+        found = sessions.get().range(2, numPartitions=2).mapInArrow(imported_from, "file string").collect()
+        assert {row["file"].rpartition("/")[2] for row in found} == {"shared_loads.pyc"}, "compiled modules"
+
         executors = cluster.executors()
         for process in executors:
             process.kill()
