@@ -154,7 +154,7 @@ class Sink(Protocol):
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """Make all loads of a checkpoint visible, in order of channel, task and part.
 
-        Returns when they are visible, or when the sink makes them visible without further calls.
+        Returns when ``last_checkpoint`` reports it, and the loads are visible, or become so without further calls.
         Raises: PreparedLoadLost (with the labels), CommitOutcomeUnknown, SinkUnavailable, SinkBusy, SinkLimitExceeded;
         SinkOwnershipError - another run owns the sink now.
         """

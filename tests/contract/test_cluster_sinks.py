@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -25,7 +26,7 @@ from cdc.errors import (
 from cdc.model.batch import FENCE_STEP
 from channels.sinks.base import LoadState, TargetTable
 from channels.sinks.labels import label_for
-from channels.sinks.stream_load import frontend
+from channels.sinks.stream_load import checkpoints, frontend
 from channels.sinks.stream_load.http import HttpClient
 from tests.emulators.cases import (
     TABLE,
@@ -355,7 +356,46 @@ def test_only_a_server_that_gets_rows_may_take_long_to_answer(
     assert slow == []
 
 
-# ---- ownership
+# ---- ownership and checkpoints
+
+
+@SINGLE
+def test_commit_waits_until_its_checkpoint_is_visible(cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new run would find an older checkpoint than its state has, and pause."""
+    monkeypatch.setattr(checkpoints, "VISIBLE_TIMEOUT_S", 0.1)
+    sink.commit([write(sink, *ROWS)], mark_of())
+    load = write(sink, (3, "c", False, 3), name=name_of(2))
+    cluster.faults.order("sql", Fault.PUBLISH_TIMEOUT, match="INSERT INTO")
+    with pytest.raises(SinkUnavailable, match="checkpoint is not visible yet"):
+        sink.commit([load], mark_of(2))
+    assert sink.last_checkpoint("shop") == mark_of() and sink.state(load) is LoadState.COMMITTED
+    cluster.transactions.publish()
+    sink.commit([load], mark_of(2))
+    assert sink.last_checkpoint("shop") == mark_of(2)
+    assert len(cluster.rows("SELECT * FROM ods.orders")) == 3
+
+
+def test_ownership_waits_until_its_row_is_visible(cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    monkeypatch.setattr(checkpoints, "VISIBLE_TIMEOUT_S", 0.1)
+    cluster.transactions.hold_publish = True
+    with pytest.raises(SinkUnavailable, match="checkpoint is not visible yet"):
+        sink.acquire_ownership(ADOPTING, [TABLE.name])
+    monkeypatch.setattr(checkpoints, "VISIBLE_TIMEOUT_S", 10.0)
+    publisher = threading.Timer(0.3, cluster.transactions.publish)
+    publisher.start()
+    sink.acquire_ownership(ADOPTING, [TABLE.name])
+    publisher.join()
+    assert sink.last_checkpoint("shop") == ADOPTING
+
+
+def test_visible_checkpoint_is_not_read_again(cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, marks = [], sink._checkpoints.marks
+    monkeypatch.setattr(sink._checkpoints, "marks", lambda *of: asked.append(of) or marks(*of))
+    sink.acquire_ownership(mark_of(0), [TABLE.name])
+    asked.clear()
+    sink.commit([write(sink, *ROWS)], mark_of())
+    assert len(asked) == 1, "only the check of the owner reads cdc_checkpoints"
 
 
 def test_commit_on_lagging_frontend_sees_new_owner(kind: str, cluster: Any, sink: Any) -> None:

@@ -456,20 +456,3 @@ def test_empty_refusal_of_backend_names_grant(doris: DorisEmulator, sink: DorisS
         sink.commit([load], mark_of())
     doris.settings.asks_all = False
     sink.commit([load], mark_of())
-
-
-def test_claim_waits_until_its_row_is_visible(
-    doris: DorisEmulator, sink: DorisSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink.ensure_table(TABLE)
-    sink.acquire_ownership(mark_of(), [TABLE.name])
-    marks, looks = sink._checkpoints.marks, list[int]()
-
-    def late(databases: Any, job: str) -> Any:
-        looks.append(1)
-        found = marks(databases, job)
-        return [replace(mark, incarnation="old", sequence=0) for mark in found] if len(looks) in (2, 3) else found
-
-    monkeypatch.setattr(sink._checkpoints, "marks", late)
-    sink.acquire_ownership(replace(mark_of(), sequence=mark_of().sequence + 1), [TABLE.name])
-    assert len(looks) > 3

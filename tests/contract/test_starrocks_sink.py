@@ -33,7 +33,7 @@ from channels.sinks.starrocks import loader as starrocks_loader
 from channels.sinks.starrocks.sink import StarrocksSink
 from channels.sinks.starrocks.transaction_mode import why_not_shared
 from channels.sinks.starrocks.types import parsed, starrocks_type
-from channels.sinks.stream_load import loader, target_tables
+from channels.sinks.stream_load import checkpoints, loader, target_tables
 from channels.sinks.stream_load.http import Unreachable
 from tests.emulators.cases import (
     TABLE,
@@ -273,10 +273,13 @@ def test_tables_and_checkpoint_are_one_transaction(starrocks: StarrocksEmulator,
     ]
     starrocks.transactions.hold_publish = True
     multi._visibility.timeout_s = 0.1
-    multi.commit(loads, mark_of())
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match="not visible yet"):
+            multi.commit(loads, mark_of())
     assert starrocks.rows("SELECT * FROM ods.orders") == starrocks.rows("SELECT * FROM ods.items") == []
     assert multi.last_checkpoint("shop") is None
     starrocks.transactions.publish()
+    multi.commit(loads, mark_of())
     assert starrocks.rows("SELECT * FROM ods.orders") == [(1, "a"), (2, "c")]
     assert starrocks.rows("SELECT * FROM ods.items") == SEEN
     assert multi.last_checkpoint("shop") == mark_of()
@@ -825,11 +828,15 @@ def test_denied_statement_names_grant(starrocks: StarrocksEmulator, single: Star
         single.last_checkpoint("shop")
 
 
-def test_abort_keeps_load_that_waits_for_publishing(starrocks: StarrocksEmulator, single: StarrocksSink) -> None:
+def test_abort_keeps_load_that_waits_for_publishing(
+    starrocks: StarrocksEmulator, single: StarrocksSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     single._visibility.timeout_s = 0.1
+    monkeypatch.setattr(checkpoints, "VISIBLE_TIMEOUT_S", 0.1)
     load = write(single, *ROWS)
     starrocks.transactions.hold_publish = True
-    single.commit([load], mark_of())
+    with pytest.raises(SinkUnavailable, match="not visible yet"):
+        single.commit([load], mark_of())
     single.abort("shop", "0a1b2c3d", 1, 1)
     assert single.state(load) is LoadState.COMMITTED
 

@@ -33,6 +33,7 @@ from tests.emulators.faults import Fault
 from tests.emulators.functions import translate_functions
 from tests.emulators.names import IDENTIFIER, TABLE, Misnamed, Unquote, doubled, identifiers
 from tests.emulators.storage import StoredColumn, StoredPartition, StoredTable, quoted
+from tests.emulators.transactions import Status
 
 logging.getLogger("mysql_mimic").setLevel(logging.CRITICAL)  # it logs every refused statement
 
@@ -86,6 +87,7 @@ class Context:
     user: str
     database: str | None
     variables: dict[str, str] = field(default_factory=dict)  # set by SET, in lower case
+    message: str = ""  # of the OK packet
 
 
 class SqlPort:
@@ -151,6 +153,7 @@ class _Session(Session):
         self._given: dict[str, str] = {}
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
+        vars(self.connection).pop("ok", None)
         if match := _USE.fullmatch(sql):
             self.database = self._unquote(match[1])
             return None
@@ -169,9 +172,16 @@ class _Session(Session):
             self.connection.stream.writer.transport.abort()
             return None
         if not names:
+            self.connection.ok = partial(_ok, self.connection, context.message)
             return None
         rows = [tuple(int(one) if isinstance(one, bool) else one for one in row) for row in rows]  # sent as TINYINT
         return ResultSet(rows, [ResultColumn(*_column(name, [row[i] for row in rows])) for i, name in enumerate(names)])
+
+
+def _ok(connection: Any, message: str, **fields: Any) -> bytes:
+    """Return an OK packet with a message, which mysql_mimic does not send."""
+    packet: bytes = type(connection).ok(connection, **fields)
+    return packet + message.encode()
 
 
 def _column(name: str, values: list[Any]) -> tuple[str, ColumnType]:
@@ -211,6 +221,8 @@ class SqlStatements:
             raise SqlRefused(order.text or "Failed to get scan range, no queryable replica found")
         if fault is Fault.RESET:
             raise ConnectionCut
+        if fault is Fault.PUBLISH_TIMEOUT:
+            self.cluster.transactions.hold_publish = True
         rows = self._executed(sql, context)
         if fault is Fault.DROP_ANSWER:
             raise ConnectionCut
@@ -428,18 +440,21 @@ class SqlStatements:
             tree.expression.sql("duckdb")
         )  # fmt: skip
         given = [quoted(name) for name in names]
-        self.load(table, f"SELECT {', '.join(f'CAST({g} AS VARCHAR) AS {g}' for g in given)} "
-                         f"FROM ({source}) AS given ({', '.join(given)})")  # fmt: skip
+        status = self.load(table, f"SELECT {', '.join(f'CAST({g} AS VARCHAR) AS {g}' for g in given)} "
+                                  f"FROM ({source}) AS given ({', '.join(given)})")  # fmt: skip
+        context.message = f"{{'label':'insert_0', 'status':'{status.value}', 'txnId':'1'}}"
         return [], []
 
-    def load(self, table: StoredTable, text_rows: str) -> None:
+    def load(self, table: StoredTable, text_rows: str) -> Status:
         """Load the rows of a query, as text, into ``table``. Raises: SqlRefused - a row is rejected."""
         fields = self.storage.arrow(text_rows)
         checked = self.storage.check(table, fields, strict=True)
         if checked.bad:
             raise SqlRefused(f"Insert has filtered data in strict mode. {checked.bad[0]}")
-        if checked.rows is not None:
-            self.storage.apply(table, [checked.rows])
+        if checked.rows is None:
+            return Status.VISIBLE
+        status: Status = self.cluster.transactions.insert(table, checked.rows)
+        return status
 
     def alter(self, tree: exp.Alter, context: Context) -> Rows:
         """Run ADD, DROP and MODIFY COLUMN."""

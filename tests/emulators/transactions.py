@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar
 
-from tests.emulators.storage import Storage
+from tests.emulators.storage import Storage, StoredTable
 
 
 class Status(Enum):
@@ -71,7 +72,8 @@ class TransactionManager:
         self._known: dict[int, Transaction] = {}
         self._next = 1000
         self.history: list[Transaction] = []
-        self.hold_publish = False  # commits stay COMMITTED until publish()
+        self.hold_publish = False  # commits and INSERT statements stay COMMITTED until publish()
+        self._inserts: list[Callable[[], None]] = []  # that are COMMITTED
 
     def _begin(self, database: str, table: str, label: str, limit: int, **kind: Any) -> Transaction:
         """Raises: Refused - bad label, label in use, too many running transactions."""
@@ -91,11 +93,23 @@ class TransactionManager:
         return new
 
     def publish(self) -> None:
-        """Make every COMMITTED transaction VISIBLE, in commit order."""
+        """Make every COMMITTED transaction VISIBLE, in commit order, and later ones at once."""
         with self._lock:
+            self.hold_publish = False
+            while self._inserts:
+                self._inserts.pop(0)()
             for transaction in sorted(self._known.values(), key=lambda each: each.changed_at):
                 if transaction.status is Status.COMMITTED:
                     self._publish(transaction)
+
+    def insert(self, table: StoredTable, rows: Any) -> Status:
+        """Commit the rows of an INSERT statement and return its state."""
+        with self._lock:
+            if self.hold_publish:
+                self._inserts.append(partial(self._storage.apply, table, [rows]))
+                return Status.COMMITTED
+            self._storage.apply(table, [rows])
+            return Status.VISIBLE
 
     def find(self, database: str, label: str) -> Transaction | None:
         """Return the newest known transaction of ``label``."""

@@ -211,11 +211,12 @@ class StarrocksSink(ClusterSink):
         elif len(transactions) == 1:
             self._checkpoints.create(whole.database)
             reply = self._shared.commit(whole, loads[0].detail["transaction"], checkpoint)
-            if reply.is_ok:
-                self._await_visible(loads, whole.label)
-                return
         # roll back before the replay, so that these loads can never be committed later
-        if not self._shared.is_rolled_back(whole) or self._is_recorded(checkpoint):
+        if reply.is_ok or not self._shared.is_rolled_back(whole):
+            self._await_visible(loads, whole.label)
+            self._visibility.check(loads[0].table)  # a run that starts compares cdc_checkpoints with its state
+            return
+        if self._is_recorded(checkpoint):
             return
         if loads[0].name.fence == checkpoint.fence and whole.label not in self._reported:
             # report a rejection once; on the next attempt the transaction no longer exists and the rows are replayed

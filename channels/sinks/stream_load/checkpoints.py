@@ -22,6 +22,8 @@ from channels.sinks.stream_load.name_rules import CHECKPOINTS
 from channels.sinks.stream_load.statements import escape_percent, quoted
 
 VISIBLE_TIMEOUT_S = 10.0  # how long a commit waits until the cluster publishes it, which happens automatically
+# the message of INSERT is {'label':'insert_1a2b', 'status':'VISIBLE', 'txnId':'4005'}; after its time limit COMMITTED
+_IS_VISIBLE = "'VISIBLE'"
 
 
 class CheckpointTable:
@@ -59,7 +61,7 @@ class CheckpointTable:
     def newest(self, job: str) -> SinkCheckpoint | None:
         """Return the newest checkpoint of ``job`` in any database; None if there is none."""
         marks = self.marks(self._sql.databases_with(CHECKPOINTS), job)
-        return max(marks, key=lambda mark: (mark.sequence, mark.fence, mark.checkpoint), default=None)
+        return max(marks, key=_order, default=None)
 
     def is_recorded(self, job: str, incarnation: str, checkpoint: int) -> bool:
         """Return True if ``checkpoint`` is the newest one of that incarnation.
@@ -105,18 +107,7 @@ class CheckpointTable:
             if known is not None and known not in self.replaced:
                 self.replaced.append(known)
             self.record(database, mark)
-        self._await_own_rows(mark)
         self._check_owner(mark)
-
-    def _await_own_rows(self, mark: SinkCheckpoint) -> None:
-        """Wait until no older row of another run is newest: a busy cluster publishes the rows of this run later."""
-        deadline = time.monotonic() + VISIBLE_TIMEOUT_S
-        for pause in Backoff(0.02, 0.5):
-            others = [known for known in self.marks(self.owned, mark.job) if known.incarnation != mark.incarnation]
-            is_lost = any(known.sequence >= mark.sequence for known in others)
-            if time.monotonic() > deadline or not others or is_lost:
-                return
-            time.sleep(pause)
 
     def _check_owner(self, mark: SinkCheckpoint) -> list[SinkCheckpoint]:
         marks = self.marks(self.owned, mark.job)
@@ -137,7 +128,11 @@ class CheckpointTable:
     # ---- write
 
     def record(self, database: str, mark: SinkCheckpoint) -> None:
-        """Write ``mark`` as the newest checkpoint, except if this sink has already written a newer one."""
+        """Write ``mark`` as the newest checkpoint, except if this sink has already written a newer one.
+
+        A run that starts compares the row with its state, so return when queries see it.
+        Raises: SinkUnavailable - it is committed, but not visible within the time limit. A repeat is harmless.
+        """
         self.create(database)
         if self._written.get((database, mark.job), -1) > mark.sequence:
             return  # a repeat of an older checkpoint
@@ -146,8 +141,21 @@ class CheckpointTable:
             f"INSERT INTO {escape_percent(quoted(database))}.{quoted(CHECKPOINTS)} ({', '.join(map(quoted, row))}) "
             f"VALUES ({', '.join(['%s'] * len(row))})"
         )
-        self._sql.execute(statement, f"{database}.{CHECKPOINTS}", tuple(row.values()))
+        message = self._sql.execute(statement, f"{database}.{CHECKPOINTS}", tuple(row.values()))
         self._written[database, mark.job] = mark.sequence
+        if _IS_VISIBLE not in message:
+            self._await_visible(database, mark)
+
+    def _await_visible(self, database: str, mark: SinkCheckpoint) -> None:
+        deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+        for pause in Backoff(0.02, 0.5):
+            if any(_order(known) >= _order(mark) for known in self.marks([database], mark.job)):
+                return
+            if time.monotonic() > deadline:
+                raise self._sql.messages.unavailable(
+                    "a committed checkpoint is not visible yet", table=f"{database}.{CHECKPOINTS}"
+                )
+            time.sleep(pause)
 
     def create(self, database: str) -> None:
         """Create the table in ``database`` if it is missing."""
@@ -186,6 +194,11 @@ def _checkpoint_of(job: str, row: Mapping[str, Any]) -> SinkCheckpoint:
             f"A row of {CHECKPOINTS} cannot be read: {type(error).__name__}: {shown(str(error))}.",
             hint=f"The read is retried; check the row with `SELECT * FROM {CHECKPOINTS} WHERE job = '{job}'`.",
         ) from error
+
+
+def _order(mark: SinkCheckpoint) -> tuple[int, int, int]:
+    """Return the order of the rows of a job."""
+    return mark.sequence, mark.fence, mark.checkpoint
 
 
 def _refuse_newer(known: SinkCheckpoint, checkpoint: int) -> None:

@@ -42,6 +42,13 @@ class _TextCursor(_Cursor):  # type: ignore[misc]
             connection.decoders = decoders
 
 
+class _MessageCursor(_Cursor):  # type: ignore[misc]
+    """A cursor that returns the message of the OK packet instead of rows."""
+
+    def fetchall(self) -> list[str]:
+        return [(self._result.message or b"").decode(errors="replace")]
+
+
 class FrontendSql:
     """One connection to the SQL port of the FEs. It is opened again when it is lost. Calls: the driver, any thread."""
 
@@ -79,10 +86,13 @@ class FrontendSql:
             return row
         raise self.messages.unavailable(f"there is no answer to {statement}", fe=", ".join(self._address.fe))
 
-    def execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> None:
-        """Run a statement that changes ``table``. Raises: the error that a refusal means."""
+    def execute(self, statement: str, table: str, values: tuple[Any, ...] | None = None) -> str:
+        """Run a statement that changes ``table`` and return the server's message.
+
+        Raises: the error that a refusal means.
+        """
         try:
-            self.rows(statement, values)
+            return str(self._run(statement, values, _MessageCursor)[0])
         except SqlError as error:
             self.raise_refused(error, table)
             if statement.startswith("CREATE"):
