@@ -356,6 +356,19 @@ def test_only_a_server_that_gets_rows_may_take_long_to_answer(
     assert slow == []
 
 
+def test_identity_of_table_does_not_depend_on_the_time_zone(kind: str, cluster: Any, sink: Any) -> None:
+    """A frontend with another time zone would show each target as another table."""
+    known = sink.identities([TABLE.name])
+    cluster.time_zone = "-05:30"
+    other = sink_on(kind, cluster)
+    assert other.identities([TABLE.name]) == known
+    other.close()
+    cluster.execute("DROP TABLE ods.orders")
+    sink._tables.forget(TABLE.name)
+    sink.ensure_table(TABLE)
+    assert sink.identities([TABLE.name]) != known
+
+
 # ---- ownership and checkpoints
 
 

@@ -36,6 +36,7 @@ class ClusterEmulator:
         self.faults = Faults()
         self.storage = Storage(string_limit=settings.string_limit)
         self.alters = Alters(self.storage, lambda: list(self.transactions.history))
+        self.time_zone = "+08:00"  # of sessions that set none
         self.is_behind = False  # queries see no rows, except after SYNC
         self._turn = 0
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import re
 import threading
@@ -362,7 +363,9 @@ class SqlStatements:
             elif table.name.lower() == "tables":
                 with_rows = any(column.name.upper() == "TABLE_ROWS" for column in tree.find_all(exp.Column))
                 alias = exp.TableAlias(this=exp.to_identifier("tables"))
-                table.replace(exp.Subquery(this=exp.Var(this=self._tables(with_rows=with_rows)), alias=alias))
+                zone = context.variables.get("time_zone", self.cluster.time_zone)
+                rows = exp.Var(this=self._tables(offset_of(zone), with_rows=with_rows))
+                table.replace(exp.Subquery(this=rows, alias=alias))
         return tree.sql("duckdb")
 
     def _as_stored(self, node: exp.Table, table: StoredTable) -> None:
@@ -372,7 +375,7 @@ class SqlStatements:
         node.set("db", exp.to_identifier(table.stored[0], quoted=True))
         node.set("this", exp.to_identifier(table.stored[1], quoted=True))
 
-    def _tables(self, *, with_rows: bool) -> str:
+    def _tables(self, offset: datetime.timedelta, *, with_rows: bool) -> str:
         """Return a query for information_schema.tables with the columns that the sinks use, in DuckDB's dialect.
 
         It is not parsed here: with a hundred tables, that took longer than all other work of the emulator.
@@ -381,7 +384,8 @@ class SqlStatements:
         for one in self.storage.tables.values():
             count = self.storage.query(f"SELECT count(*) FROM {one.view}")[2][0][0] if with_rows else 0
             names = ", ".join(exp.Literal.string(name).sql("duckdb") for name in (one.database, one.name))
-            rows.append(f"({names}, TIMESTAMP '{one.created}', {count}, {100 * count})")
+            created = datetime.datetime.fromisoformat(one.created) + offset
+            rows.append(f"({names}, TIMESTAMP '{created}', {count}, {100 * count})")
         values = ", ".join(rows or ["(NULL, NULL, NULL, NULL, NULL)"])
         columns = "TABLE_SCHEMA, TABLE_NAME, CREATE_TIME, TABLE_ROWS, DATA_LENGTH"
         return f"SELECT * FROM (VALUES {values}) AS t({columns})"
@@ -534,6 +538,12 @@ class SqlStatements:
             f"CREATE TABLE {backquoted(table.name)} (\n{body}\n) ENGINE=OLAP\n{table.model} KEY({keys})\n{comment}"
             f"{table.tail}\nPROPERTIES (\n{properties}\n);"
         )
+
+
+def offset_of(zone: str) -> datetime.timedelta:
+    """Return the offset of a time zone, which is written as +08:00."""
+    sign, hours, minutes = zone[0], zone[1:3], zone[4:]
+    return datetime.timedelta(hours=int(sign + hours), minutes=int(sign + minutes))
 
 
 def properties_of(create: exp.Create) -> tuple[list[exp.Expression], dict[str, str]]:

@@ -87,7 +87,7 @@ class StoredTable:
     partition_column: str | None = None
     partitions: list[StoredPartition] = field(default_factory=list)
     version: int = 1
-    created: str = ""  # CREATE_TIME
+    created: str = ""  # CREATE_TIME, in UTC
     renamed: dict[str, str] = field(default_factory=dict)  # a name that a prepared load may know -> today's
     ids: dict[str, str] = field(default_factory=dict)  # of renamed columns: today's name -> the first name
     stored: tuple[str, str] = ("", "")  # its schema and view in DuckDB, where names ignore case

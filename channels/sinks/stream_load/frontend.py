@@ -25,6 +25,9 @@ _AUTH_CODES = (1044, 1045, 1227)
 # a follower replays what the leader commits; the statement waits for that, so it needs the connection of the query
 _SYNC = "SYNC"
 _SHOW_HIDDEN = "SET show_hidden_columns = {}"
+# StarRocks and newer versions of Doris return CREATE_TIME, the identity of a table, in the time zone of the session;
+# older ones always in this one
+_SET_TIME_ZONE = "SET time_zone = '+08:00'"
 
 
 _Cursor: Any = pymysql.cursors.Cursor  # the stubs lack the methods that are used here
@@ -286,6 +289,7 @@ def log_in(host: str, address: ClusterAddress, limits: Limits) -> pymysql.Connec
         user=address.username,
         password=address.password.encode(),  # text would be sent as latin1
         autocommit=True,
+        init_command=_SET_TIME_ZONE,
         charset="utf8mb4",
         connect_timeout=max(1, round(address.connect_timeout_s)),
         read_timeout=round(limits.answer_s) or 1,
