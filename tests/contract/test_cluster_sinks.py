@@ -340,6 +340,18 @@ def test_frontend_without_free_connections_does_not_refuse_statements(
         sink._sql.execute("CREATE TABLE `ods`.`new` (a INT)", "ods.new")
 
 
+def test_frontend_that_refuses_sync_is_not_asked(cluster: Any, sink: Any) -> None:
+    """A follower that cannot reach the leader. After an idle time the connection begins with the first frontend."""
+    text = "Failed to forward the statement to the leader: no leader is found"
+    cluster.faults.order("sql", Fault.ERROR, match="SYNC", text=text)
+    assert sink.identities([TABLE.name]).keys() == {TABLE.name}
+    cluster.faults.order("sql", Fault.ERROR, match="SYNC", text=text)
+    assert [*sink.describe(TABLE)] == []
+    cluster.faults.order("sql", Fault.ERROR, match="SYNC", text=text, times=100)
+    with pytest.raises(SinkUnavailable, match="no leader is found"):
+        sink.identities([TABLE.name])
+
+
 def test_only_a_server_that_gets_rows_may_take_long_to_answer(
     cluster: Any, sink: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

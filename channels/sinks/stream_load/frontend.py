@@ -140,7 +140,10 @@ class FrontendSql:
         *,
         is_repeatable: bool = True,
     ) -> Any:
-        """Run ``statement`` after those of ``before``, all over the same connection: they change its session."""
+        """Run ``statement`` after those of ``before``, all over the same connection: they change its session.
+
+        A frontend that refuses one of ``before``, for example a follower that cannot reach the leader, is not asked.
+        """
         with self._lock:
             if time.monotonic() - self._asked_at >= IDLE_S:
                 self._drop()
@@ -162,7 +165,7 @@ class FrontendSql:
                         self._asked_at = time.monotonic()
                         return list(cursor.fetchall())
                 except (pymysql.MySQLError, OSError) as error:
-                    self._raise_final(error, statement if connection else None)
+                    self._raise_final(error, statement if is_sent else None)
                     self._drop()
                     last = shown(str(error.args[-1] if error.args else error), self._address.password)
                     if is_sent and not is_repeatable:
@@ -174,8 +177,8 @@ class FrontendSql:
     def _raise_final(self, error: Exception, statement: str | None) -> None:
         """Raise the errors that another connection cannot fix: a refused statement, a refused or unsafe login.
 
-        ``statement``: None if there was no connection. A frontend that has too many connections, or is not ready yet,
-        refuses them by an error, and the next frontend may accept one.
+        ``statement``: None if it was not sent. A frontend that has too many connections, is not ready yet or cannot
+        reach the leader refuses the login or SYNC by an error, and the next frontend may accept it.
         """
         # errors that PyMySQL itself raises, for a broken packet or connection, have no number
         code = error.args[0] if error.args else ""
