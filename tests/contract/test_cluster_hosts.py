@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 
 from cdc.errors import SinkUnavailable
+from channels.sinks.doris import client as doris_client
+from channels.sinks.starrocks import client as starrocks_client
+from channels.sinks.stream_load import http as stream_load
 from channels.sinks.stream_load.hosts import ClusterHosts, canonical
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient, Reply, Unreachable
-from tests.emulators.cases import TABLE, USER, mark_of, name_of, write
+from tests.emulators.cases import TABLE, USER, mark_of, name_of, rows_of, write
 from tests.emulators.doris import cases as doris
 from tests.emulators.starrocks import cases as starrocks
 
@@ -217,6 +221,34 @@ def test_http_client_follows_locations_of_known_hosts_only(location: str, expect
             client.follow(reply, "GET x")
     else:
         assert client.follow(reply, "GET x") == expected
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_frontend_that_does_not_answer_in_time_is_asked_last(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of a load would wait for its whole time limit. Executors get a new client with each part."""
+    request, asked = HttpClient.request, list[str]()
+
+    def count_requests(client: HttpClient, method: str, host: str, path: str, **more: Any) -> Reply:
+        asked.append(host)
+        return request(client, method, host, path, **more)
+
+    monkeypatch.setattr(HttpClient, "request", count_requests)
+    for client in (doris_client, starrocks_client):
+        monkeypatch.setattr(client, "_ASK_S", 0.3)
+    with cluster(kind) as there, socket.create_server(("127.0.0.1", 0)) as frozen:
+        host = f"127.0.0.1:{frozen.getsockname()[1]}"
+        sink = PRODUCTS[kind][0].sink_on(there, fe=[host, *there.fe])
+        sink.ensure_table(TABLE)
+        for checkpoint in (1, 2):
+            writer = pickle.loads(pickle.dumps(sink.part_writer(TABLE)))
+            load = writer(name_of(checkpoint), iter([rows_of((checkpoint, "a", False, checkpoint))]))
+            sink.commit([load], mark_of(checkpoint))
+        assert asked.count(host) == 1
+        for client in (sink._http, HttpClient(sink._http.address)):
+            assert client.frontends == (*there.fe, host) == pickle.loads(pickle.dumps(client)).address.fe
+        monkeypatch.setattr(stream_load, "_ASKED_LAST_S", 0.0)
+        assert sink._http.frontends == (host, *there.fe)
+        sink.close()
 
 
 def test_hosts_query_the_cluster_for_a_new_node() -> None:

@@ -100,7 +100,7 @@ class DorisHttp:
         database, _, name = table.name.partition(".")
         path, headers = f"/api/{url_segment(database)}/{url_segment(name)}/_stream_load", {"Expect": "100-continue"}
         try:
-            reply = each_host(self.address.fe, lambda host: self.http.request("PUT", host, path, headers=headers))
+            reply = each_host(self.http.frontends, lambda host: self.http.request("PUT", host, path, headers=headers))
         except Unreachable as error:
             raise self._unavailable(error) from error
         if reply.status not in REDIRECTS:

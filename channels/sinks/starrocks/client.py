@@ -122,7 +122,7 @@ class StarrocksHttp:
         path = "/api/transaction/load"
         try:
             reply = each_host(
-                self.address.fe,
+                self.http.frontends,
                 lambda host: self.http.request("PUT", host, path, headers=headers, timeout_s=_ASK_S),
             )
         except Unreachable as error:

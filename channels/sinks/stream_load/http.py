@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,7 +43,11 @@ CHECK_TLS = (
 )
 _SEND_S = 3600.0  # for a body: the clusters cancel a load that takes longer
 _ANSWER_BYTES = 8 << 20  # headers and body; the longest real answer, of thousands of nodes, has less than 1 MiB
+_ASKED_LAST_S = 600.0  # a frozen FE costs the whole time limit of a request, and the others answer everything
 IDLE_S = 30.0  # firewalls drop connections that were idle for longer, and a request then gets no answer
+
+# host -> when it last did not answer in time; of the process, because executors get a new client with each part
+_timed_out: dict[str, float] = {}
 
 
 class Unreachable(Exception):
@@ -139,10 +143,16 @@ class HttpClient:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[HttpClient], tuple[ClusterAddress, tuple[str, ...]]]:
-        return HttpClient, (self.address, self.hosts.listed)
+        return HttpClient, (replace(self.address, fe=self.frontends), self.hosts.listed)
 
     def __del__(self) -> None:
         self.close()  # executors do not close the writers that they unpickle
+
+    @property
+    def frontends(self) -> tuple[str, ...]:
+        """The FEs, first the one to ask first: those that did not answer in time are last for 10 minutes."""
+        expired = time.monotonic() - _ASKED_LAST_S
+        return tuple(sorted(self.address.fe, key=lambda host: max(_timed_out.get(host, expired), expired)))
 
     def least_busy(self, hosts: Sequence[str], offset: int = 0) -> list[str]:
         """Return ``hosts``, those with the fewest requests of this process first; ``offset`` orders equal ones."""
@@ -179,6 +189,8 @@ class HttpClient:
             reply, can_go_on = self._exchange(connection, _Request(method, path, all_headers, body, timeout_s))
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             _close(connection)
+            if isinstance(error, TimeoutError) and connection is not None:
+                _timed_out[host] = time.monotonic()
             raise Unreachable(
                 f"{self._named(method, host, path)}: "
                 f"{shown(_masked(str(error), self.address.secrets)) or type(error).__name__}",
@@ -233,7 +245,7 @@ class HttpClient:
     ) -> Reply:
         """Return the answer of the first FE that answers, after redirects. Raises: Unreachable."""
         return each_host(
-            self.address.fe, lambda host: self.redirected(method, host, path, headers=headers, timeout_s=timeout_s)
+            self.frontends, lambda host: self.redirected(method, host, path, headers=headers, timeout_s=timeout_s)
         )
 
     def _named(self, method: str, host: str, path: str) -> str:
