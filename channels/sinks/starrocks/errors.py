@@ -25,8 +25,9 @@ _TRANSACTIONS = "The load is retried automatically; max_running_txn_num_per_db o
 _ROWS = (
     LoadRejected,
     "StarRocks rejected rows: {text}.",
-    (
-        "Enlarge the column or correct the row in the source, then `cdc resume`; `cdc check` compares the table. "
+    (  # multi mode replays the same rows of the stream, so a correction in the source does not change them
+        "Enlarge the column (`cdc check` compares the table), shorten the value in the channel by columns: "
+        '{{c: "left(c, ...)"}}, or exclude the row by filter:; then `cdc resume`. '
         "For a key longer than 128 bytes, raise primary_key_limit_size of the BE."
     ),
     # after these words the FE says why another load of the transaction failed, and that load reports its rows
