@@ -260,14 +260,25 @@ def test_commit_of_new_attempt_first_aborts_earlier_ones(cluster: Any, sink: Any
     new = write(sink, (1, "new", False, 2), name=name_of(attempt=1))
     commit_load, states = sink._commit_load, []
 
-    def look_then_commit(load: Any) -> bool:
+    def look_then_commit(load: Any) -> Any:
         states.append(sink.state(old))
-        return bool(commit_load(load))
+        return commit_load(load)
 
     sink._commit_load = look_then_commit
     sink.commit([new], mark_of())
     assert states == [LoadState.ABORTED]
     assert cluster.rows("SELECT * FROM ods.orders") == [(1, "new")]
+
+
+def test_lost_loads_name_the_reason_of_the_server(kind: str, cluster: Any, sink: Any) -> None:
+    load = write(sink, *ROWS)
+    cluster.transactions.expire()
+    if kind == "starrocks-multi":
+        cluster.multi.restart()
+    with pytest.raises(PreparedLoadLost) as caught:
+        sink.commit([load], mark_of())
+    words = {"doris": "timeout by txn manager", "starrocks-single": "ABORTED", "starrocks-multi": "after restart"}
+    assert words[kind] in caught.value.location, caught.value.location
 
 
 @pytest.mark.parametrize("text", ["no queryable replica found", "DESC command denied to user 'cdc' for table 'orders'"])

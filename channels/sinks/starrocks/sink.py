@@ -229,7 +229,7 @@ class StarrocksSink(ClusterSink):
         of_run = (loads[0].name.fence, checkpoint.checkpoint)
         for key in {of_run, (checkpoint.fence, checkpoint.checkpoint)}:
             self._losses[key] = self._losses.get(key, 0) + 1
-        raise STARROCKS.loads_lost([label_for(load.name) for load in loads])
+        raise STARROCKS.loads_lost([label_for(load.name) for load in loads], reply.message)
 
     # ---- abort
 

@@ -116,9 +116,9 @@ class ProductMessages:
             **context,
         )
 
-    def loads_lost(self, labels: list[str]) -> PreparedLoadLost:
-        """Return the error for prepared loads that the cluster no longer has."""
-        return PreparedLoadLost(self.lost, hint=self.lost_hint, labels=labels)
+    def loads_lost(self, labels: list[str], reason: object) -> PreparedLoadLost:
+        """Return the error for prepared loads that the cluster no longer has. ``reason``: the server's text."""
+        return PreparedLoadLost(self.lost, hint=self.lost_hint, labels=labels, reason=shown(str(reason)))
 
     def raise_refused(
         self,

@@ -234,16 +234,17 @@ class ClusterSink(AlteringSink, ABC):
             if not isinstance(error, PreparedLoadLost):
                 raise error
         if errors and not self._is_recorded(checkpoint):
-            raise self.messages.loads_lost([label for error in errors for label in error.context["labels"]])  # type: ignore[attr-defined]
+            labels = [label for error in errors for label in error.context["labels"]]  # type: ignore[attr-defined]
+            raise self.messages.loads_lost(labels, errors[0].context["reason"])  # type: ignore[attr-defined]
 
     def _commit_table(self, loads: Sequence[PreparedLoad]) -> None:
         self._abort_mismatched(loads)
         for number, load in enumerate(loads):
-            if not self._commit_load(load):
+            if (reason := self._commit_load(load)) is not None:
                 # the whole table is replayed: a frozen process must not commit the rest of this attempt later
                 for other in loads[number + 1 :]:
                     self._discard(other)
-                raise self.messages.loads_lost([label_for(load.name)])
+                raise self.messages.loads_lost([label_for(load.name)], reason)
         self._await_visible(loads, label_of(loads[-1]))
 
     def _has_columns(self, loads: Sequence[PreparedLoad]) -> bool:
@@ -256,10 +257,11 @@ class ClusterSink(AlteringSink, ABC):
         if not self._has_columns(loads):
             for load in loads:
                 self._discard(load)
-            raise self.messages.loads_lost([label_for(load.name) for load in loads])
+            reason = f"{loads[0].table} no longer has all columns of the loads"
+            raise self.messages.loads_lost([label_for(load.name) for load in loads], reason)
 
-    def _commit_load(self, load: PreparedLoad) -> bool:
-        """Return True if the load is committed, False if the cluster no longer has it.
+    def _commit_load(self, load: PreparedLoad) -> str | None:
+        """Return None if the load is committed, the server's text if the cluster no longer has it.
 
         An answer can be lost, so the state of the label decides. Raises: SinkUnavailable, SinkBusy.
         """
@@ -273,13 +275,13 @@ class ClusterSink(AlteringSink, ABC):
                 reason = error
                 continue
             if refusal is None:
-                return True
+                return None
             reason = refusal
             word = self._label_state(database_of(load), label)
             if self.states.get(word) is LoadState.COMMITTED:
-                return True
+                return None
             if word != self.prepared_word:
-                return False
+                return refusal
             self.messages.raise_refused(refusal, self._address.username, context)
         raise self.messages.unavailable(reason, **context)
 
