@@ -196,8 +196,13 @@ class KeyOrder:
 
     @property
     def text(self) -> str:
-        """The order as text. Ranges of keys that were planned in another order have other rows."""
-        return ", ".join(f"{one.name.casefold()} {one.collation}".rstrip() for one in self.columns)
+        """The order as text. Ranges of keys that were planned in another order have other rows.
+
+        It contains the labels of ENUM and SET, because their bounds are the numbers of labels.
+        """
+        return ", ".join(
+            f"{one.name.casefold()} {one.collation} {one.column.labels or ''}".rstrip() for one in self.columns
+        )
 
     def tail(self, chunk: Chunk, where: str | None = None, *, descending: bool = False) -> tuple[str, list[str]]:
         """Return FROM, WHERE and ORDER BY for the rows of ``chunk`` in key order, and the parameters."""

@@ -212,7 +212,7 @@ class SnapshotCoordinator:
             where = None
         elif snapshot.state is not SnapshotState.READING or snapshot.order in (None, order.text):
             return
-        else:  # another collation, or another order of the key's columns: some rows would be in no chunk that is left
+        else:  # another collation, other labels, or another order of the key columns: rows would be in no open chunk
             _log.warning("the key of %s orders its rows in another way now: they are read again", name)
         again = TableSnapshot(where=where, deletes_orphans=snapshot.deletes_orphans, request=snapshot.request)
         self._set(name, again)

@@ -143,17 +143,44 @@ def test_truncate_while_the_table_is_loaded_brings_no_row_back(
         limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 10000}"
         job.job_file.write_text(text.replace("snapshot: {step: 1s}", limits))
         job.start()
-
-        def has_begun(status: dict[str, Any]) -> bool:
-            return any((channel["snapshot"] or {}).get("rows", 0) > 5000 for channel in status["channels"])
-
-        status = job.wait_for("some chunks", has_begun, HANG_S)
+        status = job.wait_for("some chunks", _has_rows, HANG_S)
         assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
         run(mysql, database, "TRUNCATE TABLE orders", "INSERT INTO orders VALUES (1, 'new'), (70000, 'new')")
         status = job.wait_for("the truncate", _is_done(mysql), HANG_S)
         assert target.rows("orders") == [(1, "new"), (70000, "new")]
         assert status["schema_changes"]["applied"] == 1
         job.stop()
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_snapshot_of_an_enum_key_with_other_labels_begins_again(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack
+) -> None:
+    """Bounds of chunks are numbers of labels: a row whose label gets a smaller number is in no chunk that is left."""
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    seven = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6)"
+    run(
+        server, database,
+        "CREATE TABLE orders (note ENUM('a', 'b', 'c') NOT NULL, id INT NOT NULL, PRIMARY KEY (note, id))",
+        f"INSERT INTO orders SELECT 1 + n.d % 3, @i := @i + 1 FROM {seven} n, "
+        + ", ".join(f"{seven} n{number}" for number in range(5)) + ", (SELECT @i := 0) i",
+    )  # fmt: skip
+    with started(Target("delta", tmp_path, stack), server, database, tmp_path, "evolve") as job:
+        limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 20000}"
+        job.job_file.write_text(job.job_file.read_text().replace("snapshot: {step: 1s}", limits))
+        job.start()
+        status = job.wait_for("some chunks", _has_rows, HANG_S)
+        assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
+        run(server, database, "ALTER TABLE orders MODIFY note ENUM('c', 'b', 'a') NOT NULL")
+        job.wait_for("the change", _is_done(server), HANG_S)
+        target = tmp_path / "warehouse" / "ods" / "orders"
+        assert not proof.compare(server, f"{database}.orders", target, ["note", "id"]).differences
+        job.stop()
+
+
+def _has_rows(status: dict[str, Any]) -> bool:
+    return any((channel["snapshot"] or {}).get("rows", 0) > 5000 for channel in status["channels"])
 
 
 def test_kept_rows_are_reported_until_a_snapshot_deletes_them(

@@ -142,6 +142,15 @@ def test_step_whose_rows_may_have_another_order_is_discarded(monkeypatch: pytest
         coordinator.complete(SnapshotStep((ORDERS,), (schema,), read), SnapshotResult((), ()), 1.0)
 
 
+def test_order_of_an_enum_key_contains_its_labels() -> None:
+    """Bounds are numbers of labels: with other labels, the chunks that are left have other rows."""
+    code = Column("Code", Kind.ENUM, "enum('a','b')", nullable=False, charset="utf8mb4", labels=("a", "b"))
+    orders = [
+        KeyOrder("t", "p", (KeyColumn(replace(code, labels=one), "utf8mb4_bin"),)) for one in (("a", "b"), ("b", "a"))
+    ]
+    assert [one.text for one in orders] == ["`code` utf8mb4_bin ('a', 'b')", "`code` utf8mb4_bin ('b', 'a')"]
+
+
 @pytest.mark.parametrize(("has_keys", "is_first"), [(True, False), (False, False), (True, True)])
 def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_rows(
     monkeypatch: pytest.MonkeyPatch, has_keys: bool, is_first: bool
