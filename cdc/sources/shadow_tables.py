@@ -21,6 +21,7 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from sqlglot.errors import SqlglotError
 
@@ -29,7 +30,7 @@ from cdc.model.schema import Column, CopyStatement, ShadowCopy, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, TableChange
 from cdc.model.table_names import originals_of, table_text
 from cdc.mysql.column_definition import Dialect
-from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, tokens_of
+from cdc.mysql.ddl_tokens import Token, TokenCursor, Unreadable, tokens_of
 from cdc.mysql.ddl_words import TableNames, deletes_violating_rows
 from cdc.mysql.table_changes import read_changes
 from cdc.sources.schema_history import Name, SchemaHistory
@@ -97,7 +98,7 @@ class ShadowTables:
 
     def _altered(self, statement: CopyStatement) -> Name | None:
         """Return the shadow table that an ALTER TABLE changes; None for other statements."""
-        cursor = TokenCursor(tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False))
+        cursor = TokenCursor(_tokens(statement))
         if not cursor.take("ALTER"):
             return None
         cursor.take("ONLINE") or cursor.take("IGNORE")
@@ -183,11 +184,13 @@ class ShadowTables:
             return None  # a table of this name that another program has filled
         before = replace(original, database=shadow[0], table=shadow[1], is_dropped=False, copy=None, since=None)
         now, columns, key_changed, key_is_certain = before, list[ColumnChange](), False, True
+        adds_time_of_update = False
         for each in found.copy.statements:
             if _can_lose_rows(each):
                 return None
             for change in self._changes(each, now):
                 columns += change.columns
+                adds_time_of_update |= _adds_time_of_update(each, change)
                 now = change.after
                 key_changed |= change.key_changed
                 key_is_certain &= change.key_is_certain
@@ -203,7 +206,8 @@ class ShadowTables:
             None,
             key_changed,
             key_is_certain,
-            values_differ=renames,  # the tools copy a renamed column only if they recognise it
+            # a renamed column is copied only if the tool recognises it; updates of copied rows set ON UPDATE columns
+            values_differ=renames or adds_time_of_update,
         )
 
     def _changes(self, each: CopyStatement, now: TableSchema) -> tuple[TableChange, ...]:
@@ -228,9 +232,17 @@ def _copied(change: ColumnChange, dropped: set[str]) -> ColumnChange:
 
 def _can_lose_rows(statement: CopyStatement) -> bool:
     """Return whether INSERT IGNORE into the copy can omit rows: they violate a key, or have no partition."""
-    return deletes_violating_rows(
-        tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
-    )
+    return deletes_violating_rows(_tokens(statement))
+
+
+def _adds_time_of_update(statement: CopyStatement, change: TableChange) -> bool:
+    """Return whether an added column can be ON UPDATE CURRENT_TIMESTAMP: the updates of gh-ost do not set it."""
+    words = [token.word for token in _tokens(statement)]
+    return ("ON", "UPDATE") in pairwise(words) and any(one.kind is ChangeKind.ADD_COLUMN for one in change.columns)
+
+
+def _tokens(statement: CopyStatement) -> list[Token]:
+    return tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:

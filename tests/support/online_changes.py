@@ -41,10 +41,18 @@ class Writers:
 
 
 def gh_ost(
-    server: LocalServer, database: str, clauses: str, writers: Writers, *, table: str = "orders", end: bool = True
+    server: LocalServer,
+    database: str,
+    clauses: str,
+    writers: Writers,
+    *,
+    table: str = "orders",
+    end: bool = True,
+    update: str = "",
 ) -> str:
     """Run the statements of gh-ost, and return the final one. Without ``end`` it is interrupted while it copies rows.
 
+    ``update``: SET and WHERE of an update of copied rows, which gh-ost repeats in the copy.
     Writers wait while rows are copied: gh-ost has applied all their changes when it renames the tables.
     """
     d, t = database, table
@@ -68,8 +76,9 @@ def gh_ost(
         f"CREATE TABLE `{d}`.`_{t}_del` (id INT AUTO_INCREMENT PRIMARY KEY) COMMENT='ghost-cut-over-sentry'",
         f"DROP TABLE `{d}`.`_{t}_del`",
     )
+    updates = [f"UPDATE `{d}`.`{each}` {update}" for each in (t, f"_{t}_gho") if update]
     with writers.waiting():
-        server.execute(copy, rename)
+        server.execute(copy, *updates, rename)
     server.execute(f"DROP TABLE IF EXISTS `{d}`.`_{t}_ghc`", f"DROP TABLE IF EXISTS `{d}`.`_{t}_del`")
     return rename
 

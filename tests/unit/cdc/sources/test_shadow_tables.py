@@ -124,6 +124,12 @@ def test_drop_swap_of_pt_osc_drops_then_alters() -> None:
     [
         ("ADD b DATETIME DEFAULT CURRENT_TIMESTAMP", [("add.column", "b", "by row")], False),
         ("ADD b TIMESTAMP DEFAULT CURRENT_TIMESTAMP", [("add.column", "b", "by row")], False),
+        ("ADD b DATETIME NULL ON UPDATE CURRENT_TIMESTAMP", [("add.column", "b", "null")], True),
+        (
+            "ADD b INT COMMENT 'on update', ADD `on` INT",
+            [("add.column", "b", "null"), ("add.column", "on", "null")],
+            False,
+        ),
         ("ADD b INT NOT NULL", [("add.column", "b", "literal")], False),
         ("DROP a, ADD a BIGINT DEFAULT 1", [("drop.column", "a", ""), ("add.column", "a", "by row")], False),
         ("CHANGE a c INT", [("rename.column", "c", "null")], True),
