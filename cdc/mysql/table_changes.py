@@ -52,6 +52,8 @@ def read_changes(
 ) -> tuple[TableChange, ...]:
     """Return what ``sql`` changes in tables, in the order in which the changes apply; () for other statements.
 
+    ALTER TABLE gives a change also if the columns and the key stay as they are.
+
     ``database``: the default one. ``schema_of``: a table before the statement, None if it is not known; changes of such
     a table are omitted, except for RENAME TABLE and CREATE TABLE. ``tables_of``: the known tables of a database, for
     DROP DATABASE. ``charset_of``: the default charset of a database, for CREATE TABLE; "" if it is not known.
@@ -250,7 +252,7 @@ class _StatementReader:
             return
         reader = ClauseReader(before, self._names, self._dialect)
         reader.read(cursor.rest(), ignores=ignores)
-        yield from _unless_equal(reader.alteration.result())
+        yield reader.alteration.result()  # also if it changes nothing that a TableSchema has: a default, for example
         for other in reader.exchanged:
             yield from self._removes(other, ChangeKind.DROP_PARTITION)
 

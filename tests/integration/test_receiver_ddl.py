@@ -89,6 +89,27 @@ def test_change_that_the_server_shows_late_is_read(server, database, monkeypatch
     assert changed.after.columns == described(server, database)[database, "orders"].columns
 
 
+def test_statement_without_effect_is_a_change_of_nothing(server, database):
+    run(server, database, "ALTER TABLE orders MODIFY note VARCHAR(20) CHARSET utf8mb4, DEFAULT CHARSET utf8mb4")
+    clauses = [
+        "MODIFY price INT DEFAULT 3", "CHANGE price price INT NULL DEFAULT 4", "MODIFY note VARCHAR(20)",
+        "MODIFY note VARCHAR(20) COLLATE utf8mb4_bin", "MODIFY id INT NOT NULL",
+        "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci", "DROP PRIMARY KEY, ADD PRIMARY KEY (id)",
+    ]  # fmt: skip
+    with Server(endpoint(server)) as asked:
+        clauses += ["ADD COLUMN IF NOT EXISTS price INT", "DROP COLUMN IF EXISTS nope"] if asked.mariadb else []
+    for one in clauses:
+        start, known = position(server), described(server, database)[database, "orders"]
+        with closing(receiver_of(server, Mapped(database))) as receiver:
+            receiver.open(start, (known,), 0)
+            run(server, database, f"ALTER TABLE orders {one}")
+            error = pause(receiver)[0]
+        assert error.change is not None, error.message
+        (changed,) = error.change.tables
+        assert (changed.columns, changed.rows, changed.key_changed) == ((), None, False), one
+        assert changed.after.columns == described(server, database)[database, "orders"].columns
+
+
 def test_statement_that_stays_invisible_is_read_again_and_followed(server, database, monkeypatch):
     start, answers = position(server), show_once(monkeypatch, described(server, database))
     answers *= 2

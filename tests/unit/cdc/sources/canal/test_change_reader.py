@@ -130,6 +130,14 @@ def test_changed_text_without_charset_and_without_server_is_refused(opened):
     assert stop.change is None and "the character set of column c is not known" in stop.message
 
 
+def test_statement_without_effect_is_a_change_of_nothing(opened):
+    log = Log()
+    (table,) = stop_of(
+        opened(log.row(**columns(a=1)) + log.ddl("ALTER TABLE orders MODIFY a INT DEFAULT 3"))
+    ).change.tables
+    assert (table.columns, table.rows, table.after.columns) == ((), None, table.before.columns)
+
+
 @pytest.mark.parametrize("default", ["CURRENT_TIMESTAMP", "'2024-02-29 10:20:30'"])
 def test_timestamp_of_the_session_needs_a_snapshot(opened, default):
     log = Log()
