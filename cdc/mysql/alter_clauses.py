@@ -34,7 +34,6 @@ class ClauseReader:
         self.exchanged: list[tuple[str, str]] = []  # tables that get or give rows of a partition
         self._names = names
         self._dialect = dialect
-        self._is_ordered = False  # an ORDER BY was read, whose columns have commas between them
 
     def read(self, tokens: Sequence[Token], *, ignores: bool) -> None:
         """Read all clauses. ``ignores``: it is ALTER IGNORE. Raises: Unreadable."""
@@ -96,19 +95,17 @@ class ClauseReader:
 
     def _clause(self, part: TokenCursor) -> None:
         first, second = part.word(), part.word(1)
-        if self._is_ordered and len(part.tokens) <= 2 and (len(part.tokens) == 1 or second in ("ASC", "DESC")):
-            return
         if first in ROW_CHANGING_PARTITION_WORK and second in ("PARTITION", "TABLESPACE", "TABLE"):
             self._partition(part)
-        elif (first in HARMLESS_PARTITION_WORK and second == "PARTITION") or (
-            first in ("PARTITION", "REMOVE") and second in ("BY", "PARTITIONING")
+        elif (
+            (first in HARMLESS_PARTITION_WORK and second == "PARTITION")
+            or (first in ("PARTITION", "REMOVE") and second in ("BY", "PARTITIONING"))
+            or first == "ORDER"
         ):
             return
         elif first in _CLAUSES:
             part.at += 1
             _CLAUSES[first](self, part)
-        elif first == "ORDER":
-            self._is_ordered = True
         elif has_engine_without_rows(part.tokens):
             refuse("its engine keeps no rows")
         elif not self._is_options(part):

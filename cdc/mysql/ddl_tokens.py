@@ -131,14 +131,20 @@ def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
 
 
 def specifications(tokens: Sequence[Token]) -> Iterator[TokenCursor]:
-    """Yield the parts of ``tokens`` between commas that are outside brackets."""
+    """Yield the parts of ``tokens`` between commas that are outside brackets and outside lists of names."""
     depth, start = 0, 0
     for index, token in enumerate(tokens):
         depth += (token.word == "(") - (token.word == ")")
-        if token.word == "," and depth == 0:
+        if token.word == "," and depth == 0 and not _begins_list(tokens[start:index]):
             yield TokenCursor(tokens[start:index])
             start = index + 1
     yield TokenCursor(tokens[start:])
+
+
+def _begins_list(part: Sequence[Token]) -> bool:
+    """Return whether names follow with commas: DROP PARTITION p0, p1 or ORDER BY a, b. No clause follows."""
+    words = [token.word for token in part[:2]]
+    return words[1:] == ["PARTITION"] or words == ["ORDER", "BY"]
 
 
 def literal_of(part: TokenCursor) -> str:
