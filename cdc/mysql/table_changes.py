@@ -310,7 +310,7 @@ def confirmed(change: TableChange, found: TableSchema) -> TableChange:
     if after.columns and (key_differs or list(map(_shape, after.columns)) != list(map(_shape, found.columns))):
         raise _mismatch(after, found)
     for computed, real in zip(after.columns, found.columns, strict=False):
-        if (computed.charset and computed.charset != real.charset) or not _same_labels(computed, real):
+        if (computed.charset and computed.charset != real.charset) or not same_labels(computed, real):
             raise _mismatch(after, found)
     renamed = {
         each.old.name: each.new.name
@@ -347,10 +347,11 @@ def _shape(column: Column) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _same_labels(computed: Column, real: Column) -> bool:
-    """Compare labels. information_schema has ? for characters outside the basic plane."""
-    pairs = zip(computed.labels, real.labels, strict=True)
-    return all(one == other or ("?" in other and len(one) == len(other)) for one, other in pairs)
+def same_labels(known: Column, real: Column) -> bool:
+    """Compare labels with those of information_schema, which has ? for characters outside the basic plane."""
+    pairs = zip(known.labels, real.labels, strict=False)
+    same = all(one == other or ("?" in other and len(one) == len(other)) for one, other in pairs)
+    return same and len(known.labels) == len(real.labels)
 
 
 def _exact(change: ColumnChange, found: TableSchema) -> ColumnChange:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cdc.model.schema import Column, TableSchema
+from cdc.model.schema import Column, Kind, TableSchema
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.server import Server
+from cdc.mysql.table_changes import same_labels
 from channels.channel import Channel
 
 
@@ -37,10 +38,14 @@ def same_columns(today: TableSchema, known: TableSchema) -> bool:
     shapes = [_shape(column) for column in today.columns], [_shape(column) for column in known.columns]
     if shapes[0] != shapes[1] or set(today.key) != set(known.key):
         return False
-    return not any(
-        now.nullable and not before.nullable for now, before in zip(today.columns, known.columns, strict=True)
+    return all(
+        same_labels(before, now) and (before.nullable or not now.nullable)
+        for now, before in zip(today.columns, known.columns, strict=True)
     )
 
 
 def _shape(column: Column) -> tuple[object, ...]:
-    return (column.name, column.kind, column.arrow, column.charset, column.labels, column.length, column.fsp)
+    length = column.length
+    if column.kind is Kind.TEXT:  # TEXT of utf16: 32767 characters in the catalog, 65535 bytes in row metadata
+        length = -(-length.bit_length() // 8)  # in both cases, a length of 2 bytes
+    return (column.name, column.kind, column.arrow, column.charset, length, column.fsp)

@@ -179,6 +179,35 @@ def test_snapshot_of_an_enum_key_with_other_labels_begins_again(
         job.stop()
 
 
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_snapshot_continues_with_the_columns_that_rows_show(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack
+) -> None:
+    """The catalog shows ? for an emoji in a label, and counts the length of TEXT in characters of two bytes."""
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    numbers = " CROSS JOIN ".join(
+        f"(SELECT 0 d UNION SELECT {n} UNION SELECT {2 * n}) n{n}" for n in (3**i for i in range(10))
+    )
+    run(
+        server, database,
+        "CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, mood ENUM('a😀', 'é', 'b') CHARSET utf8mb4, "
+        "wide TEXT CHARSET utf16)",
+        f"INSERT INTO orders SELECT {' + '.join(f'n{3**i}.d' for i in range(10))} id, 1, 'w' FROM {numbers}",
+    )  # fmt: skip
+    with started(Target("delta", tmp_path, stack), server, database, tmp_path, "evolve") as job:
+        limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 20000}"
+        job.job_file.write_text(job.job_file.read_text().replace("snapshot: {step: 1s}", limits))
+        job.start()
+        status = job.wait_for("some chunks", _has_rows, HANG_S)
+        assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
+        run(server, database, "INSERT INTO orders VALUES (-1, 'a😀', 'w😀')")
+        job.wait_for("the rows", _is_done(server), HANG_S)
+        target = tmp_path / "warehouse" / "ods" / "orders"
+        assert not proof.compare(server, f"{database}.orders", target, ["id"]).differences
+        job.stop()
+
+
 def _has_rows(status: dict[str, Any]) -> bool:
     return any((channel["snapshot"] or {}).get("rows", 0) > 5000 for channel in status["channels"])
 
