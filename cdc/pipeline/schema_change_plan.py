@@ -12,6 +12,7 @@ Source: docs/explanation/schema-changes.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from cdc.errors import DdlStop, SchemaMismatch, TargetMismatch
@@ -48,6 +49,8 @@ def plan_change(
     try:
         tables = [_planned(context, one, checkpoint_id, change.last, applies_all=applies_all) for one in change.tables]
         tables = [_checked(context, one) for one in tables if one is not None]
+        if not applies_all:
+            _refuse_lost_values(table for table in tables if table is not None)
     except PlanRefused as refused:
         stop.message = f"{stop.message.removesuffix('.')}: {refused}."
         if refused.loads_again:
@@ -148,6 +151,19 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
             "existing rows get values that only the source has, and this source has no tables to load them from"
         )
     return table
+
+
+def _refuse_lost_values(tables: Iterable[PlannedTable]) -> None:
+    """Raise PlanRefused if a new load would write NULL into columns that earlier or these changes keep."""
+    for table in tables:
+        is_created = any(kind is ChangeKind.CREATE_TABLE for kind, *_ in table.actions)  # all its rows are new rows
+        if table.is_reloaded and table.columns_after.kept and not is_created:
+            raise PlanRefused(
+                f"the table must be loaded again, and {table.target} would then have NULL instead of its old values in "
+                f"columns that the source no longer has: {', '.join(table.columns_after.kept)}",
+                "Copy these columns of the target if you need their values. Then `cdc resume NAME --apply-ddl` applies "
+                "the statement and loads the table.",
+            )
 
 
 def _emptied(table: PlannedTable) -> PlannedTable:

@@ -239,6 +239,35 @@ def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, datab
         job.stop()
 
 
+def test_job_lenient_pauses_before_a_new_load_erases_kept_columns(mysql, database, tmp_path, monkeypatch):
+    mysql.execute(
+        f"CREATE TABLE {database}.orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20), price DECIMAL(10,4))",
+        f"INSERT INTO {database}.orders VALUES (1, 'one', 1.2345)",
+    )
+    port, file = free_port(), tmp_path / "job.yaml"
+    file.write_text(JOB.format(port=mysql.port, database=database, status=port, changes="lenient"))
+    monkeypatch.setenv("CDC_HOME", str(tmp_path / "state"))
+
+    def rows():
+        found = proof.read_delta(tmp_path / "warehouse" / "ods" / "orders").to_pylist()
+        return [(row["id"], row["note"], str(row["price"])) for row in found]
+
+    with JobProcess(file, home=tmp_path / "state", port=port) as job:
+        job.start()
+        job.wait_for("loaded", _is_done(mysql), HANG_S)
+        mysql.execute(f"ALTER TABLE {database}.orders DROP COLUMN note")
+        job.wait_for("the drop", _is_done(mysql), HANG_S)
+        mysql.execute(f"ALTER TABLE {database}.orders MODIFY price DECIMAL(8,2)")
+        status = job.wait_for("the pause", lambda status: status["state"] == "PAUSED", HANG_S)
+        assert "columns that the source no longer has: note" in status["reason"]
+        assert rows() == [(1, "one", "1.2345")]
+        done = CliRunner().invoke(app, ["resume", "shop", "--apply-ddl"])
+        assert done.exit_code == 0, f"{done.output} {done.exception}"
+        job.wait_for("the new load", _is_done(mysql), HANG_S)
+        assert rows() == [(1, None, "1.2300")]
+        job.stop()
+
+
 @pytest.mark.parametrize("table", ["*", "orders"])
 def test_change_during_a_stop_before_the_first_commit_is_followed(table, mysql, database, tmp_path):
     """The target was created with the columns of the start, so the next run must begin with them too."""

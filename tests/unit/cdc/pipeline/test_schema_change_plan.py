@@ -85,6 +85,7 @@ def planned(
     after: tuple[Column, ...] = (ID, A),
     rows: ChangeKind | None = None,
     key_changed: bool = False,
+    applies_all: bool = False,
 ) -> ChangePlan:
     policy = ChangePolicy(mode, kinds or {})
     routes = Routes([replace(mapping or Mapping("shop.orders", "ods.orders"), changes=policy)])
@@ -93,7 +94,7 @@ def planned(
     context: Any = SimpleNamespace(run=run, routes=routes, sink=sink or AlteringSink(), snapshot=snapshot, types=None)
     change = TableChange(before, replace(before, columns=after), columns, rows, key_changed)
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
-    plan = plan_change(context, SchemaChange("ALTER", HERE, THERE, (change,)), 7, stop)
+    plan = plan_change(context, SchemaChange("ALTER", HERE, THERE, (change,)), 7, stop, applies_all=applies_all)
     for table in plan.tables:  # the steps fit the target
         steps = alter_steps(table.steps, table)
         target_after(target_before(context, table), steps)
@@ -283,6 +284,32 @@ def test_plan_changed_values_load_the_table_again() -> None:
     plan = planned((replace(WIDENED, changes_values=True),), after=(ID, WIDER))
     assert plan.tables[0].is_reloaded
     assert texts(plan) == ["widen a>a"]
+
+
+KEPT = ColumnMap(kept={"note": replace(TEXT, name="note")})
+NARROWER = ColumnChange(ChangeKind.ALTER_TYPE, A, replace(A, kind=Kind.SMALLINT, type="smallint"), changes_values=True)
+
+
+def test_plan_new_load_pauses_before_it_erases_kept_columns() -> None:
+    for changes, column_map in (((NARROWER,), KEPT), ((replace(DROPPED, old=B), NARROWER), None)):
+        before, after = replace(BEFORE, columns=(ID, A, B)), (ID, replace(A, kind=Kind.SMALLINT, type="smallint"))
+        names = "note" if column_map else "b"
+        with pytest.raises(DdlStop, match=f"no longer has: {names}") as caught:
+            planned(changes, column_map=column_map, before=before, after=after)
+        assert "`cdc resume NAME --apply-ddl` applies the statement" in caught.value.hint
+        (table,) = planned(changes, column_map=column_map, before=before, after=after, applies_all=True).tables
+        assert table.is_reloaded
+
+
+def test_plan_of_fill_that_is_loaded_pauses_before_it_erases_kept_columns() -> None:
+    change = replace(ADDED, fill=Fill(FillKind.LITERAL, b"5"))
+    with pytest.raises(DdlStop, match="NULL instead of its old values"):
+        planned((change,), column_map=KEPT, after=(ID, A, B), sink=AlteringSink("fill"))
+
+
+def test_plan_of_created_table_is_loaded_with_kept_columns() -> None:
+    (table,) = planned((), column_map=KEPT, rows=ChangeKind.DROP_TABLE, sink=ListingSink()).tables
+    assert table.is_reloaded and table.columns_after.kept == KEPT.kept
 
 
 def test_plan_narrower_type_keeps_the_type_of_the_target_and_loads_again() -> None:

@@ -405,9 +405,10 @@ def test_prepare_change_of_tables_keeps_what_a_restart_needs(tmp_path: Path) -> 
     )
     stop = DdlStop("DROP changes shop.orders.", hint="Resume.")
     stop.change = SchemaChange("DROP", HERE, THERE, tables, forgets=("shop._items_gho",))
+    mapping = Mapping("shop.*", "ods.*", changes=ChangePolicy(ChangeMode.EVOLVE))
     context: Any = SimpleNamespace(
             channels={},
-        run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([Mapping("shop.*", "ods.*")]),
+        run=RunIdentity("shop", record.incarnation, record.fence), routes=Routes([mapping]),
         sink=Columns(Faults(), {}, in_one_commit=True), snapshot="tables", types=None, store=store, applies=None,
     )  # fmt: skip
     assert prepare_change(context, reread, stop)
