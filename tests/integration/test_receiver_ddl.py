@@ -915,3 +915,44 @@ def test_rows_after_an_accepted_change_show_the_columns_for_the_next_one(server,
         assert second.value.change is not None, second.value.message
         saved = {schema.table: [column.name for column in schema.columns] for schema in receiver.schemas()}
         assert saved["t"] == ["id", "a"]
+
+
+def test_column_that_is_not_null_later_is_nullable_until_then(server, database):
+    """The types are the same, so only a search for later statements shows that the server's columns are newer."""
+    start = position(server)
+    for statement in (
+        "INSERT INTO orders (id) VALUES (1)",
+        "ALTER TABLE orders ADD c INT",
+        "INSERT INTO orders (id) VALUES (7)",
+        "UPDATE orders SET c = 1",
+        "ALTER TABLE orders MODIFY c INT NOT NULL",
+    ):
+        run(server, database, statement)
+    known = replace(described(server, database)[database, "orders"], since=None)
+    known = replace(known, columns=known.columns[:-1])
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(start, (known,), 0)
+        first = pause(receiver)[0].change
+    after = first.tables[0].after
+    assert after.columns[-1].name == "c" and after.columns[-1].nullable
+    with closing(receiver_of(server, Mapped(database))) as receiver:
+        receiver.open(first.last, (after,), 1)
+        error, collected = pause(receiver)
+    assert [row["c"] for row in collected.rows] == [None, 1, 1]
+    (change,) = error.change.tables[0].columns
+    assert change.kind is ChangeKind.ALTER_TYPE and change.changes_values and not change.new.nullable
+
+
+def test_rows_show_that_a_column_was_nullable(server, database):
+    """The server has NOT NULL by a later statement: the job has read the columns, or row metadata have the names."""
+    start = position(server)
+    known = replace(described(server, database)[database, "orders"], since=None)
+    newer = replace(known, columns=tuple(replace(one, nullable=one.name == "note") for one in known.columns))
+    run(server, database, "INSERT INTO orders (id) VALUES (1)")
+    run(server, database, "DELETE FROM orders")
+    run(server, database, "ALTER TABLE orders MODIFY secret INT NOT NULL")
+    for saved in [(newer,)] + [()] * has_column_names(server):
+        with closing(receiver_of(server, Mapped(database))) as receiver:
+            receiver.open(start, saved, 0)
+            (schema,) = {changes.schema for batch in pause(receiver)[1].batches for changes in batch.changes}
+        assert [column.nullable for column in schema.columns] == [False, True, True, True]

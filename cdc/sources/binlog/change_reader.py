@@ -125,13 +125,21 @@ class ChangeReader:
                 try:
                     if described is None:
                         raise SchemaMismatch("The table does not exist any more.", hint="Do nothing.", table=name)
-                    done.append(confirmed(change, described))
+                    exact = confirmed(change, described)
+                    done.append(certain(change) if self._has_later_nulls(server, statement, change, exact) else exact)
                 except SchemaMismatch:
                     # a later statement has changed the table: what the server has now is not what follows from this one
                     if not self._search.on_server(server, statement.after, {name}):
                         raise
                     done.append(certain(change))
         return done
+
+    def _has_later_nulls(self, server: Server, statement: Statement, computed: TableChange, exact: TableChange) -> bool:
+        """Return whether NULL or NOT NULL of the server's columns, whose types match, is that of a later statement."""
+        nulls = [[column.nullable for column in one.after.columns] for one in (computed, exact)]
+        name = (exact.after.database, exact.after.table)
+        is_equal = not nulls[0] or nulls[0] == nulls[1]
+        return not is_equal and bool(self._search.on_server(server, statement.after, {name}))
 
     def _described(self, server: Server, statement: Statement, name: Name) -> TableSchema | None:
         """Return the table after the statement; None if it does not exist, or if a later statement has changed it."""

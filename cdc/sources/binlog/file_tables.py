@@ -280,12 +280,3 @@ class FileTables:
             return "Add the files since the table's CREATE TABLE: `source.schema` is valid after the last change only."
         reason = f"The CREATE TABLE in the files is not used: {self._refused[name]}. " if name in self._refused else ""
         return reason + _HINT
-
-
-def with_nulls(schema: TableSchema, table_map: TableMap) -> TableSchema:
-    """Return ``schema`` with the nullability of the rows, because a statement may not define it."""
-    columns = tuple(
-        column if column.nullable == mapped.nullable else replace(column, nullable=mapped.nullable)
-        for column, mapped in zip(schema.columns, table_map.columns, strict=True)
-    )
-    return schema if columns == schema.columns else replace(schema, columns=columns)

@@ -141,4 +141,14 @@ def merge_metadata(table_map: TableMap, known: TableSchema | None) -> TableSchem
             return None
     key = tuple(columns[index].name for index in table_map.key or ())
     comment, charset = (known.comment, known.charset) if known is not None else ("", "")
-    return TableSchema(table_map.database, table_map.table, tuple(columns), key, comment, charset=charset)
+    found = TableSchema(table_map.database, table_map.table, tuple(columns), key, comment, charset=charset)
+    return with_nulls(found, table_map)
+
+
+def with_nulls(schema: TableSchema, table_map: TableMap) -> TableSchema:
+    """Return ``schema`` with the nullability of the rows. A statement may not define it, and a catalog may be newer."""
+    columns = tuple(
+        column if column.nullable == mapped.nullable else replace(column, nullable=mapped.nullable)
+        for column, mapped in zip(schema.columns, table_map.columns, strict=True)
+    )
+    return schema if columns == schema.columns else replace(schema, columns=columns)

@@ -20,9 +20,9 @@ from cdc.mysql.catalog import is_sequence, mapped_tables, table_schemas
 from cdc.mysql.server import Server
 from cdc.mysql.visibility import wait_until_visible
 from cdc.sources.binlog.column_changes import ColumnChangeSearch, PossibleColumnChange
-from cdc.sources.binlog.file_tables import FileTables, with_nulls
+from cdc.sources.binlog.file_tables import FileTables
 from cdc.sources.binlog.omission_rules import OmissionRules, has_reached
-from cdc.sources.binlog.schema_matching import merge_metadata, mismatch, refuse_lost_labels
+from cdc.sources.binlog.schema_matching import merge_metadata, mismatch, refuse_lost_labels, with_nulls
 from cdc.sources.schema_history import Name, SchemaHistory
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class TableRegistry:
                 position=position,
             )
         if known is not None and mismatch(known, table_map) is None:
-            exact = known if self.files is None else with_nulls(known, table_map)
-            return self._keep(name, exact)
+            return self._keep(name, with_nulls(known, table_map))
         if name in self._sequences or self._is_omitted(name):
             return None
         changed: Mapping[Name, PossibleColumnChange] = {}
