@@ -80,7 +80,7 @@ class TableChange:
     rows: ChangeKind | None = None  # a kind that removes or replaces rows without row events
     key_changed: bool = False  # another key; a key whose columns were only renamed is the same
     key_is_certain: bool = True  # False: the key of ``after`` depends on indexes that a TableSchema does not have
-    values_differ: bool = False  # existing rows have values that do not follow from ``columns``
+    values_differ: bool = False  # rows that do not follow from ``columns``: other values, or rows of another table
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class ClauseReader:
 
     def __init__(self, before: TableSchema, names: TableNames, dialect: Dialect) -> None:
         self.alteration = Alteration(before, dialect)
-        self.exchanged: list[tuple[str, str]] = []  # tables that get or give rows of a partition
+        self.exchanged: list[tuple[tuple[str, str], bool]] = []  # tables of partition work, and whether they get rows
         self._names = names
         self._dialect = dialect
 
@@ -113,9 +113,11 @@ class ClauseReader:
 
     def _partition(self, part: TokenCursor) -> None:
         self._changes_rows(ChangeKind.DROP_PARTITION)
+        is_exchange = part.word() == "EXCHANGE"
+        self.alteration.gets_rows |= is_exchange or part.word() == "IMPORT" or part.word(1) == "TABLE"
         for index, token in enumerate(part.tokens):
             if token.word == "TABLE":
-                self.exchanged.append(self._names.read(TokenCursor(part.tokens[index + 1 :])))
+                self.exchanged.append((self._names.read(TokenCursor(part.tokens[index + 1 :])), is_exchange))
 
     # --- clauses with columns ---
 

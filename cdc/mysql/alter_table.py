@@ -46,6 +46,7 @@ class Alteration:
         self.comment = before.comment
         self.converts = ""  # the charset of CONVERT TO
         self.rows: ChangeKind | None = None
+        self.gets_rows = False  # partition work brings rows
         self.name = (before.database, before.table)
         self.drops_primary = False
         self.may_drop_key = False  # an index was dropped, whose columns are not known
@@ -143,6 +144,7 @@ class Alteration:
             self.rows,
             key_changed=tuple(renamed.get(name, "") for name in self.before.key) != key,
             key_is_certain=is_certain,
+            values_differ=self.gets_rows,
         )
 
     def _in_order(self) -> list[NewColumn]:

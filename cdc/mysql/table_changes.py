@@ -209,10 +209,10 @@ class _StatementReader:
             reader.alteration.may_drop_key = True
             yield from _unless_equal(reader.alteration.result())
 
-    def _removes(self, name: tuple[str, str], kind: ChangeKind) -> Iterator[TableChange]:
+    def _removes(self, name: tuple[str, str], kind: ChangeKind, *, gets_rows: bool = False) -> Iterator[TableChange]:
         known = self._schema_of(*name)
         if known is not None:
-            yield TableChange(known, known, rows=kind)
+            yield TableChange(known, known, rows=kind, values_differ=gets_rows)
 
     def _truncate(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
         cursor.take("TABLE")
@@ -253,15 +253,15 @@ class _StatementReader:
         reader = ClauseReader(before, self._names, self._dialect)
         reader.read(cursor.rest(), ignores=ignores)
         yield reader.alteration.result()  # also if it changes nothing that a TableSchema has: a default, for example
-        for other in reader.exchanged:
-            yield from self._removes(other, ChangeKind.DROP_PARTITION)
+        for other, gets_rows in reader.exchanged:
+            yield from self._removes(other, ChangeKind.DROP_PARTITION, gets_rows=gets_rows)
 
     def _alter_unknown(self, name: tuple[str, str], cursor: TokenCursor) -> Iterator[TableChange]:
         """ALTER of a table that is not known: it may be renamed to a known name, or swap rows with a known table."""
         reader = ClauseReader(_unknown(name), self._names, self._dialect)
         reader.read_tables(cursor.rest())
-        for other in reader.exchanged:
-            yield from self._removes(other, ChangeKind.DROP_PARTITION)
+        for other, gets_rows in reader.exchanged:
+            yield from self._removes(other, ChangeKind.DROP_PARTITION, gets_rows=gets_rows)
         if reader.alteration.name != name:
             yield TableChange(_unknown(name), _unknown(reader.alteration.name), rows=ChangeKind.RENAME_TABLE)
 

@@ -147,9 +147,7 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
             f"this sink cannot find the rows of {table.target} that the source no longer has", keep_rows_hint(table)
         )
     if table.is_reloaded and context.snapshot is None:
-        raise PlanRefused(
-            "existing rows get values that only the source has, and this source has no tables to load them from"
-        )
+        raise PlanRefused("rows get values that only the source has, and this source has no tables to load them from")
     return table
 
 

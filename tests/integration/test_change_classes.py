@@ -308,8 +308,7 @@ class Group:
         policy, (schema, rows) = ChangePolicy(self.mode), self.written.after[case.name]
         if any(policy.action(kind) is ChangeAction.IGNORE for kind in case.kinds if kind in (TRUNCATE, PARTITION)):
             left = [row for row in self.written.before[case.name][1] if row["id"] in case.removed]
-            seen = [row for row in rows if row["id"] not in case.arrived]
-            rows = [row for _, row in sorted({row["id"]: row for row in (*left, *seen)}.items())]
+            rows = [row for _, row in sorted({row["id"]: row for row in (*left, *rows)}.items())]
         adds, drops, renames = (policy.action(kind) is ChangeAction.APPLY for kind in (ADD, DROP, RENAME))
         names = {column.name: column.name for column in schema.columns}
         if not renames:

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
-from cdc.model.schema_change import FillKind, TableChange
+from cdc.model.schema_change import ChangeKind, FillKind, TableChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.create_table import read_create_table
 from cdc.mysql.ddl_tokens import Unreadable
@@ -182,6 +182,25 @@ def test_convert_changes_all_texts_and_makes_text_longer() -> None:
 def test_statement_gives_changes_of_rows(sql: str, found: list[str]) -> None:
     result = changes(sql, tables_of=lambda _: ["orders", "users"])
     assert [f"{each.before.table} {each.after.table} {each.rows and each.rows.value}" for each in result] == found
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        ("EXCHANGE PARTITION p WITH TABLE users", [True, True]),
+        ("CONVERT TABLE users TO PARTITION p VALUES LESS THAN (9)", [True, False]),
+        ("CONVERT PARTITION p TO TABLE fresh", [False]),
+        ("IMPORT PARTITION p TABLESPACE", [True]),
+        ("IMPORT TABLESPACE", [True]),
+        ("DISCARD PARTITION p TABLESPACE", [False]),
+        ("DROP PARTITION p", [False]),
+        ("TRUNCATE PARTITION p", [False]),
+    ],
+)
+def test_partition_work_that_brings_rows_gives_values_that_differ(clause: str, expected: list[bool]) -> None:
+    result = changes(f"ALTER TABLE orders {clause}")
+    assert [each.values_differ for each in result] == expected
+    assert {each.rows for each in result} == {ChangeKind.DROP_PARTITION}
 
 
 def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:

@@ -85,6 +85,7 @@ def planned(
     after: tuple[Column, ...] = (ID, A),
     rows: ChangeKind | None = None,
     key_changed: bool = False,
+    values_differ: bool = False,
     applies_all: bool = False,
 ) -> ChangePlan:
     policy = ChangePolicy(mode, kinds or {})
@@ -92,7 +93,9 @@ def planned(
     routes.use_column_maps({"shop.orders": column_map} if column_map else {})
     run = RunIdentity("shop", "0badcafe", 1)
     context: Any = SimpleNamespace(run=run, routes=routes, sink=sink or AlteringSink(), snapshot=snapshot, types=None)
-    change = TableChange(before, replace(before, columns=after), columns, rows, key_changed)
+    change = TableChange(
+        before, replace(before, columns=after), columns, rows, key_changed, values_differ=values_differ
+    )
     stop = DdlStop("ALTER changes shop.orders.", hint="Resume.")
     plan = plan_change(context, SchemaChange("ALTER", HERE, THERE, (change,)), 7, stop, applies_all=applies_all)
     for table in plan.tables:  # the steps fit the target
@@ -415,6 +418,12 @@ def test_plan_of_removed_rows_pauses_and_names_both_options(kind: ChangeKind, mo
         planned((), rows=kind, mode=mode, sink=ListingSink())
     for action in ("apply", "ignore"):
         assert f"{{{kind.value}: {action}}}" in caught.value.hint
+
+
+def test_plan_of_ignored_partition_work_loads_the_rows_that_it_brings() -> None:
+    (table,) = planned((), rows=ChangeKind.DROP_PARTITION, mode=ChangeMode.IGNORE, values_differ=True).tables
+    assert table.is_reloaded and not table.deletes_orphans
+    assert table.columns_after == ColumnMap(kept_rows={"drop.partition": THERE})
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION])
