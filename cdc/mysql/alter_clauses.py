@@ -23,6 +23,7 @@ from cdc.mysql.ddl_words import (
 )
 
 _VERSIONING = (("PERIOD", "FOR"), ("SYSTEM", "VERSIONING"))
+_COLLATIONS = ("CHARSET", "CHARACTER", "COLLATE")
 _NOT_COLUMNS = ("INDEX", "KEY", "CHECK", "CONSTRAINT")
 
 
@@ -45,7 +46,9 @@ class ClauseReader:
             refuse("it converts the table and also defines another default character set")
         for part in parts:
             self._clause(part)
-        if ignores and deletes_violating_rows(tokens):
+        names_collation = any(token.word in _COLLATIONS for token in tokens)
+        merges = ignores and self.alteration.can_merge_values(names_collation=names_collation)
+        if ignores and (merges or deletes_violating_rows(tokens)):
             self._changes_rows(ChangeKind.DROP_PARTITION)
 
     def _changes_rows(self, kind: ChangeKind) -> None:
@@ -81,9 +84,7 @@ class ClauseReader:
         return part.word() in HARMLESS_OPTIONS and part.word() != "ORDER"
 
     def _sets_charset(self, part: TokenCursor) -> bool:
-        return self._is_options(part) and any(
-            token.word in ("CHARSET", "CHARACTER", "COLLATE") for token in part.tokens
-        )
+        return self._is_options(part) and any(token.word in _COLLATIONS for token in part.tokens)
 
     def _options(self, part: TokenCursor) -> None:
         options = read_options(part, self.alteration.charset)

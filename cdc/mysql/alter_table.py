@@ -24,7 +24,7 @@ from cdc.mysql.column_definition import (
 )
 from cdc.mysql.create_table import Index
 from cdc.mysql.ddl_tokens import refuse
-from cdc.mysql.value_changes import can_change_values, is_same_type
+from cdc.mysql.value_changes import can_change_values, can_merge_values, is_same_type
 
 
 @dataclass(slots=True)
@@ -117,6 +117,14 @@ class Alteration:
         self._changes[name.casefold()] = (new, position)
         if position is not None:
             self._placed.append((new, position))
+
+    def can_merge_values(self, *, names_collation: bool) -> bool:
+        """Return whether values of existing columns can become equal. See ``cdc.mysql.value_changes``."""
+        changed = [(new.old, new.column) for new, _ in self._changes.values() if new.definition is not None]
+        changed += [(one, one) for one in self.before.columns if self.converts and one.kind in TEXTS]
+        return any(
+            old is not None and can_merge_values(old, new, names_collation=names_collation) for old, new in changed
+        )
 
     # --- the result ---
 

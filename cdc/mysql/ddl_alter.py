@@ -23,6 +23,8 @@ from cdc.mysql.ddl_words import (
     skip_wait,
 )
 
+_REDEFINES = frozenset(("MODIFY", "CHANGE"))  # different values of a unique key can become equal
+
 
 class AlterReader:
     """Reads one ALTER statement from its tokens."""
@@ -45,7 +47,7 @@ class AlterReader:
         if not self._lookup.maps(database, table):
             return self._alter_of_another(cursor)
         found = [self._specification(database, table, part) for part in specifications(cursor.rest())]
-        if ignores and deletes_violating_rows(cursor.rest()):
+        if ignores and (deletes_violating_rows(cursor.rest()) or {token.word for token in cursor.rest()} & _REDEFINES):
             # rows that violate a key or a condition, or have no partition, are deleted without row events
             found.append(Effect(EffectKind.TOUCHES, reason=f"IGNORE {phrase(cursor.rest())}", row_changing=True))
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]

@@ -49,6 +49,7 @@ def read_changes(
     charset_of: Callable[[str], str] = lambda database: "",
     dialect: Dialect | None = None,
     fold_case: bool = False,
+    ignores: bool = False,
 ) -> tuple[TableChange, ...]:
     """Return what ``sql`` changes in tables, in the order in which the changes apply; () for other statements.
 
@@ -57,11 +58,11 @@ def read_changes(
     ``database``: the default one. ``schema_of``: a table before the statement, None if it is not known; changes of such
     a table are omitted, except for RENAME TABLE and CREATE TABLE. ``tables_of``: the known tables of a database, for
     DROP DATABASE. ``charset_of``: the default charset of a database, for CREATE TABLE; "" if it is not known.
-    ``fold_case``: see ``TableNames``.
+    ``fold_case``: see ``TableNames``. ``ignores``: read ALTER TABLE as ALTER IGNORE TABLE.
     Raises: Unreadable - with the reason: the statement is not supported, or its result is not certain.
     """
     dialect = dialect or Dialect()
-    arguments = (database, schema_of, tables_of, charset_of)
+    arguments = (database, schema_of, tables_of, charset_of, ignores)
     if dialect.mariadb is not None:
         return _StatementReader(*arguments, dialect, fold_case).read(sql)
     found = [
@@ -80,6 +81,7 @@ class _StatementReader:
         schema_of: SchemaOf,
         tables_of: Callable[[str], Iterable[str]],
         charset_of: Callable[[str], str],
+        ignores: bool,
         dialect: Dialect,
         fold_case: bool,
     ) -> None:
@@ -87,6 +89,7 @@ class _StatementReader:
         self._schema_of = schema_of
         self._tables_of = tables_of
         self._charset_of = charset_of
+        self._ignores = ignores
         self._dialect = dialect
 
     def read(self, sql: str) -> tuple[TableChange, ...]:
@@ -238,7 +241,7 @@ class _StatementReader:
 
     def _alter(self, cursor: TokenCursor, sql: str) -> Iterator[TableChange]:
         cursor.take("ONLINE") or cursor.take("OFFLINE")
-        ignores = cursor.take("IGNORE")
+        ignores = cursor.take("IGNORE") or self._ignores
         if not cursor.take("TABLE"):
             if is_other_object(cursor, OTHER_OBJECTS | DATABASE):
                 return

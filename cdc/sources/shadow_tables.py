@@ -31,7 +31,7 @@ from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, Ta
 from cdc.model.table_names import originals_of, table_text
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import Token, TokenCursor, Unreadable, tokens_of
-from cdc.mysql.ddl_words import TableNames, deletes_violating_rows
+from cdc.mysql.ddl_words import TableNames
 from cdc.mysql.table_changes import read_changes
 from cdc.sources.schema_history import Name, SchemaHistory
 
@@ -186,9 +186,9 @@ class ShadowTables:
         now, columns, key_changed, key_is_certain = before, list[ColumnChange](), False, True
         adds_time_of_update = False
         for each in found.copy.statements:
-            if _can_lose_rows(each):
-                return None
             for change in self._changes(each, now):
+                if change.rows is not None:  # INSERT IGNORE into the copy can omit rows, as ALTER IGNORE deletes them
+                    return None
                 columns += change.columns
                 adds_time_of_update |= _adds_time_of_update(each, change)
                 now = change.after
@@ -217,6 +217,7 @@ class ShadowTables:
             schema_of=lambda database, table: now if (database, table) == (now.database, now.table) else None,
             dialect=dialect_of(each),
             fold_case=self._history.fold_case,
+            ignores=True,
         )
 
 
@@ -228,11 +229,6 @@ def _copied(change: ColumnChange, dropped: set[str]) -> ColumnChange:
     if change.new.name.casefold() in dropped or change.fill.kind is FillKind.STATEMENT_TIME:
         return replace(change, fill=Fill(FillKind.BY_ROW))
     return change
-
-
-def _can_lose_rows(statement: CopyStatement) -> bool:
-    """Return whether INSERT IGNORE into the copy can omit rows: they violate a key, or have no partition."""
-    return deletes_violating_rows(_tokens(statement))
 
 
 def _adds_time_of_update(statement: CopyStatement, change: TableChange) -> bool:

@@ -166,6 +166,35 @@ def test_copy_with_other_rows_is_another_table_with_known_columns() -> None:
     assert change.rows is ChangeKind.RENAME_TABLE and described(change) == [("add.column", "b", "by row")]
 
 
+V = Column("v", Kind.VARCHAR, "varchar(20)", length=20, charset="utf8mb4")
+E = Column("e", Kind.ENUM, "enum('x')", charset="utf8mb4", labels=("x",))
+
+
+@pytest.mark.parametrize(
+    ("clauses", "loses"),
+    [
+        ("MODIFY v VARCHAR(5)", True),
+        ("CHANGE v w VARCHAR(5)", True),
+        ("MODIFY v VARCHAR(20) COLLATE utf8mb4_0900_ai_ci", True),
+        ("CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", True),
+        ("MODIFY a SMALLINT", True),
+        ("MODIFY a INT NOT NULL", True),
+        ("MODIFY v VARCHAR(200)", False),
+        ("MODIFY a BIGINT", False),
+        ("MODIFY e ENUM('y', 'x')", False),
+        ("ADD b VARCHAR(5) COLLATE utf8mb4_bin", False),
+        ("DEFAULT CHARACTER SET utf8mb4", False),
+        ("RENAME COLUMN v TO w", False),
+    ],
+)
+def test_copy_whose_values_can_become_equal_is_another_table(clauses: str, loses: bool) -> None:
+    stream = Stream(replace(T, columns=(*T.columns, V, E), charset="utf8mb4"))
+    stream.run(*(each.format(clauses) for each in GHOST))
+    found = stream.change(GHOST_SWAP)
+    rows = [change.rows for change in found.tables]
+    assert rows == ([ChangeKind.RENAME_TABLE] if loses else [None])
+
+
 def test_second_run_begins_with_the_columns_of_the_first() -> None:
     stream = Stream()
     stream.run(*(each.format("ADD never INT") for each in GHOST))  # interrupted
