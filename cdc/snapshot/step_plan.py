@@ -22,7 +22,7 @@ from channels.partition_read import ReadBudget
 from channels.sinks.base import can_list_keys
 from channels.task import Task
 
-STEP_ROWS = 3_000_000  # of all readers together: a size that the sink merges in one commit
+STEP_ROWS = 6_000_000  # of all readers together: a size that the sink merges in one commit
 STEP_BYTES = 1 << 30
 STEP_TABLES = 50
 _CHUNKS_A_READER = 16  # more than a reader completes in one step
