@@ -26,7 +26,7 @@ from cdc.errors import (
     action_for,
 )
 from cdc.model.batch import FENCE_STEP, LoadName
-from cdc.model.schema_change import ChangeMode, ChangePolicy, ColumnMap
+from cdc.model.schema_change import ChangeKind, ChangeMode, ChangePolicy, ColumnMap
 from cdc.model.snapshot import SnapshotRequest, SnapshotState
 from cdc.pipeline.consumer import Consumer, Ended
 from cdc.pipeline.flow_control import CommitLimits
@@ -484,8 +484,15 @@ class World:
         """Change columns of a table of the source, as far as the job can follow it."""
         if self.mode is ChangeMode.IGNORE:
             kinds = [kind for kind in kinds if kind != "widen"]
+        if self.mode is ChangeMode.LENIENT and self._keeps_columns(table, kinds):
+            # values that differ by row need a new load, which would erase kept columns: the job pauses for its user
+            kinds = ["add" if kind == "add by row" else kind for kind in kinds]
         if table in self.tables.names():
             self.source.alter(table, kinds, self.draw)
+
+    def _keeps_columns(self, table, kinds):
+        changes = [change for one in self.source.alters.values() if one.table == table for change in one.changes]
+        return {"drop", "replace"} & {*kinds} or any(one.kind is ChangeKind.DROP_COLUMN for one in changes)
 
     @property
     def knows_columns(self):
