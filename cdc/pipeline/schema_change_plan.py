@@ -154,8 +154,9 @@ def _checked(context: RunContext, table: PlannedTable) -> PlannedTable:
 def _refuse_lost_values(tables: Iterable[PlannedTable]) -> None:
     """Raise PlanRefused if a new load would write NULL into columns that earlier or these changes keep."""
     for table in tables:
-        is_created = any(kind is ChangeKind.CREATE_TABLE for kind, *_ in table.actions)  # all its rows are new rows
-        if table.is_reloaded and table.columns_after.kept and not is_created:
+        # a created table, or another one that got the name: all its rows are new rows
+        is_other = any(kind in (ChangeKind.CREATE_TABLE, ChangeKind.RENAME_TABLE) for kind, *_ in table.actions)
+        if table.is_reloaded and table.columns_after.kept and not is_other:
             raise PlanRefused(
                 f"the table must be loaded again, and {table.target} would then have NULL instead of its old values in "
                 f"columns that the source no longer has: {', '.join(table.columns_after.kept)}",
