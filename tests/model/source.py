@@ -173,8 +173,8 @@ class SourceReceiver:
             raise self.source.stops[self._index]
         if self._index in self.source.alters:
             raise self.source.statement_at(self._index)
-        if self._index >= len(self.source.transactions):
-            time.sleep(min(timeout_s, self.idle_s))
+        if self._index >= len(self.source.transactions) or self.held_bytes >= self.window:
+            time.sleep(min(timeout_s, self.idle_s))  # a full window ends the reading until Tasks have taken rows
             return None
         return self._handed(self._next())
 
