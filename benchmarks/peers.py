@@ -44,8 +44,8 @@ class Reading:
 
     @property
     def rate(self) -> float:
-        """Return the rows per second after the first row."""
-        return self.rows / max(self.seconds - self.first_s, 1e-3)
+        """Return the rows per second from the start of the process: a program may read ahead before its first row."""
+        return self.rows / self.seconds
 
     def figures(self, program: str) -> dict[str, float]:
         """Return what is reported of it next to the rate; the names begin with ``program``."""
