@@ -17,7 +17,6 @@ from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.row_keys import newest_rows
 from cdc.sources.partition_reader import PartitionReader
 from spark.frames import mapped_frame
-from spark.hidden_pandas import hide_pandas
 from spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -264,7 +263,6 @@ class _PartBuffers:
 
 def _plain_reader(shares: Sequence[_Share], budget: ReadBudget) -> Callable[[Batches], Batches]:
     def read(batches: Batches) -> Batches:
-        hide_pandas()
         for number in _numbers(batches):
             yield _outcome_batch(_read_plain(_ShareReader(budget), shares[number]))
 

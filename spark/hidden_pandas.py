@@ -13,6 +13,9 @@ class _NoPandas(MetaPathFinder):
 
 
 def hide_pandas() -> None:
-    """Let every import of Pandas in this process fail. A repeated call does nothing. Saves 0.2 CPU seconds."""
+    """Let every import of Pandas in this process fail. A repeated call does nothing. Saves 0.2 CPU seconds.
+
+    Calls: only in workers of this application. Those of a Spark Connect server may also run the code of others.
+    """
     if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())

@@ -167,11 +167,7 @@ def test_snapshot_of_an_enum_key_with_other_labels_begins_again(
         + ", ".join(f"{seven} n{number}" for number in range(5)) + ", (SELECT @i := 0) i",
     )  # fmt: skip
     with started(Target("delta", tmp_path, stack), server, database, tmp_path, "evolve") as job:
-        limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 20000}"
-        job.job_file.write_text(job.job_file.read_text().replace("snapshot: {step: 1s}", limits))
-        job.start()
-        status = job.wait_for("some chunks", _has_rows, HANG_S)
-        assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
+        _start_in_a_snapshot(job)
         run(server, database, "ALTER TABLE orders MODIFY note ENUM('c', 'b', 'a') NOT NULL")
         job.wait_for("the change", _is_done(server), HANG_S)
         target = tmp_path / "warehouse" / "ods" / "orders"
@@ -196,16 +192,21 @@ def test_snapshot_continues_with_the_columns_that_rows_show(
         f"INSERT INTO orders SELECT {' + '.join(f'n{3**i}.d' for i in range(10))} id, 1, 'w' FROM {numbers}",
     )  # fmt: skip
     with started(Target("delta", tmp_path, stack), server, database, tmp_path, "evolve") as job:
-        limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 20000}"
-        job.job_file.write_text(job.job_file.read_text().replace("snapshot: {step: 1s}", limits))
-        job.start()
-        status = job.wait_for("some chunks", _has_rows, HANG_S)
-        assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
+        _start_in_a_snapshot(job)
         run(server, database, "INSERT INTO orders VALUES (-1, 'a😀', 'w😀')")
         job.wait_for("the rows", _is_done(server), HANG_S)
         target = tmp_path / "warehouse" / "ods" / "orders"
         assert not proof.compare(server, f"{database}.orders", target, ["id"]).differences
         job.stop()
+
+
+def _start_in_a_snapshot(job: JobProcess) -> None:
+    """Start a job that loads slowly, and return when it has loaded some chunks."""
+    limits = "snapshot: {step: 200ms, readers: 1, rows_per_second: 20000}"
+    job.job_file.write_text(job.job_file.read_text().replace("snapshot: {step: 1s}", limits))
+    job.start()
+    status = job.wait_for("some chunks", _has_rows, HANG_S)
+    assert not status["channels"][0]["snapshot"]["consistent"], "the table is loaded too fast for this test"
 
 
 def _has_rows(status: dict[str, Any]) -> bool:

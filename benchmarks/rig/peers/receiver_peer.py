@@ -49,7 +49,7 @@ def main(port: int, file: str, offset: int, expected: int) -> None:
         for changes in batch.changes:
             rows += changes.rows.num_rows
             ids += pc.sum(changes.rows["id"]).as_py()
-        receiver.release(sum(changes.rows.nbytes for changes in batch.changes))
+        receiver.release(sum(changes.bytes for changes in batch.changes))
         if batch.ends_transaction:
             receiver.ack(batch.last)
     print("end", rows, ids, flush=True)
