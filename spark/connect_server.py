@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from cdc.errors import PrerequisiteError
+from cdc.marked_processes import processes_with
 from spark.class_archive import archive_options
 from spark.gateway import END_LIMIT_S, LOG4J, SOCKET_NAME, SOCKET_PATH_MOST
 from spark.java import check_connect, check_java, check_spark_home
@@ -199,11 +200,7 @@ def wait_for_address(remote: str, limit_s: float, is_over: Callable[[], bool]) -
 
 def is_used(folder: Path) -> bool:
     """Return whether a driver of this user, or its supervisor, was started with the server of ``folder``."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(SPARK_CONNECT) == str(folder):
-                return True
-    return False
+    return bool(processes_with(SPARK_CONNECT, str(folder)))
 
 
 def ready(server: ConnectServer) -> ConnectServer:

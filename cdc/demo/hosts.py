@@ -32,6 +32,7 @@ from cdc.demo.run import (
     start_server,
 )
 from cdc.errors import CdcError
+from cdc.marked_processes import processes_with
 
 JOB = """\
 name: demo
@@ -87,10 +88,9 @@ class DemoHost:
     def kill(self) -> None:
         """End all processes of the host at once, as a loss of power does."""
         for send in (psutil.Process.suspend, psutil.Process.kill):  # suspended ones start no others meanwhile
-            for process in psutil.process_iter():
+            for process in processes_with("CDC_HOME", self._home):
                 with suppress(psutil.Error):
-                    if process.pid != os.getpid() and process.environ().get("CDC_HOME") == self._home:
-                        send(process)
+                    send(process)
 
 
 def run_hosts_demo(folder: Path, *, seconds: float = 40.0, console: Console | None = None) -> int:

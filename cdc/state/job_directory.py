@@ -26,6 +26,7 @@ import psutil
 
 from cdc.errors import CdcError, CheckpointError, error_from_json, error_to_json
 from cdc.logging_setup import masked
+from cdc.marked_processes import processes_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +175,8 @@ def _start_of(pid: int) -> str:
 
 def _kill_all_with(temporary: str) -> None:
     """Kill processes with this TMPDIR, except this process and its parents."""
-    kept = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.pid not in kept and process.environ().get("TMPDIR") == temporary:
+    kept = {parent.pid for parent in psutil.Process().parents()}
+    for process in processes_with("TMPDIR", temporary):
+        with suppress(psutil.Error):
+            if process.pid not in kept:
                 process.kill()

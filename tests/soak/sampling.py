@@ -17,6 +17,7 @@ import pymysql
 from benchmarks.rig.measure import pss_bytes
 from cdc.demo.local_servers import LocalServer
 from cdc.demo.process import JobProcess
+from cdc.marked_processes import processes_with
 
 EVERY_S = 5.0
 WARM_S = 60.0  # a younger process is still starting: classes, kernels, workers
@@ -138,7 +139,7 @@ class Sampler:
         birth = self._driver_birth()
         ages, births = [], []
         open_files, threads = dict.fromkeys(memory, 0), dict.fromkeys(memory, 0)
-        for process in processes_of(self._home):
+        for process in processes_with("CDC_HOME", str(self._home)):
             try:
                 kind = _kind(process)
                 memory[kind] += pss_bytes(process.pid) / 2**20
@@ -246,22 +247,10 @@ def growing(name: str, samples: Sequence[Sample]) -> Verdict:
     return Verdict(f"{name} an hour, the last process", 0, linear_regression(seconds, values).slope * 3600, MIB_AN_HOUR)
 
 
-def processes_of(home: Path) -> list[psutil.Process]:
-    """Return all processes with this ``CDC_HOME`` in their environment, also orphans."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("CDC_HOME") == str(home):
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 def left_behind(home: Path) -> list[str]:
     """Return the processes of a job that still run after its end and the time that they need to notice it."""
     deadline = time.monotonic() + LEFT_S
-    while (found := processes_of(home)) and time.monotonic() < deadline:
+    while (found := processes_with("CDC_HOME", str(home))) and time.monotonic() < deadline:
         time.sleep(0.5)
     return [_command(process) for process in found]
 

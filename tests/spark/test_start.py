@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import spark.gateway
 import spark.session
 import spark.session_builder
 from cdc.errors import ErrorAction, PrerequisiteError, action_for
+from cdc.marked_processes import processes_with
 from spark.class_archive import ensure_archive
 from spark.gateway import JvmFolder, _connection, launch_jvm
 from spark.session import SessionHolder
@@ -58,13 +58,7 @@ def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 
 def marked(mark: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(_MARK) == str(mark):
-                found.append(process)
-        except psutil.Error:
-            continue
+    found = processes_with(_MARK, str(mark))
     return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from cdc.marked_processes import processes_with
 from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
 from tests.support.limits import HANG_S
@@ -129,12 +130,7 @@ class HostProcess:
 
     def processes(self) -> list[psutil.Process]:
         """Return ``cdc serve``, supervisors, drivers and their child processes."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get("CDC_HOME") == str(self.home):
-                    found.append(process)
-        return found
+        return processes_with("CDC_HOME", str(self.home))
 
 
 @contextmanager
