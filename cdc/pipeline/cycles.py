@@ -98,6 +98,7 @@ class Cycles:
         opened, cycle = self.dispatcher.close(), self.dispatcher.cycle
         if cycle.began is None:
             raise RuntimeError("the cycle has no Batch to commit")
+        self._flow.note_close(reason)
         self.dispatcher.begin(cycle.last)
         if opened is None:
             self._save_empty(cycle.last, reason)

@@ -8,6 +8,7 @@
     A cycle is due but may not close yet       reading stops at ``OVERFILL_FACTOR`` times ``max_bytes``
     The read-ahead window is full              large channels start their Tasks, or the cycle closes
     A run continues a job                      its first cycle closes early: the rows have waited while no run read
+    A backlog ends                             its last cycle closes at once, even if it is small
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _RELAXES_AFTER_S = 120.0  # clusters compact versions and clean up transactions 
 _LARGEST = 3  # largest number of doublings of task_bytes
 _LARGEST_BYTES = 128 << 20  # it grows up to half of the default window
 _SMALL = 4  # a channel is small below 1/4 of the bytes of the largest channel
+_FULL = frozenset({CloseReason.MAX_ROWS, CloseReason.MAX_BYTES, CloseReason.WINDOW})
 _log = logging.getLogger(__name__)
 
 
@@ -62,10 +64,12 @@ class FlowControl:
         self._factor, self._overloaded_at = 1, 0.0
         self._next_close_at = 0.0
         self._rows_have_waited = False
+        self._last_was_full = False
 
     def begin_run(self, limits: CommitLimits) -> None:
         """Use ``limits`` from now on. The factor of an earlier overload still applies."""
         self._requested, self._next_close_at, self._rows_have_waited = limits, 0.0, False
+        self._last_was_full = False
 
     def note_waiting_rows(self) -> None:
         """Close the next cycle early. Calls: after the recovery of a run that continues a job."""
@@ -80,6 +84,10 @@ class FlowControl:
         """Double the limits, because the sink is overloaded. They halve after every 120 s without an overload."""
         self._factor, self._overloaded_at = min(2 * self.factor, _FACTOR_MOST), self._now()
         _log.warning("the sink is overloaded: the commit limits are %d times as large until it recovers", self._factor)
+
+    def note_close(self, reason: CloseReason) -> None:
+        """Close the next cycle as soon as the source is idle if this one was full: its rows end a backlog."""
+        self._last_was_full = reason in _FULL
 
     def note_commit(self, merge_s: float) -> None:
         """Keep the next cycle open for the time by which the sink's commit exceeded the interval."""
@@ -116,7 +124,8 @@ class FlowControl:
             return CloseReason.WINDOW
         if self._now() - cycle.began >= self._interval_s:
             return CloseReason.INTERVAL
-        if idle and cycle.rows and (cycle.rows >= limits.min_rows or cycle.bytes >= limits.min_bytes):
+        is_enough = cycle.rows >= limits.min_rows or cycle.bytes >= limits.min_bytes or self._ends_backlog
+        if idle and cycle.rows and is_enough:
             return CloseReason.IDLE
         return None
 
@@ -142,6 +151,10 @@ class FlowControl:
     def _interval_s(self) -> float:
         interval_s = self.limits.interval_s
         return min(interval_s, FIRST_CYCLE_S) if self._rows_have_waited and self.factor == 1 else interval_s
+
+    @property
+    def _ends_backlog(self) -> bool:
+        return self._last_was_full and self.factor == 1
 
     # Tasks
 

@@ -79,6 +79,28 @@ def test_first_cycle_of_a_run_that_continues_a_job_closes_early():
     assert flow.poll_s(a_cycle(began=0.4), committing=False) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("full", [CloseReason.MAX_BYTES, CloseReason.MAX_ROWS, CloseReason.WINDOW])
+def test_small_cycle_after_a_full_one_closes_when_the_source_is_idle(full):
+    flow = a_flow(1.0)
+
+    def reason(*, idle=True, rows=9):
+        return flow.close_reason(a_cycle(rows=rows), idle=idle, window_full=False)
+
+    assert reason() is None
+    flow.note_close(full)
+    assert reason() is CloseReason.IDLE
+    assert reason(idle=False) is None and reason(rows=0) is None
+    flow.note_close(CloseReason.IDLE)
+    assert reason() is None
+    flow.note_close(full)
+    flow.note_overload()
+    assert reason() is None, "an overloaded sink gets no small commits"
+    flow = a_flow(1.0)
+    flow.note_close(full)
+    flow.begin_run(LIMITS)
+    assert reason() is None
+
+
 def test_is_full_at_a_multiple_of_max_bytes():
     flow = a_flow()
     assert not flow.is_full(a_cycle(size=10_000))
