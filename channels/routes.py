@@ -31,8 +31,12 @@ class Routes:
     A channel that names a table takes precedence over a pattern. Calls: any thread.
     """
 
-    def __init__(self, mappings: Sequence[Mapping]) -> None:
-        """Check ``mappings``. Raises: ConfigError - a source or target is used twice, or a mapping is not valid."""
+    def __init__(self, mappings: Sequence[Mapping], *, can_load_whole: bool = True) -> None:
+        """Check ``mappings``. ``can_load_whole``: the source has tables, from which a snapshot can load one later.
+
+        Raises: ConfigError - a source or target is used twice, or a mapping is not valid.
+        """
+        self._can_load_whole = can_load_whole
         self._mappings = tuple(mappings)
         for mapping in self._mappings:
             check_mapping(mapping)
@@ -126,6 +130,8 @@ class Routes:
         with self._lock:
             if not self.advise(database, table, error) or name in self._loaded or self._is_copy:
                 return False
+            if not self._can_load_whole:  # the rows that are skipped would be missing for ever
+                return False
             if name not in self._left_out:
                 reason = f"{error.message} ({error.location})" if error.location else error.message
                 self._left_out[name] = LeftOut(reason, f"{error.hint} {RESTORED}")
@@ -133,7 +139,11 @@ class Routes:
             return True
 
     def advise(self, database: str, table: str, error: CdcError) -> bool:
-        """If a pattern maps this table, put both solutions into the hint of ``error``; return whether one does."""
+        """If a pattern maps this table, put both solutions into the hint of ``error``; return whether one does.
+
+        If the source has no tables, the job pauses at the table's first message. The error's own hint is then the first
+        solution, because the message is read again after a correction. May be repeated for an error.
+        """
         name = TableName(database, table)
         pattern = next((one for one in self._patterns if one.resolved(str(name)) is not None), None)
         if pattern is None or name in self._named:
@@ -143,10 +153,14 @@ class Routes:
         is_free = self._targets.get(found.target.casefold(), found.source) == found.source
         target = _in_yaml(found.target) if is_free else "another one"
         own = f"source: {_in_yaml(found.source)}, target: {target}, key: [...]"
-        error.hint = (
-            f"Leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
+        advice = (
+            f"leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
             f"with a separate channel: `{{{own}}}`."
         )
+        if self._can_load_whole:
+            error.hint = advice[0].upper() + advice[1:]
+        elif not error.hint.endswith(advice):
+            error.hint = f"{error.hint} Or {advice}"
         return True
 
     def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut], joined: Iterable[str] = ()) -> None:
@@ -186,6 +200,15 @@ class Routes:
     def matches(self, source: str) -> bool:
         """Return whether a channel matches this table, left out or not."""
         return self._match(TableName(*table_of(source))) is not None
+
+    def is_named(self, source: str) -> bool:
+        """Return whether a channel names this table, and not only a pattern."""
+        return TableName(*table_of(source)) in self._named
+
+    def replace_hint(self, source: str, hint: str) -> None:
+        """Show another hint for a table that is left out."""
+        with self._lock:
+            self._left_out[source] = replace(self._left_out[source], hint=hint)
 
     def restore_table(self, source: str) -> None:
         """Map a table again that was left out."""

@@ -90,7 +90,8 @@ def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLi
     ``started``: a Spark session that is starting; closed if ``config`` describes another one. ``limit``: the time
     limit of ``cdc check``. Raises: ConfigError.
     """
-    routes = Routes([_mapping(channel, config) for channel in config.channels])
+    snapshot = _snapshot(config)
+    routes = Routes([_mapping(channel, config) for channel in config.channels], can_load_whole=snapshot is not None)
     sessions = sessions_of(config)
     if started is not None and started.is_same(sessions):
         sessions = started
@@ -109,7 +110,7 @@ def build(config: Config, started: SessionHolder | None = None, *, limit: TimeLi
         receiver=receiver,
         resolve_start=start,
         types=SparkExpressionTypes(sessions),
-        snapshot=_snapshot(config),
+        snapshot=snapshot,
         verify=VerifySettings(
             config.verify.every,
             config.verify.sample if config.verify.sample < 1 else None,

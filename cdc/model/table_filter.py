@@ -24,6 +24,7 @@ class TableFilter(Protocol):
     def leave_out(self, database: str, table: str, error: CdcError) -> bool:
         """Return whether the job omits a table that cannot be mapped because of ``error``.
 
-        True if only a pattern maps it and no row of it is committed. ``maps`` then returns False, and the status shows
-        the error. Calls: from any thread.
+        True if only a pattern maps it, no row of it is committed, and the source has tables, so that a later start can
+        load it whole. ``maps`` then returns False, and the status shows the error. If False, raise ``error``, whose
+        hint names the possible corrections. Calls: from any thread.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.table_names import table_of, table_text
@@ -10,8 +11,12 @@ from cdc.mysql.catalog import mapped_tables, table_schemas
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext
 from cdc.state.base import Checkpoint
+from channels.routes import Routes
 
 _log = logging.getLogger(__name__)
+_NO_TABLES_HINT = (
+    "Exclude the table from this job, and load it with a job of another name that starts before its first change."
+)
 
 
 def restore_tables(context: RunContext) -> frozenset[str]:
@@ -19,7 +24,8 @@ def restore_tables(context: RunContext) -> frozenset[str]:
 
     A table is removed from the list if no channel matches it any more or the source no longer has it. A table that can
     be mapped now is removed only if the source has tables for a snapshot, because the stream has only a part of its
-    rows. Calls: at the start of each run, before the receiver opens. Raises: SourceUnavailable, CheckpointError.
+    rows. Calls: at the start of each run, before the receiver opens. Raises: SourceUnavailable, CheckpointError;
+    ConfigError - a channel names a table of the list, and the source has no tables.
     """
     committed = context.store.last_committed(context.run.job)
     known: list[Checkpoint] = [*([committed] if committed else []), *context.store.unfinished()]
@@ -32,7 +38,10 @@ def restore_tables(context: RunContext) -> frozenset[str]:
         if not routes.matches(name):
             routes.restore_table(name)
     left = sorted(routes.left_out)
-    if not left or context.snapshot is None:
+    if not left:
+        return frozenset()
+    if context.snapshot is None:
+        _refuse_named(routes, left)
         return frozenset()
     restored = set()
     with Server(context.snapshot.endpoint) as server:
@@ -53,3 +62,19 @@ def restore_tables(context: RunContext) -> frozenset[str]:
             restored.add(name)
             _log.warning("%s was omitted and can be mapped now: a snapshot loads it", name)
     return frozenset(restored)
+
+
+def _refuse_named(routes: Routes, left: Sequence[str]) -> None:
+    """Check the tables that an earlier version omitted, although the source has no tables from which to load them.
+
+    Raises: ConfigError - a channel names one of them, so its rows are expected in the target.
+    """
+    for name in left:
+        if routes.is_named(name):
+            raise ConfigError(
+                f"The job omitted changes of {name}, so the table would be incomplete, and the source has no tables.",
+                hint=f"Remove the channel. {_NO_TABLES_HINT}",
+                table=name,
+            )
+        routes.replace_hint(name, _NO_TABLES_HINT)
+        _log.warning("%s is still omitted, because the source has no tables. %s", name, _NO_TABLES_HINT)

@@ -16,8 +16,9 @@ from cdc.errors import LeaseLost, SchemaMismatch, SinkBusy, SinkUnavailable, Tar
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
 from channels.mapping import Mapping
+from channels.routes import Routes
 from tests.model.faults import Fault, Faulty, Script, put_in
-from tests.model.harness import JOB, SMALL, Harness
+from tests.model.harness import JOB, MAPPINGS, SMALL, Harness
 from tests.model.source import Source, position_at
 
 
@@ -378,6 +379,28 @@ def test_unmappable_table_is_omitted_permanently(make, error):
     assert committed.last.offset == 13 and set(committed.left_out) == {"shop.zebra"}
     assert set(committed.counts) == set(committed.loaded) == {"shop.orders"}
     assert set(harness.sink.tables) == {"ods.orders"}, "its later rows alone would be an incomplete table"
+
+
+def test_unmappable_table_of_a_stream_stops_the_run(make):
+    source = Source.random(4, transactions=10, tables=("shop.orders",))
+    source.write(("shop.zebra", 1))
+    harness = make(source, per_batch=4)
+    harness.routes = Routes(MAPPINGS, can_load_whole=False)
+
+    class Strict(Faulty):
+        def ensure_table(self, table):
+            if table.name == "ods.zebra":
+                raise TargetMismatch("The table does not match.", hint="Correct it.", table=table.name)
+            self.inner.ensure_table(table)
+
+    harness.wrap_sink = lambda inner: Strict(inner, None)
+    with pytest.raises(TargetMismatch) as caught:
+        harness.once()
+    assert caught.value.hint.startswith("Correct it. Or leave it out with `exclude: [zebra]`")
+    harness.wrap_sink = lambda inner: inner
+    harness.until_finished()
+    assert set(harness.sink.tables) == {"ods.orders", "ods.zebra"}
+    harness.verify()
 
 
 def test_explicit_mappings_create_their_table_before_rows(make):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from cdc.errors import ConfigError, TargetMismatch
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from channels.mapping import Mapping
 from channels.routes import Routes
@@ -100,6 +100,15 @@ def test_leave_out_table_without_key_unless_loaded():
     assert not routes.leave_out("crm", "named", caught.value), "a table with its own channel is never left out"
     routes.restore({"crm.backup"}, {})
     assert not routes.leave_out("crm", "backup", caught.value) and routes.maps("crm", "backup")
+
+
+def test_leave_out_source_without_tables_adds_exclude_to_the_hint() -> None:
+    routes = Routes([Mapping("crm.*", "ods.*")], can_load_whole=False)
+    error = SchemaMismatch("The messages have no types.", hint="Send the types.")
+    assert routes.advise("crm", "people", error)  # as ``reads`` does
+    assert not routes.leave_out("crm", "people", error) and routes.maps("crm", "people") and not routes.left_out
+    assert error.hint.startswith("Send the types. Or leave it out with `exclude: [people]` in the channel crm.*, or")
+    assert error.hint.count("exclude") == 1
 
 
 def test_pickled_routes_map_the_same_tables_and_leave_out_no_more() -> None:

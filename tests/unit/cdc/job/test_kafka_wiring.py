@@ -4,11 +4,16 @@ import pytest
 
 from cdc.checks.kafka import unread_topics
 from cdc.config.models import load_config
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.job.wiring import build, kafka_parts
+from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.model.schema import TableSchema
+from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.cluster import Topic, Topics
+from cdc.sources.kafka.layouts import Layouts
+from cdc.sources.schema_history import SchemaHistory
 from tests.support.job_files import write_job
+from tests.support.kafka_messages import block_of
 
 JOB = """\
 name: shop
@@ -17,6 +22,13 @@ sink: {type: delta, path: ./warehouse}
 channels:
   - {source: shop.orders, target: ods.orders, %s}
   - {source: "crm.*", target: "ods.*", key: [k], fields: {k: INT NOT NULL}}
+"""
+
+PATTERN = """\
+name: shop
+source: {type: kafka, brokers: ["k1:9092"], topics: ["*"], format: %s}
+sink: {type: delta, path: ./warehouse}
+channels: [{source: "shop.*", target: "ods.*"}]
 """
 
 CANAL = """\
@@ -87,3 +99,40 @@ def test_check_names_topics_that_no_channel_reads(tmp_path):
 def test_bad_types_and_paths_are_refused_before_the_start(tmp_path, source_format, channel):
     with pytest.raises(ConfigError):
         parts_of(tmp_path, channel, source_format)
+
+
+ROW = {
+    "data": [{"id": "1"}],
+    "database": "shop",
+    "isDdl": False,
+    "old": None,
+    "type": "INSERT",
+    "mysqlType": {"id": "int"},
+}
+DEBEZIUM = {"op": "c", "before": None, "after": {"id": 1}, "source": {"db": "shop", "table": "bad"}}
+
+
+@pytest.mark.parametrize(
+    ("source_format", "bad", "kind", "own"),
+    [
+        ("canal-json", {**ROW, "table": "bad", "mysqlType": None}, SchemaMismatch, "`mysqlType` in every message"),
+        ("canal-json", {**ROW, "table": "bad"}, TargetMismatch, "set `key` of the channel"),
+        ("debezium-json", DEBEZIUM, SchemaMismatch, "schemas.enable=true"),
+    ],
+)
+def test_unreadable_table_of_a_pattern_stops_before_its_message(tmp_path, source_format, bad, kind, own):
+    """Kafka has no tables from which a snapshot could load it later, so no message of it may be skipped."""
+    config = load_config(write_job(tmp_path, PATTERN % source_format))
+    components = build(config)
+    components.close()
+    routes, decoder = components.routes, kafka_parts(config, config.source, components.routes).decoder()
+    maker = BatchMaker(decoder, routes, Layouts(SchemaHistory(routes, None), routes, {}), OrderRules())
+    start = KafkaPosition.of("c", {"t": "id"}, {("t", 0): PartitionOffset(100)})
+    maker.begin(start, start)
+    good = {**ROW, "table": "good", "pkNames": ["id"]} if source_format == "canal-json" else None
+    batches = maker.read(block_of([good, bad, good], topic="t"), {})
+    assert next(batches).last.offsets["t", 0].next == 101
+    with pytest.raises(kind) as caught:
+        next(batches)
+    assert own in caught.value.hint and "`exclude: [bad]` in the channel shop.*" in caught.value.hint
+    assert caught.value.context["offset"] == 101 and routes.maps("shop", "bad") and not routes.left_out

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.errors import ConfigError
 from cdc.model.left_out import LeftOut
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
@@ -52,3 +53,30 @@ def test_table_without_rows_keeps_its_target_at_the_next_start(
     )
     assert restore_tables(cast(Any, context)) == frozenset()
     assert routes.maps("b", "orders") and set(routes.left_out) == {"a.orders"}
+
+
+def _without_tables(*mappings: Mapping) -> Any:
+    left_out = {"a.orders": LeftOut("It has no key.", "The next start loads the whole table.")}
+    committed = Checkpoint(0, 1, CheckpointState.COMMITTED, HERE, HERE, left_out=left_out)
+    return SimpleNamespace(
+        store=SimpleNamespace(last_committed=lambda _: committed, unfinished=lambda: ()),
+        run=SimpleNamespace(job="shop"),
+        routes=Routes(mappings, can_load_whole=False),
+        snapshot=None,
+    )
+
+
+def test_restore_tables_named_table_of_a_stream_raises() -> None:
+    context = _without_tables(Mapping("a.*", "ods.*"), Mapping("a.orders", "ods.orders"))
+    with pytest.raises(ConfigError, match=r"changes of a\.orders") as caught:
+        restore_tables(context)
+    assert "job of another name" in caught.value.hint
+
+
+def test_restore_tables_pattern_of_a_stream_corrects_the_hint() -> None:
+    context = _without_tables(Mapping("a.*", "ods.*"))
+    assert restore_tables(context) == frozenset()
+    assert "job of another name" in context.routes.left_out["a.orders"].hint
+    excluded = _without_tables(Mapping("a.*", "ods.*", exclude=("orders",)))
+    restore_tables(excluded)
+    assert not excluded.routes.left_out
