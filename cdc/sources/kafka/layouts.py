@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from cdc.errors import CdcError, DdlStop
+from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import KafkaPosition, Partition
 from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
@@ -113,12 +114,16 @@ class Layouts:
 
 
 def column_difference(table_filter: TableFilter, known: TableSchema, found: TableSchema) -> str:
-    """Return how the columns that the channel reads differ, "" if they do not."""
+    """Return how the columns or the key that the channel reads differ, "" if they do not."""
     if known is found:
         return ""
-    before, after = _read_columns(table_filter, known), _read_columns(table_filter, found)
+    old_reads, new_reads = table_filter.reads(known), table_filter.reads(found)
+    before, after = _read_columns(known, old_reads), _read_columns(found, new_reads)
     if [*before.items()] == [*after.items()]:
-        return ""
+        if old_reads.key == new_reads.key:
+            return ""
+        # with the old key, rows that differ only in a new key column would replace each other
+        return f"the key was {_names(before, old_reads.key)}, is {_names(after, new_reads.key)}"
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if old != new:
@@ -126,8 +131,11 @@ def column_difference(table_filter: TableFilter, known: TableSchema, found: Tabl
     return f"the order was {', '.join(before)}, is {', '.join(after)}"
 
 
-def _read_columns(table_filter: TableFilter, schema: TableSchema) -> dict[str, Column]:
-    reads = table_filter.reads(schema)
+def _names(columns: Mapping[str, Column], key: frozenset[str]) -> str:
+    return ", ".join(name for name in columns if name in key)
+
+
+def _read_columns(schema: TableSchema, reads: RequiredColumns) -> dict[str, Column]:
     needed = reads.columns | reads.key
     return {column.name: column for column in schema.columns if column.name in needed}
 

@@ -147,7 +147,7 @@ class DebeziumAvro(DebeziumRows):
             )
         rows = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
         values, ops = values.take(rows), ops[rows]
-        groups, firsts = group_rows(values, (program.DB, program.TABLE))
+        groups, firsts = group_rows(_group_texts(block, values), (0, 1, 2))
         for group, first in enumerate(firsts):
             members = np.flatnonzero(groups == group)
             database, table = (
@@ -157,10 +157,12 @@ class DebeziumAvro(DebeziumRows):
                 continue
             for number in values.source[members[ops[members] == TRUNCATE]].tolist():
                 statements.append(DdlMessage(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
-            number = int(values.source[first])
+            members = members[ops[members] != TRUNCATE]  # a TRUNCATE has no key
+            if not len(members):
+                continue
+            number = int(values.source[members[0]])
             plan = self.plan(database, table, events.fields, self._key(block, number), message_position(block, number))
-            members = members[ops[members] != TRUNCATE]
-            if plan is not None and len(members):
+            if plan is not None:
                 yield self.rows(block, plan, _images(events, plan, values.take(members), ops[members]), faults)
 
     def _key(self, block: MessageBlock, message: int) -> tuple[str, ...]:
@@ -175,6 +177,24 @@ class DebeziumAvro(DebeziumRows):
             return tuple(str(field["name"]) for field in schema["fields"])
         except (KeyError, TypeError):
             return ()
+
+
+def _group_texts(block: MessageBlock, values: Slices) -> Slices:
+    """Return database, table, and the number of the key's schema: a key can change without a change of the columns."""
+    at, sizes = block.key_at[values.source], block.key_size[values.source]
+    is_numbered = sizes >= kernels.HEAD
+    is_numbered[is_numbered] = block.data[at[is_numbered]] == 0
+    texts = [values[program.DB], values[program.TABLE]]
+    lengths = np.where(is_numbered, np.int32(kernels.HEAD - 1), np.int32(-1))
+    texts.append(Texts(block.data, at + 1, lengths, np.zeros(len(at), np.uint8)))
+    return Slices(
+        block.data,
+        np.stack([one.starts for one in texts]),
+        np.stack([one.lengths for one in texts]),
+        np.stack([one.kinds for one in texts]),
+        values.source,
+        values.faults,
+    )
 
 
 def _with_times(values: Slices, times: NDArray[np.int64], faults: Faults) -> Slices:

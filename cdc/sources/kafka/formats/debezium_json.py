@@ -28,6 +28,7 @@ from cdc.sources.kafka.formats.json_slices import (
     ONE_OR_ABSENT,
     Names,
     Slices,
+    Texts,
     group_rows,
     shown,
     slice_objects,
@@ -95,15 +96,19 @@ class DebeziumJson(DebeziumRows):
         self, block: MessageBlock, envelope: Slices, source: Slices, ops: NDArray[np.int8], faults: Faults
     ) -> tuple[list[DecodedRows | None], list[DdlMessage]]:
         chosen = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
+        schemas = envelope[_SCHEMA][chosen]
+        texts = [source[_DB][chosen], source[_TABLE][chosen], schemas]
+        if (schemas.lengths >= 0).any():  # a key can change without a change of the columns
+            texts.append(_key_schemas(block, envelope.source[chosen]))
         names = Slices(
             block.data,
-            np.stack([source.starts[_DB, chosen], source.starts[_TABLE, chosen], envelope.starts[_SCHEMA, chosen]]),
-            np.stack([source.lengths[_DB, chosen], source.lengths[_TABLE, chosen], envelope.lengths[_SCHEMA, chosen]]),
-            np.stack([source.kinds[_DB, chosen], source.kinds[_TABLE, chosen], envelope.kinds[_SCHEMA, chosen]]),
+            np.stack([one.starts for one in texts]),
+            np.stack([one.lengths for one in texts]),
+            np.stack([one.kinds for one in texts]),
             envelope.source[chosen],
             envelope.faults,
         )
-        groups, firsts = group_rows(names, (0, 1, 2))
+        groups, firsts = group_rows(names, range(len(texts)))
         tables: list[DecodedRows | None] = []
         statements: list[DdlMessage] = []
         for group, first in enumerate(firsts):
@@ -121,10 +126,12 @@ class DebeziumJson(DebeziumRows):
                 continue
             for number in envelope.source[rows[ops[rows] == TRUNCATE]].tolist():
                 statements.append(DdlMessage(number, database, table, f"TRUNCATE TABLE {table_text(database, table)}"))
-            at = message_position(block, int(names.source[first]))
-            plan = self.plan(database, table, fields, _key_fields(block, int(names.source[first])), at)
-            rows = rows[ops[rows] != TRUNCATE]
-            if plan is not None and len(rows):
+            rows = rows[ops[rows] != TRUNCATE]  # a TRUNCATE has no key
+            if not len(rows):
+                continue
+            number = int(envelope.source[rows[0]])
+            plan = self.plan(database, table, fields, _key_fields(block, number), message_position(block, number))
+            if plan is not None:
                 tables.append(self._read(block, plan, envelope.take(rows), ops[rows], faults))
         return tables, statements
 
@@ -201,13 +208,20 @@ def _fields(schema: Any) -> Mapping[str, Any] | None:
     return {str(field["field"]): field for field in image["fields"]}
 
 
+def _key_schemas(block: MessageBlock, messages: NDArray[np.int32]) -> Texts:
+    """Return the schema in the key of each message. A key without one, or that is not JSON, has no schema."""
+    names = Names(("schema",))
+    found = slice_objects(block.data, block.key_at[messages], block.key_size[messages], names, ONE_OR_ABSENT)
+    starts, lengths = np.zeros(len(messages), np.int64), np.full(len(messages), -1, np.int32)
+    kinds = np.full(len(messages), kernels.ABSENT, np.uint8)
+    starts[found.source], lengths[found.source], kinds[found.source] = found.starts[0], found.lengths[0], found.kinds[0]
+    return Texts(block.data, starts, lengths, kinds)
+
+
 def _key_fields(block: MessageBlock, message: int) -> tuple[str, ...]:
     """Return the names of the key columns, from the key of one message; () if it has none."""
-    found = slice_objects(
-        block.data, block.key_at[[message]], block.key_size[[message]], Names(("schema", "payload")), ONE_OR_ABSENT
-    )
     try:
-        schema = found[0].value(0) if len(found) else None
+        schema = _key_schemas(block, np.array([message], np.int32)).value(0)
         return tuple(str(field["field"]) for field in schema["fields"]) if isinstance(schema, dict) else ()
     except (ValueError, KeyError, TypeError):
         return ()
