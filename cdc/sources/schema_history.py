@@ -291,17 +291,22 @@ class ResumeOptions:
         check_accepted(effect, sql, before, past_ddl=any(found) if found else None)
 
 
-def check_accepted(effect: Effect, sql: str, before: Position, *, past_ddl: bool | None) -> None:
+def check_accepted(
+    effect: Effect, sql: str, before: Position, *, past_ddl: bool | None, has_tables: bool = True
+) -> None:
     """Check that the user accepted the statement at ``before``, which changes a mapped table.
 
     ``past_ddl``: whether the resume that accepted it had --past-ddl, which a statement needs that changed rows without
-    row events; None: no resume accepted it.
+    row events; None: no resume accepted it. ``has_tables``: a snapshot can load the tables again.
     Raises: DdlStop - the user did not accept it.
     """
     if past_ddl or (past_ddl is not None and not effect.row_changing):
         return
     hint = "Check that the target table fits the changed table, then run `cdc resume NAME`."
-    if effect.row_changing:
+    if effect.row_changing and not has_tables:
+        hint = "The statement may have changed rows without messages about them. If it did, correct these rows in the "
+        hint += "target, or let the producer send them again. Then run `cdc resume NAME --past-ddl`."
+    elif effect.row_changing:
         hint = "The statement may have changed rows without row events. If it did, run `cdc snapshot NAME "
         hint += f"{' '.join(effect.tables)}`, which starts after the resume. Then run `cdc resume NAME "
         hint += "--past-ddl`."

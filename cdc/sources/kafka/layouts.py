@@ -80,7 +80,7 @@ class Layouts:
         accepted = self._accepted.get(_id(block, statement.message))
         position = before(block, statement.message)
         try:
-            check_accepted(effect, statement.text, position, past_ddl=accepted)
+            check_accepted(effect, statement.text, position, past_ddl=accepted, has_tables=False)
         except CdcError as error:
             return Stop(statement.message, error)
         _log.warning("continuing after %s on %s", effect.reason, ", ".join(effect.tables))

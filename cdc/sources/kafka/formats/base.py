@@ -103,7 +103,7 @@ class Format(Protocol):
     def decode(self, block: MessageBlock) -> Decoded:
         """Return the rows of the messages. A message that is not readable becomes a Fault.
 
-        Raises: UnsupportedRowFormat - the rows lack columns; SchemaMismatch, TargetMismatch - a table cannot be mapped.
+        Raises: SchemaMismatch, TargetMismatch - a table cannot be mapped.
         ``context`` has table and position.
         """
 

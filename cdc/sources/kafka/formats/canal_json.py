@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.errors import CdcError
+from cdc.errors import CdcError, DecodeError
 from cdc.model.schema import TableSchema
+from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.canal.layout import Layout, LayoutColumn
 from cdc.sources.canal.value_parsers import Parser as CanalParser
@@ -114,7 +115,13 @@ class CanalJson(TextFormat):
                 continue
             key = (database, table, layout)
             if key not in found:
-                plan = self._plan(database, table, layout, message_position(block, number))
+                try:
+                    plan = self._plan(database, table, layout, message_position(block, number))
+                except DecodeError as error:
+                    known_faults = len(faults)
+                    faults |= {int(source): error.message for source in envelope.source[groups == group]}
+                    faults.note_table(known_faults, table_text(database, table))
+                    continue
                 if plan is None:
                     continue
                 found[key] = plan
@@ -126,7 +133,9 @@ class CanalJson(TextFormat):
         return tables
 
     def _plan(self, database: str, table: str, layout: Layout, at: str) -> TablePlan | None:
-        """Return how the rows of a layout are read; None if the job omits the table."""
+        """Return how the rows of a layout are read; None if the job omits the table. Raises: DecodeError - they lack a
+        column.
+        """
         try:
             schema = canal_schema(self._tables, database, table, layout)
             reads = self._tables.reads(schema)

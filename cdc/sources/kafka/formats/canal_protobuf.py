@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import DecodeError
+from cdc.errors import DecodeError, UnsupportedRowFormat
 from cdc.model.schema import DELETED, TableSchema
 from cdc.sources.canal import kernels
 from cdc.sources.canal.entries import Entries, EntryDecoder, EntryRows
@@ -40,7 +40,7 @@ class CanalProtobuf:
         """See ``Format``."""
         try:
             return self._decode(block, Faults())
-        except DecodeError:
+        except (DecodeError, UnsupportedRowFormat):
             return self._decode(block, self._faults(block))
 
     def schema(self, database: str, table: str, layout: Layout) -> TableSchema:
@@ -54,9 +54,11 @@ class CanalProtobuf:
         for number in range(len(block.offset)):
             try:
                 self._decode(select(block, slice(number, number + 1)), Faults())
-            except DecodeError as error:
+            except (DecodeError, UnsupportedRowFormat) as error:
                 where = f" (column {column})" if (column := error.context.get("column")) else ""
+                known = len(faults)
                 faults[number] = error.message.rstrip(".") + where
+                faults.note_table(known, str(error.context.get("table", "")))
         self.invalid_dates = counts
         return faults
 

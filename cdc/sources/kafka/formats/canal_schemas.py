@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from cdc.errors import GAP_HINT, SchemaMismatch, UnsupportedRowFormat
+from collections.abc import Sequence
+
+from cdc.errors import DecodeError, SchemaMismatch
 from cdc.model.schema import TableSchema
 from cdc.sources.canal.layout import Layout, mismatches, schema_of
 from cdc.sources.kafka.formats.base import KafkaTables
-from cdc.sources.kafka.formats.rows import needed_columns
+from cdc.sources.kafka.formats.rows import PRODUCER_HINT, lacks_column, needed_columns
+
+_FILTER_HINT = "Remove the column from the messages with a field filter of Canal."
 
 
 def canal_schema(tables: KafkaTables, database: str, table: str, layout: Layout) -> TableSchema:
-    """Return the schema of the rows: the known one, with charsets and NOT NULL, if the rows match it."""
+    """Return the schema of the rows: the known one, with charsets and NOT NULL, if the rows match it.
+
+    Raises: SchemaMismatch - a type is not known; DecodeError - the rows lack a column.
+    """
     known = tables.schema(database, table)
     if known is None:
         if not layout:
@@ -25,21 +32,25 @@ def canal_schema(tables: KafkaTables, database: str, table: str, layout: Layout)
     if missing and names < {column.name.casefold() for column in known.columns}:
         raise not_full(missing[0])
     # rows with other types are a change of the table, which the receiver sees by their schema
-    return known if mismatches(known, layout, read) is None else _described(database, table, layout)
+    return known if _matches(known, layout, read) else _described(database, table, layout)
+
+
+def _matches(known: TableSchema, layout: Layout, read: Sequence[str]) -> bool:
+    try:
+        return mismatches(known, layout, read) is None
+    except SchemaMismatch as error:
+        error.hint = _FILTER_HINT
+        raise
 
 
 def _described(database: str, table: str, layout: Layout) -> TableSchema:
     try:
         return schema_of(database, table, layout)
     except SchemaMismatch as error:
-        error.hint = "Remove the column from the messages with a field filter of Canal."
+        error.hint = _FILTER_HINT
         raise
 
 
-def not_full(column: str) -> UnsupportedRowFormat:
-    """Return the error for rows without a column that the mapping reads."""
-    return UnsupportedRowFormat(
-        f"The rows do not have column {column}, which the mapping reads.",
-        hint=f"Set binlog_row_image=FULL on the server, and remove field filters from Canal. {GAP_HINT}",
-        column=column,
-    )
+def not_full(column: str) -> DecodeError:
+    """Return the error for messages whose rows lack a column that the mapping reads. The messages become faults."""
+    return DecodeError(lacks_column(column), hint=PRODUCER_HINT)

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cdc.errors import GAP_HINT, CdcError, DecodeError, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
+from cdc.errors import CdcError, DecodeError, SchemaMismatch, TargetMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, Column, TableSchema
 from cdc.sources.kafka.formats import json_kernels as kernels
-from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables, message_position
+from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables
 from cdc.sources.kafka.formats.json_slices import Slices, Texts, shown
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -93,7 +93,6 @@ class RowParser:
         """Return the typed rows; None if every row belongs to a faulty message. Add reasons to ``faults``.
 
         ``slices`` has one slot per column of ``plan``. ``optional``: rows in which columns may be absent.
-        Raises: UnsupportedRowFormat - a row lacks a column.
         """
         bad = np.zeros(len(message), np.bool_)  # rows of faulty messages
         known = len(faults)
@@ -103,20 +102,11 @@ class RowParser:
             absent = (texts.kinds == kernels.ABSENT) & ~bad
             if optional is not None:
                 absent &= ~optional
-            if absent.any():
-                at = message_position(block, int(message[absent][0]))
-                raise lacks_column(plan.schema.name, each.column.name, at)
+            _reject_absent(absent, each.column.name, message, bad, faults)
             is_key = each.column.name.casefold() in plan.key
-            try:
-                if not (is_key or each.column.nullable):
-                    _reject_nulls((texts.lengths < 0) & ~deleted & ~bad, each.column.name, message, bad, faults)
-                arrays.append(self._column(each, texts, message, bad, faults, plan.schema.name, is_key))
-            except UnsupportedRowFormat as error:
-                row = error.context.pop("row", 0)
-                assert isinstance(row, int)
-                error.context |= {"table": plan.schema.name, "column": each.column.name}
-                error.context["at"] = message_position(block, int(message[row]))
-                raise
+            if not (is_key or each.column.nullable):
+                _reject_nulls((texts.lengths < 0) & ~deleted & ~bad, each.column.name, message, bad, faults)
+            arrays.append(self._column(each, texts, message, bad, faults, plan.schema.name, is_key))
         faults.note_table(known, plan.schema.name)
         fields = [pa.field(each.column.name, each.column.arrow) for each in plan.columns]
         batch = pa.RecordBatch.from_arrays(
@@ -153,7 +143,7 @@ class RowParser:
         while True:
             try:
                 parsed = each.parse(unescaped(without(texts, bad)))
-            except DecodeError as error:
+            except (DecodeError, UnsupportedRowFormat) as error:
                 row = error.context.get("row", 0)
                 assert isinstance(row, int)
                 if bad[row]:
@@ -175,14 +165,11 @@ class RowParser:
             return array
 
 
-def lacks_column(table: str, column: str, at: str) -> UnsupportedRowFormat:
-    """Return the error for rows without a column that the mapping reads."""
-    return UnsupportedRowFormat(
-        f"The rows do not have column {column}, which the mapping reads.",
-        hint=f"Set binlog_row_image=FULL on the server, and remove column filters from the producer. {GAP_HINT}",
-        table=table,
-        column=column,
-        at=at,
+def lacks_column(column: str) -> str:
+    """Return the reason of a message whose rows lack a column that the mapping reads."""
+    return (
+        f"its rows do not have column {column}, which the mapping reads: binlog_row_image is not FULL, or the producer "
+        "filters columns"
     )
 
 
@@ -191,6 +178,13 @@ def _reject_nulls(
 ) -> None:
     if rows.any():
         _reject(rows, message, bad, faults, lambda _: f"column {name} is NOT NULL, but it is null or absent")
+
+
+def _reject_absent(
+    rows: NDArray[np.bool_], name: str, message: NDArray[np.int32], bad: NDArray[np.bool_], faults: Faults
+) -> None:
+    if rows.any():
+        _reject(rows, message, bad, faults, lambda _: lacks_column(name))
 
 
 def _reject(

@@ -121,7 +121,7 @@ def test_stop_at_the_first_message_has_no_rows_and_keeps_its_offset():
 def test_ddl_that_changes_rows_needs_past_ddl():
     block = block_of((1, 4, json.dumps({"sql": "TRUNCATE TABLE orders"})), (1, 5, row(1)))
     _, error = read(maker_of(acknowledged={position_at(1, 4): False}), block)
-    assert isinstance(error, DdlStop) and "--past-ddl" in error.hint
+    assert isinstance(error, DdlStop) and "--past-ddl" in error.hint and "cdc snapshot" not in error.hint
     batches, error = read(maker_of(acknowledged={position_at(1, 4): True}), block)
     assert error is None and ids(batches) == [1]
     _, error = read(maker_of(acknowledged={position_at(0, 4): True}), block)  # another message was accepted

@@ -99,9 +99,18 @@ def test_minimal_image_names_the_table_and_the_column(kind):
     known = MappedTables(schemas=(schema_of("shop", "t", layout(TYPES)),))
     row = {"id": "1", "b": "2"}
     for types in (TYPES, {"id": TYPES["id"], "b": "int"}):
-        with pytest.raises(UnsupportedRowFormat, match="column a") as caught:
-            decoded(message([row], kind, old=[{}], mysqlType=types), tables=known)
-        assert caught.value.context["table"] == "shop.t" and caught.value.context["at"] == "shop.orders[0]:100"
+        full = message([{"id": "7", "a": "x", "b": "1"}])
+        found = decoded(message([row], kind, old=[{}], mysqlType=types), full, tables=known)
+        assert [(one.message, one.table, "column a" in one.reason) for one in found.faults] == [(0, "shop.t", True)]
+        assert [one["id"] for one in rows_of(found)] == [Decimal(7)]
+
+
+def test_partial_json_is_a_fault():
+    types = {"id": "int", "j": "json"}
+    partial = message([{"id": "1", "j": "JSON_REPLACE(`j`, '$.a', 1)"}], mysqlType=types)
+    found = decoded(message([{"id": "2", "j": "{}"}], mysqlType=types), partial)
+    assert [(one.message, "PARTIAL_JSON" in one.reason) for one in found.faults] == [(1, True)]
+    assert [one["id"] for one in rows_of(found)] == [2]
 
 
 def layout(types):
