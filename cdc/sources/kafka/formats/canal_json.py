@@ -19,7 +19,7 @@ from cdc.sources.canal.value_parsers import Parser as CanalParser
 from cdc.sources.canal.value_parsers import value_parser
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, message_position
-from cdc.sources.kafka.formats.canal_schemas import canal_schema, not_full
+from cdc.sources.kafka.formats.canal_schemas import LOGGED_AS_STATEMENT, canal_schema, not_full
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
     LISTS,
@@ -68,6 +68,7 @@ class CanalJson(TextFormat):
             faults[int(envelope.source[row])] = (
                 f"it has no known `type` of Canal: {shown(envelope[_TYPE].bytes(int(row)))}"
             )
+        rows[self._logged_as_statements(envelope, rows, faults)] = False
         tables = self._rows(block, envelope if rows.all() else envelope.take(rows), types[rows], faults)
         return Decoded(
             in_order(tables),
@@ -90,6 +91,24 @@ class CanalJson(TextFormat):
                 continue
             found.append(DdlMessage(number, str(database or ""), str(table or ""), sql))
         return tuple(found)
+
+    def _logged_as_statements(self, envelope: Slices, changes: NDArray[np.bool_], faults: Faults) -> list[int]:
+        """Return the changes that have a statement and no rows. Those that a mapped table may have are faults.
+
+        Canal does not always know the table of a statement, and then sends an empty name.
+        """
+        has_no_rows = np.isin(envelope.kinds[_DATA], (kernels.NULL, kernels.ABSENT))
+        found = np.flatnonzero(changes & has_no_rows & (envelope.lengths[_SQL] > 0)).tolist()
+        for row in found:
+            number = int(envelope.source[row])
+            try:
+                database, table = (str(envelope[slot].value(row) or "") for slot in (_DATABASE, _TABLE))
+            except ValueError as error:
+                faults[number] = f"its table cannot be read: {error}"
+                continue
+            if not table or self._tables.maps(database, table):
+                faults[number] = LOGGED_AS_STATEMENT
+        return found
 
     def _rows(
         self, block: MessageBlock, envelope: Slices, types: NDArray[np.int8], faults: Faults

@@ -20,7 +20,7 @@ from cdc.sources.canal.entries import Entries, EntryDecoder, EntryRows
 from cdc.sources.canal.layout import Layout
 from cdc.sources.kafka.block_parts import select
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables
-from cdc.sources.kafka.formats.canal_schemas import canal_schema
+from cdc.sources.kafka.formats.canal_schemas import LOGGED_AS_STATEMENT, canal_schema
 from cdc.sources.kafka.formats.rows import in_order
 from cdc.sources.kafka.messages import MessageBlock
 
@@ -94,7 +94,7 @@ class CanalProtobuf:
                 and index[entry, kernels.EVENT] in _STATEMENT_EVENTS
                 and (not table or self._tables.maps(database, table))
             ):
-                faults[number] = "it has a change as a statement, without rows: binlog_format is not ROW"
+                faults[number] = LOGGED_AS_STATEMENT
         return tuple(found)
 
 

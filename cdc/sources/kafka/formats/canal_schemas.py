@@ -10,6 +10,7 @@ from cdc.sources.canal.layout import Layout, mismatches, schema_of
 from cdc.sources.kafka.formats.base import KafkaTables
 from cdc.sources.kafka.formats.rows import PRODUCER_HINT, lacks_column, needed_columns
 
+LOGGED_AS_STATEMENT = "it has a change as a statement, without rows: binlog_format is not ROW"
 _FILTER_HINT = "Remove the column from the messages with a field filter of Canal."
 
 

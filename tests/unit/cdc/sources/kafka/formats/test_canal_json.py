@@ -113,6 +113,21 @@ def test_partial_json_is_a_fault():
     assert [one["id"] for one in rows_of(found)] == [2]
 
 
+@pytest.mark.parametrize("kind", ["INSERT", "UPDATE", "DELETE"])
+@pytest.mark.parametrize(("table", "is_fault"), [("", True), ("t", True), ("other", False)])
+def test_change_logged_as_a_statement_is_a_fault_unless_unmapped(kind, table, is_fault):
+    statement = message(None, kind, table=table, sql="UPDATE t SET b = 1", mysqlType=None, pkNames=None)
+    row = message([{"id": "1", "a": "x", "b": "1"}])
+    found = decoded(row, statement, row, tables=MappedTables(only=("shop.t",)))
+    reasons = [(one.message, "binlog_format is not ROW" in one.reason) for one in found.faults]
+    assert reasons == ([(1, True)] if is_fault else []) and len(rows_of(found)) == 2
+
+
+def test_rows_with_their_statement_are_rows():
+    (table,) = decoded(message([{"id": "1", "a": "x", "b": "1"}], sql="INSERT INTO t VALUES (1)")).tables
+    assert table.rows.num_rows == 1
+
+
 def layout(types):
     return tuple(LayoutColumn(index, name, kind, name == "id") for index, (name, kind) in enumerate(types.items()))
 
