@@ -227,7 +227,8 @@ class Cluster(AbstractContextManager["Cluster"]):
     def offsets_at(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
         """Return the offset of the first message at or after a time; the end if there is none."""
         partitions = tuple(partitions)
-        found, ends = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms)), self.ends(partitions)
+        ends = self.ends(partitions)  # first: a message that is written between the two requests would be skipped
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return {one: offset if offset >= 0 else ends[one] for one, offset in found.items()}
 
     def group_offsets(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:

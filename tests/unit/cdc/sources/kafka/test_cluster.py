@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import OffsetSpec
 
 from cdc.errors import SourceUnavailable
 from cdc.sources.kafka import cluster as module
@@ -61,3 +62,21 @@ def test_ends_after_another_error_are_not_asked_again():
     with pytest.raises(SourceUnavailable):
         cluster_of(brokers).ends([("orders", 0)])
     assert brokers.calls == 1
+
+
+class GrowingLog:
+    """An AdminClient. Between two requests a message arrives, which is older than the requested time."""
+
+    def __init__(self):
+        self.end = 5
+
+    def list_offsets(self, asked, **_):
+        ((partition, spec),) = asked.items()
+        answer = Future()
+        answer.set_result(SimpleNamespace(offset=self.end if spec._value == OffsetSpec.latest()._value else -1))
+        self.end += 1
+        return {partition: answer}
+
+
+def test_offsets_at_message_written_meanwhile_is_not_skipped():
+    assert cluster_of(GrowingLog()).offsets_at([("orders", 0)], 1_700_000_000_000) == {("orders", 0): 5}
