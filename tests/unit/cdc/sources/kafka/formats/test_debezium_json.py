@@ -225,6 +225,13 @@ def test_absent_column_names_the_table():
     assert len(rows_of(found)) == 1
 
 
+def test_time_with_a_schema_has_six_digits_unless_fields_has_fewer():
+    line = schema_message({"type": "int64", "name": "io.debezium.time.MicroTime"}, 45_296_000_000)
+    for known, expected in (((), "12:34:56.000000"), ((table_of({"id": "int", "x": "time"}),), "12:34:56")):
+        (row,) = rows_of(decoded([line], known=known, key=("id",)))
+        assert row["x"] == expected
+
+
 def schema_message(field, value, key=True):
     fields = [{"type": "int32", "optional": False, "field": "id"}, {"optional": True, "field": "x", **field}]
     image = {"type": "struct", "fields": fields, "optional": True, "field": "after"}
