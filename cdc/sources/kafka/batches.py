@@ -269,6 +269,8 @@ class BatchMaker:
 
     def _key_stops(self, block: MessageBlock, rows: DecodedRows) -> Iterator[Stop]:
         """Yield a stop for each rule about keys in several partitions that rows of a table break."""
+        # keys in topics with one partition are not remembered before the table is in two: hashing all of them only for
+        # this would slow down every job, so a key that moves to the second topic is found at its next change
         topics = self._topics_of.setdefault(rows.schema.name, set())
         topics.add(block.topic)
         if self.partition_counts.get(block.topic, 1) < 2 and len(topics) < 2:

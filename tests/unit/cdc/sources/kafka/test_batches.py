@@ -147,6 +147,16 @@ def test_format_that_refuses_a_block_delivers_the_messages_before():
         assert ids(batches) == [*range(bad)]
 
 
+def test_key_in_a_second_topic_is_found_at_its_next_change():
+    maker = maker_of(partitions=(0,))
+    maker.join("p", "id", 0, 0)
+    for number, topic in enumerate(("o", "p")):  # documented: the first change in the second topic is not found
+        _, error = read(maker, block_of((0, number, row(1)), topic=topic))
+        assert error is None
+    _, error = read(maker, block_of((0, 5, row(1)), topic="o"))
+    assert isinstance(error, SourceActionRequired) and "several partitions or topics" in error.message
+
+
 def test_joined_partition_forgets_the_partitions_of_keys():
     maker = maker_of()
     read(maker, block_of((0, 0, row(1))))
