@@ -205,13 +205,19 @@ class KafkaStream:
             self.contact.refresh_soon()
         if chunk.error is not None and (not chunk.failed or action_for(chunk.error) is not ErrorAction.RETRY):
             self.contact.note_error(chunk.error)
+        return chunk
+
+    def _skip_lost(self, chunk: ReadMessages) -> None:
+        """Continue after messages that are lost, if the user accepts that. Raises: PositionLost.
+
+        Call it when the messages of the same read are delivered: they are before the lost ones.
+        """
         if chunk.lost:
             offsets = {one: self._maker.offsets[one] for one in chunk.lost if one in self._maker.offsets}
             self._move(skip_lost(self._cluster, offsets, self.accepted_later))
         if chunk.truncated:
             offsets = {one: self._maker.offsets[one] for one in chunk.truncated if one in self._maker.offsets}
             self._move(skip_truncated(self._cluster, offsets, self.accepted_later))
-        return chunk
 
     def _move(self, offsets: Mapping[Partition, PartitionOffset]) -> None:
         assert self._reader is not None
@@ -233,6 +239,7 @@ class KafkaStream:
             for batch in self._maker.read(block, chunk.epochs):
                 if not self.window.put(batch):
                     return
+        self._skip_lost(chunk)
         if chunk.planned and not self._put_range(chunk):
             return
         self._note_ends(chunk.ends, ended)
