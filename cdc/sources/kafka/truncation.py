@@ -23,7 +23,9 @@ def truncated_logs(
     """Return the positions before which the log has other messages than those that the job read.
 
     The last message that the job read is read again. If a leader with a newer epoch wrote it, it is another message.
-    A partition without that message, because of compaction, or whose leader does not answer in 10 s, is not returned.
+    A partition without that message, or whose leader does not answer in 10 s, is not returned. The message is missing
+    after compaction. After a producer with transactions, the last offset is mostly a control record, which is never
+    delivered.
     """
     known = {one: offset for one, offset in offsets.items() if offset.epoch >= 0}
     first = cluster.first_offsets(known) if known else {}
