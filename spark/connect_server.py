@@ -125,8 +125,8 @@ def start_server(folder: Path, memory: int | None = None) -> tuple[ConnectServer
             [*command, str(main)], env={**environment, **own}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
-    # PySpark sends a token without TLS only to the name localhost
-    address = f"sc://localhost:{port}/;token={token}"
+    # not localhost: see ConnectChannelBuilder
+    address = f"sc://127.0.0.1:{port}/;token={token}"
     server = ConnectServer(process.pid, psutil.Process(process.pid).create_time(), port, address)
     save_server(folder, server)
     return server, process

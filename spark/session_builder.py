@@ -96,13 +96,17 @@ def build_session(
 
 def _connected(app_name: str, remote: str, settings: Mapping[str, str], *, sends_packages: bool) -> SparkSession:
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     hide(tokens_of(remote))
     _silence_query_logs()
     found: Any = None
     try:
-        found = SparkSession.builder.remote(remote).create()  # sends nothing
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        from spark.connect_channel import ConnectChannelBuilder
+
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as PySpark's `builder.remote` does, which takes no channel
+        found = ConnectSession.builder.channelBuilder(ConnectChannelBuilder(remote)).create()  # sends nothing
         found.client.set_retry_policies([_retry_policy()])
         found.conf._set_all({"spark.app.name": app_name, **settings}, silent=True)  # one request, as the builder does
         if sends_packages:

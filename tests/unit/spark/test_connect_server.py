@@ -37,7 +37,7 @@ class SparkSession:
     def range(self, count):
         raise RuntimeError("no worker")
 """
-ADDRESS = "sc://localhost:4711/;token=t0ken-of-the-server"
+ADDRESS = "sc://127.0.0.1:4711/;token=t0ken-of-the-server"
 
 
 def this_process(port: int = 4711) -> ConnectServer:

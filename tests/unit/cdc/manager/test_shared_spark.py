@@ -37,7 +37,7 @@ class Supervised:
             raise self.fault
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
         self.started.append(process)
-        address = f"sc://localhost:4711/;token=t{process.pid}"
+        address = f"sc://127.0.0.1:4711/;token=t{process.pid}"
         server = ConnectServer(process.pid, psutil.Process(process.pid).create_time(), 4711, address)
         save_server(folder, server)
         return server, process
@@ -64,7 +64,7 @@ def test_address_is_known_as_soon_as_the_server_answers(supervised: Supervised) 
     assert supervised.look() is None and len(supervised.started) == 1
     assert supervised.look(5.0) is None
     supervised.answers = True
-    assert supervised.look() == f"sc://localhost:4711/;token=t{supervised.started[0].pid}"
+    assert supervised.look() == f"sc://127.0.0.1:4711/;token=t{supervised.started[0].pid}"
 
 
 def test_server_that_died_is_started_again(supervised: Supervised) -> None:
