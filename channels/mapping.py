@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
 from cdc.model.batch import RequiredColumns
@@ -27,6 +27,8 @@ from cdc.model.table_names import (
 from channels.sinks.base import TargetColumn, TargetTable
 from spark.frames import expression_types
 from spark.session import SessionHolder
+
+_LITERALS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEX_STRING, TokenType.NUMBER)
 
 
 class ExpressionTypes(Protocol):
@@ -224,8 +226,14 @@ class Mapping:
         return tuple(by_source[name.casefold()] for name in schema.key)
 
     def _columns_read(self, text: str, schema: TableSchema) -> set[str]:
-        read = set()
-        for column in _parsed(text, self.source).find_all(exp.Column):
+        """Return the source columns that ``text`` reads. It may have more: one column too many does no harm.
+
+        The parser has no column for some of them: for the unit in ``trunc(day, unit)``, and for a column with the name
+        of a function without parentheses, such as ``current_date``, which Spark prefers to the function.
+        """
+        parsed, words = _parsed(text, self.source), _words(text)
+        read = {column.name for column in schema.columns if column.name.casefold() in words}
+        for column in parsed.find_all(exp.Column):
             if len(column.parts) > 1:
                 raise SchemaMismatch(
                     f"{column.sql(dialect='spark')} is not a plain column name.",
@@ -304,6 +312,20 @@ def _parsed(text: str, source: str) -> exp.Expr:
             table=source,
         )
     return parsed
+
+
+@functools.lru_cache(4096)
+def _words(text: str) -> frozenset[str]:
+    """Return the words of ``text`` that may be columns, in lower case; without functions, and types after AS."""
+    tokens = sqlglot.tokenize(text, dialect="spark")
+    before, after = [None, *tokens[:-1]], [*tokens[1:], None]
+    return frozenset(
+        token.text.casefold()
+        for previous, token, following in zip(before, tokens, after, strict=True)
+        if token.token_type not in _LITERALS
+        and (previous is None or previous.token_type is not TokenType.ALIAS)
+        and (following is None or following.token_type is not TokenType.L_PAREN)
+    )
 
 
 def check_mapping(mapping: Mapping) -> None:

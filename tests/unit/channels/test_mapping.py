@@ -36,6 +36,27 @@ def test_reads_ignores_case_of_columns_in_expressions() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("trunc(day, Unit)", {"day", "unit"}),
+        ("date_trunc(`unit`, day)", {"day", "unit"}),
+        ("dateadd(unit, 1, day)", {"day", "unit"}),
+        ("current_date", {"current_date"}),
+        ("lower(`Current_Date`)", {"current_date"}),
+        ("unit(day)", {"day"}),
+        ("cast(day AS date)", {"day"}),
+        ("concat(day, 'unit')", {"day"}),
+        ('concat(day, "unit", 1) -- unit', {"day"}),
+    ],
+)
+def test_names_finds_columns_that_are_units_or_functions(text: str, read: set[str]) -> None:
+    others = [Column(name, Kind.DATE, "date") for name in ("unit", "current_date", "date", "1")]
+    schema = TableSchema("shop", "orders", (ID, DAY, *others), ("ID",))
+    mapping = Mapping("shop.orders", "ods.o", columns={"x": text}, filter="id > 0")
+    assert {column.name for column in schema.columns if mapping.names(schema, column.name)} == {"ID", *read}
+
+
+@pytest.mark.parametrize(
     ("mapping", "said"),
     [
         (Mapping("shop.orders", "ods.o", columns={"m": "email"}), "ID"),
