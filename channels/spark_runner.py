@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 
 from cdc.errors import CdcError, LoadRejected, PrerequisiteError, SinkUnavailable
 from cdc.model.batch import LoadName, PreparedLoad
@@ -34,7 +35,8 @@ _Result = TypeVar("_Result")
 logger = logging.getLogger(__name__)
 _SMALL_BYTES = 1 << 20  # smaller Tasks share a Spark job, because a job costs tens of milliseconds of its own
 _SHARED_BYTES = 16 << 20  # total of the Tasks of one shared job
-_DATA_EXCEPTION = re.compile(r"SQLSTATE: 22\w{3}")  # the class of errors that every repetition raises again
+# classes of errors that every repetition raises again: of a value, and of the text of an expression
+_DATA_EXCEPTION, _SYNTAX_ERROR = re.compile(r"SQLSTATE: 22\w{3}"), re.compile(r"SQLSTATE: 42\w{3}")
 _CONDITION = re.compile(r"\[[A-Z]{2,}_[A-Z_0-9.]{2,80}\] ")
 _SHOWN = 300  # characters, because the text may contain a long value
 
@@ -312,9 +314,9 @@ def _jobs(tasks: Sequence[Task]) -> list[list[Task]]:
     return jobs
 
 
-def _data_exception(text: str) -> str:
-    """Return Spark's message about a value that an expression does not accept; "" if ``text`` is another error."""
-    state = _DATA_EXCEPTION.search(text)
+def _spark_message(text: str, sql_state: re.Pattern[str]) -> str:
+    """Return Spark's message about an expression that it does not accept; "" if ``text`` has another SQLSTATE."""
+    state = sql_state.search(text)
     if state is None:
         return ""
     conditions = [found.start() for found in _CONDITION.finditer(text, 0, state.start())]
@@ -325,12 +327,19 @@ def _data_exception(text: str) -> str:
 def _as_sink_error(error: BaseException, targets: Iterable[str]) -> CdcError:
     if isinstance(error, CdcError):
         return error
-    if refusal := _data_exception(str(error)):
+    tables = ", ".join(sorted(set(targets)))
+    if isinstance(error, AnalysisException) and (refusal := _spark_message(str(error), _SYNTAX_ERROR)):
+        return LoadRejected(
+            f"Spark does not accept an expression of the mapping: {refusal}",
+            hint="Correct `columns` or `filter` of the channel, then run `cdc resume`.",
+            tables=tables,
+        )
+    if refusal := _spark_message(str(error), _DATA_EXCEPTION):
         return LoadRejected(
             f"An expression of the mapping fails for a row: {refusal}",
             hint="Change the expression (functions such as `try_cast` and `try_divide` return NULL instead), or "
             "exclude such rows with `filter`; then run `cdc resume`.",
-            tables=", ".join(sorted(set(targets))),
+            tables=tables,
         )
     lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     found = SinkUnavailable(

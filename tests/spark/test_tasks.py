@@ -25,7 +25,7 @@ from channels.channel import Channel
 from channels.mapping import Mapping, SparkExpressionTypes
 from channels.sinks.base import PartWriter, SinkCheckpoint
 from channels.sinks.delta.sink import DeltaSink
-from channels.spark_runner import SparkTaskRunner, _data_exception
+from channels.spark_runner import _DATA_EXCEPTION, SparkTaskRunner, _spark_message
 from channels.task import RunIdentity
 from spark.frames import typed_frame
 from spark.session import SessionHolder
@@ -174,12 +174,68 @@ def test_task_expression_failing_for_value_raises_load_rejected(
     assert caught.value.context["tables"] == "ods.typed" and "filter" in caught.value.hint
 
 
+def test_task_expression_over_missing_column_raises_load_rejected(
+    sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    channel = Channel(
+        Mapping("shop.orders", "ods.typed", columns={"id": "id", "m": "lower(email)"}),
+        SCHEMA,
+        SparkExpressionTypes(sessions),
+    )
+    given = changes({"id": 1})
+    lacking = given.rows.drop_columns(["email"])
+    with pytest.raises(LoadRejected, match=r"\[UNRESOLVED_COLUMN.*`email`.*SQLSTATE: 42703") as caught:
+        load(runner, sink, channel, 1, Changes(SCHEMA, lacking))
+    assert caught.value.context["tables"] == "ods.typed" and "`columns`" in caught.value.hint
+
+
+def test_task_reads_columns_that_are_units_or_functions(
+    tmp_path: Path, sessions: SessionHolder, sink: DeltaSink, runner: SparkTaskRunner
+) -> None:
+    day = datetime.date(2024, 5, 17)
+    values: dict[str, tuple[Kind, str, Any]] = {
+        "id": (Kind.BIGINT, "bigint", 1),
+        "day": (Kind.DATE, "date", day),
+        "unit": (Kind.VARCHAR, "varchar(9)", "MONTH"),
+        "current_date": (Kind.DATE, "date", datetime.date(1999, 1, 2)),
+        "session_user": (Kind.VARCHAR, "varchar(9)", "Ann"),
+        "other": (Kind.VARCHAR, "varchar(9)", "-"),
+    }
+    columns = tuple(Column(name, kind, text, nullable=name != "id") for name, (kind, text, _) in values.items())
+    schema = TableSchema("shop", "orders", columns, ("id",))
+    expressions = {
+        "id": "id",
+        "month": "trunc(day, unit)",
+        "start": "date_trunc(unit, day)",
+        "fixed": "current_date",
+        "who": "upper(session_user)",
+    }
+    mapping = Mapping("shop.orders", "ods.units", columns=expressions)
+    read = mapping.reads(schema).columns
+    assert read == values.keys() - {"other"}
+    fields = [pa.field(column.name, column.arrow) for column in columns if column.name in read]
+    found = {name: values[name][2] for name in read} | {DELETED: False, SEQUENCE: 1}
+    types = pa.schema([*fields, pa.field(DELETED, pa.bool_()), pa.field(SEQUENCE, pa.int64())])
+    given = Changes(schema, pa.RecordBatch.from_pylist([found], types))
+    load(runner, sink, Channel(mapping, schema, SparkExpressionTypes(sessions)), 1, given)
+    (row,) = rows(tmp_path / "ods/units")
+    first = datetime.date(2024, 5, 1)
+    assert (row["month"], row["start"].date(), row["fixed"], row["who"]) == (
+        first,
+        first,
+        values["current_date"][2],
+        "ANN",
+    )
+
+
 def test_data_exception_with_long_value_is_shortened() -> None:
     text = "Job aborted: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{}' of the type"
-    told = _data_exception(text.format("[A] \n" * 200_000) + ' "STRING" cannot be cast. SQLSTATE: 22018\n== SQL ==')
+    told = _spark_message(
+        text.format("[A] \n" * 200_000) + ' "STRING" cannot be cast. SQLSTATE: 22018\n== SQL ==', _DATA_EXCEPTION
+    )
     assert told.startswith("[CAST_INVALID_INPUT] The value '[A] [A] ") and told.endswith("(SQLSTATE: 22018)")
     assert len(told) < 400
-    assert _data_exception("[A] " * 100_000 + "Connection refused") == ""
+    assert _spark_message("[A] " * 100_000 + "Connection refused", _DATA_EXCEPTION) == ""
 
 
 def test_submit_small_tasks_share_one_spark_job(
