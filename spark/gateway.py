@@ -47,7 +47,7 @@ logger.gateway.level = error
 
 
 class JvmFolder:
-    """A private folder for the gateway's port and token, log settings and sockets."""
+    """A private folder for the gateway's port and token, log settings, sockets and files for executors."""
 
     def __init__(self) -> None:
         """Create the folder. Raises: PrerequisiteError - it cannot be created."""
@@ -88,6 +88,10 @@ class Jvm:
     def is_alive(self) -> bool:
         """Return whether its process runs."""
         return self.process.poll() is None
+
+    def create_folder(self) -> Path:
+        """Create a folder for files that the JVM reads as long as it runs; executors that start later fetch them."""
+        return Path(tempfile.mkdtemp(dir=self._folder.path))
 
     def kill(self) -> None:
         """Kill it and its process group. Calls that wait for a reply get an error."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import marshal
 import os
-import shutil
 import sys
 import tempfile
 import zipfile
@@ -85,7 +84,8 @@ def build_session(
                 created = _created_without_ml({**settings, "spark.master": master, "spark.app.name": app_name})
             builder = SparkSession.builder.master(master).appName(app_name)
             spark_session = created or _configured(builder, settings)
-            _ship(spark_session, master, remote)
+            if not is_local(master):  # executors on this machine find the packages by PYTHONPATH
+                spark_session.sparkContext.addPyFile(str(_write_packages(jvm.create_folder())))
             spark_session.sparkContext.setLogLevel("ERROR")
     except BaseException:
         jvm.kill()
@@ -110,7 +110,8 @@ def _connected(app_name: str, remote: str, settings: Mapping[str, str], *, sends
         found.client.set_retry_policies([_retry_policy()])
         found.conf._set_all({"spark.app.name": app_name, **settings}, silent=True)  # one request, as the builder does
         if sends_packages:
-            _ship(found, "", remote)
+            with tempfile.TemporaryDirectory(prefix="cdc-packages-") as folder:  # the server copies the file
+                found.addArtifacts(str(_write_packages(Path(folder))), pyfile=True)
     except SystemExit as error:  # PySpark exits if a package is missing or too old
         raise PrerequisiteError(
             "PySpark does not accept the packages of Spark Connect in this environment.",
@@ -198,10 +199,9 @@ def _compiled(path: Path) -> bytes:
     return head + marshal.dumps(code)
 
 
-def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
-    if remote is None and is_local(master):
-        return  # executors on this machine find the packages by PYTHONPATH
-    archive = Path(tempfile.mkdtemp(prefix="cdc-packages-")) / "spark_binlog_load.zip"
+def _write_packages(folder: Path) -> Path:
+    """Write the project's packages into a zip file in ``folder``, and return its path."""
+    archive = folder / "spark_binlog_load.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
             for path in sorted((_ROOT / package).rglob("*.py")):
@@ -209,10 +209,4 @@ def _ship(spark_session: SparkSession, master: str, remote: str | None) -> None:
                 file.write(path, name)
                 # each new Python worker would compile what it imports; another version of Python ignores this
                 file.writestr(f"{name}c", _compiled(path))
-    if remote is None:
-        spark_session.sparkContext.addPyFile(str(archive))
-    else:
-        spark_session.addArtifacts(str(archive), pyfile=True)
-        shutil.rmtree(
-            archive.parent, ignore_errors=True
-        )  # the server has a copy; without Connect, executors fetch this file
+    return archive
