@@ -23,6 +23,10 @@ class ReadProgress(Protocol):
         """Return the position after the last transaction that was returned."""
 
     @property
+    def read_to(self) -> BinlogPosition:
+        """Return the position after the last event between transactions, as of the head of a file or a heartbeat."""
+
+    @property
     def inside_xa(self) -> bool:
         """Return whether the events that are read now belong to an XA transaction."""
 
@@ -34,6 +38,7 @@ class ReadProgress(Protocol):
 @dataclass(frozen=True, slots=True)
 class _NotStarted:
     position: BinlogPosition
+    read_to: BinlogPosition
     inside_xa: bool = False
     is_ahead: bool = False
 
@@ -42,7 +47,7 @@ class OmissionRules:
     """Decide whether changes that cannot be read are omitted."""
 
     def __init__(self, *, is_accepted: bool, has_server: bool) -> None:
-        self.progress: ReadProgress = _NotStarted(BinlogPosition("", 0))
+        self.progress: ReadProgress = _NotStarted(BinlogPosition("", 0), BinlogPosition("", 0))
         self.omitted = OmittedChanges()
         self._is_accepted = is_accepted
         self._has_server = has_server

@@ -214,7 +214,6 @@ class BinlogReader:
         while not self._stopping.is_set():
             count = feed.read_into(decoder, _WAIT_S if self.is_drained else _DRAINED_S)
             began = time.monotonic()
-            was_drained = self.is_drained
             if count:
                 self.is_drained = False
                 if self.away is not None:
@@ -225,7 +224,7 @@ class BinlogReader:
                 rows += batch.rows
                 if not self._deliver(batch, xa_open=bool(decoder.open_xa)):
                     return
-            self._source.tables.note_read(decoder.position, at_end=was_drained and not count)
+            self._source.tables.note_read()
             xa.check(decoder.open_xa)
             if feed.ended:
                 decoder.begin_file(self.safe.file)  # raises if the files end inside an event or a transaction

@@ -101,14 +101,17 @@ class TableRegistry:
             self._learn(server, missing, start)
         self._unsure = frozenset(name for name in missing if not self.history.has(name))
 
-    def note_read(self, position: BinlogPosition, *, at_end: bool) -> None:
-        """Record that every statement up to ``position`` was evaluated. ``at_end``: the binlog has no later event.
+    def note_read(self) -> None:
+        """Use the descriptions of ``prepare`` if the stream has reached the end that the binlog had then.
 
-        From the end of the binlog at the time of ``prepare`` on, the descriptions that it has read are valid. A
-        statement in between has removed that of its table.
+        They are valid from this end on. A statement before it has removed that of its table. A stream without bytes for
+        some time is no evidence: a slow disk or a lost packet delays statements too. On an idle server the heads of
+        files and heartbeats move the position read up to to exactly the end.
+        Calls: after the decoder has returned everything that was read.
         """
-        if not self._unsure or not (at_end or self.history.is_after_catalog(position)):
+        if not self._unsure or not self.history.is_after_catalog(self.rules.progress.read_to):
             return
+        position = self.rules.progress.position
         for name, schema in list(self.history.catalog.items()):
             if name in self._unsure and not self.history.has(name) and self.maps(*name):
                 self.history.add(name, schema, position)

@@ -188,19 +188,21 @@ def far(today, monkeypatch):
     server.full_metadata, server.position = True, lambda: BinlogPosition("b.000002", 200, "u")
     known.begin(())
     known.prepare(server, at(100))
-    known.rules.progress = SimpleNamespace(position=at(100), inside_xa=False, is_ahead=False)
+    known.rules.progress = SimpleNamespace(position=at(100), read_to=at(100), inside_xa=False, is_ahead=False)
     return known, ddl
 
 
-@pytest.mark.parametrize("at_end", [False, True])
-def test_description_of_the_server_is_unsure_until_its_position_is_read(far, at_end):
+def test_description_of_the_server_is_unsure_until_its_position_is_read(far):
     """A statement between the position and the end of the binlog may have changed the table meanwhile."""
     known, name = far[0], ("shop", "t")
-    for position in (BinlogPosition("b.000002", 150, "u"), BinlogPosition("", 0, "u", f"{OURS}:1-5")):
-        known.note_read(position, at_end=False)
+    for read_to in (BinlogPosition("", 0, "u", f"{OURS}:1-5"), BinlogPosition("b.000002", 150, "u")):
+        known.rules.progress.read_to = read_to
+        known.note_read()
+        known.note_read()  # in a pause of the stream
         assert known.is_unsure(name) and not known.history.at(at(100))
-    # a new file begins without a transaction: the end of the binlog is then after the position
-    known.note_read(BinlogPosition("b.000002", 150 if at_end else 200, "u"), at_end=at_end)
+    # the head of a new file has no transaction, so the position before it remains
+    known.rules.progress.read_to = BinlogPosition("b.000002", 200, "u")
+    known.note_read()
     assert not known.is_unsure(name) and [one.name for one in known.history.at(at(100))] == ["shop.t"]
 
 
@@ -209,7 +211,8 @@ def test_description_before_a_statement_is_not_saved(far, today):
     known.search.on_server = lambda *_: {("shop", "t"): None}  # one more statement follows
     ddl.handle(Statement("shop", "ALTER TABLE t ADD COLUMN a INT", at(100), at(200), 0, False, False))
     assert known.is_unsure(("shop", "t"))
-    known.note_read(BinlogPosition("b.000002", 200, "u"), at_end=False)
+    known.rules.progress.read_to = BinlogPosition("b.000002", 200, "u")
+    known.note_read()
     assert not known.is_unsure(("shop", "t")) and not known.history.at(at(300))
 
 
