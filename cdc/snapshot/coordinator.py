@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cdc.errors import SchemaMismatch, SnapshotIncomplete
+from cdc.errors import SchemaMismatch, SnapshotIncomplete, SourceUnavailable
 from cdc.model.position import Position
 from cdc.model.schema import TableSchema
 from cdc.model.snapshot import SnapshotState, TableSnapshot
@@ -34,8 +34,6 @@ from cdc.snapshot.table_shape import is_unchanged, order_columns, same_columns
 from channels.channel import Channel
 from channels.chunk_reader import SnapshotResult
 
-_AT_END_S = 5.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +53,8 @@ class SnapshotCoordinator:
         self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
         self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
-        self._read_at: dict[str, float] = {}  # time at which the last chunk of a table was read
+        self._asked_at: dict[str, float] = {}  # monotonic time at which the high watermark of a table was queried
+        self._began_at = 0.0  # after the queries of earlier runs
 
     # what is due
 
@@ -73,6 +72,7 @@ class SnapshotCoordinator:
         tables whose targets have rows of this job. A new one of them was removed from the job file for some time, and
         the deletes of that time are missing.
         """
+        self._began_at = time.monotonic()
         with Server(self._settings.endpoint) as server:
             there = [table_text(*name) for name in mapped_tables(server, self._context.routes.maps)]
         kept = {name: one for name, one in saved.items() if self._context.routes.maps(*table_of(name))}
@@ -91,15 +91,15 @@ class SnapshotCoordinator:
         """Return the states of the tables after the stream has reached ``position``.
 
         New tables of ``joined`` are consistent at once, because the stream has all their rows. If the target has rows
-        of an earlier table of that name, a snapshot deletes them. ``at_end``: the source has no change after
+        of an earlier table of that name, a snapshot deletes them. ``at_end``: the receiver has returned nothing after
         ``position``.
         """
         # saved with the checkpoint of the stream, so that requests survive a stop before their first step
         self.tables = self.requests.apply(self.tables)
         now = utc_now()
+        caught_up = self._caught_up() if at_end else ()
         self.tables = {
-            name: one.advance(position, now, caught_up=at_end and self._is_long_ago(name))
-            for name, one in self.tables.items()
+            name: one.advance(position, now, caught_up=name in caught_up) for name, one in self.tables.items()
         }
         if self._settings.initial:
             born = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
@@ -115,10 +115,31 @@ class SnapshotCoordinator:
         now = utc_now()
         self.tables = {name: one.advance(position, now, caught_up=False) for name, one in self.tables.items()}
 
-    def _is_long_ago(self, name: str) -> bool:
-        # After the last transaction, the end of the binlog may still move without moving the stream (for example by the
-        # header of a new file). The high watermark is then never reached, so a time limit is used at the end.
-        return time.monotonic() - self._read_at.get(name, 0.0) > _AT_END_S
+    def _caught_up(self) -> set[str]:
+        """Return the tables up to whose high watermarks the receiver has returned every change.
+
+        After the last transaction, the end of the binlog may still move without moving the stream (for example by the
+        header of a new file). No Batch then reaches the high watermark.
+        """
+        found, status = set[str](), self._context.receiver.status()
+        for name, one in self.tables.items():
+            if one.state is SnapshotState.CATCHING_UP and one.high is not None:
+                try:
+                    if status.has_returned(one.high, self._asked_at.get(name, self._began_at)):
+                        found.add(name)
+                except ValueError:
+                    self._renew_high(name)
+        return found
+
+    def _renew_high(self, name: str) -> None:
+        """Wait for the end of the server that answers after a failover: its positions are other ones."""
+        try:
+            with Server(self._settings.endpoint) as server:
+                high = self._settings.position(server)
+        except SourceUnavailable:
+            return  # the next call queries again
+        self._asked_at[name] = time.monotonic()
+        self._set(name, replace(self.tables[name], high=high))
 
     # plan a step
 
@@ -319,7 +340,7 @@ class SnapshotCoordinator:
         """Save the high watermark: the table becomes consistent when the stream reaches it."""
         snapshot = self.tables[name]
         high = self._settings.position(server)
-        self._read_at[name] = time.monotonic()
+        self._asked_at[name] = time.monotonic()
         _log.info("snapshot of %s: %d rows read; it is consistent from %s on", name, snapshot.rows, high)
         self._set(name, replace(snapshot, state=SnapshotState.CATCHING_UP, high=high, compared_key=None))
 

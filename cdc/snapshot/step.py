@@ -22,7 +22,7 @@ from cdc.state.base import ChannelCounts
 from channels.chunk_reader import SnapshotResult
 from channels.task import Task
 
-MISMATCH_S = 10.0  # after this time at the end of the source, the stream has delivered every executed statement
+MISMATCH_S = 10.0  # a server may write a statement to its binlog some time after the table shows its result
 _POLL_S = 0.05
 
 _Result = TypeVar("_Result")
@@ -50,6 +50,7 @@ class _Mismatch:
     position: Position  # of the newest step
     since: float  # monotonic time at which the stream has reached ``position``
     high: Position  # end of the source after an earlier step
+    asked_at: float  # monotonic time at which ``high`` was queried
     passed: int = 0  # how often the stream has passed ``high``
 
 
@@ -163,22 +164,33 @@ class StepRunner:
         """
         found, table = self._mismatch, error.context.get("table")
         if found is None or found.table != table:
-            self._mismatch = _Mismatch(table, position, self._now(), self._end())
+            high, now = self._end(), self._now()
+            self._mismatch = _Mismatch(table, position, now, high, now)
             _log.warning("the snapshot waits for the stream: %s", error)
             return
         if found.position != position:
             found.position, found.since = position, self._now()
             if _has_reached(position, found.high):
-                found.passed, found.high = found.passed + 1, self._end()
-        is_idle = self._context.receiver.status().is_at_end and self._now() - found.since > MISMATCH_S
+                found.passed += 1
+                found.high, found.asked_at = self._end(), self._now()
         # a source that is never idle: the table can have been changed once more after the first end
-        if is_idle or found.passed > 1:
+        if self._is_idle(found) or found.passed > 1:
             raise SchemaMismatch(
                 f"{error.message} The binlog has no statement of it.",
                 hint="Undo the change, then `cdc resume`. Or `cdc stop` the job, and load the table into an empty "
                 "target with a job of another name.",
                 **error.context,
             ) from error
+
+    def _is_idle(self, found: _Mismatch) -> bool:
+        """Return whether the stream has read up to ``found.high``, and no statement has moved its position."""
+        if self._now() - found.since <= MISMATCH_S:
+            return False
+        try:
+            return self._context.receiver.status().has_returned(found.high, found.asked_at)
+        except ValueError:  # after a failover: wait for the end of the other server
+            found.high, found.asked_at = self._end(), self._now()
+            return False
 
     def _end(self) -> Position:
         with Server(self._settings.endpoint) as server:

@@ -44,11 +44,20 @@ class LogProgress:
     retention_s: float | None = None  # how long the server keeps files; None: not known, or for ever
 
 
+# A source without positions of its end must report for so long that it has nothing more: Canal sends changes of mapped
+# tables at once, but may omit its empty transactions for 5 s.
+SILENCE_S = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiverStatus:
     """The state of a Receiver at one moment."""
 
-    is_at_end: bool  # ``get`` has returned everything that the source has now: the lag is 0
+    # ``get`` has returned everything that has arrived, and nothing follows for a moment: the lag is 0. A connection
+    # that was lost without notice has the same state for some seconds: see ``has_returned``.
+    is_at_end: bool
+    read_to: Position | None = None  # at the end: ``get`` has returned everything up to here. None: not known
+    heard_at: float = 0.0  # without ``read_to``: monotonic time of the last request that returned nothing
     is_finished: bool = False  # the source has an end (files on disk), and ``get`` has returned everything up to it
     is_window_full: bool = False  # reading ahead waits for ``release``: the Consumer should start Tasks
     needs_ack: bool = False  # the source sends nothing more before an ack: the Consumer should close the cycle
@@ -61,6 +70,16 @@ class ReceiverStatus:
     log: LogProgress | None = None  # of the binlog of a server
     held_s: float = 0.0  # for how long the source holds back changes, such as those of an open transaction of Kafka
     replay: ReplayProgress | None = None  # kept messages of Kafka are being loaded
+
+    def has_returned(self, end: Position, asked_at: float) -> bool:
+        """Return whether ``get`` has returned every change up to ``end``, where the source ended at ``asked_at``.
+
+        For an ``end`` that no Batch reaches: the head of a new binlog file has no transaction. ``asked_at``: monotonic
+        time of the query. Raises: ValueError - after a failover positions cannot be compared.
+        """
+        if not self.is_at_end:
+            return False
+        return self.read_to.reached(end) if self.read_to is not None else self.heard_at - asked_at > SILENCE_S
 
 
 class Receiver(Protocol):

@@ -17,11 +17,11 @@ import pyarrow as pa
 from cdc.model.batch import Batch
 from cdc.model.position import Position
 from cdc.model.row_keys import KeyIndex
+from cdc.sources.base import ReceiverStatus
 from cdc.verify.planner import ComparedTable
 from channels.chunk_compare import KeyDifferences
 
 MOST_ROUNDS = 6  # comparisons of a key that changes during each of them
-AT_END_S = 5.0  # the end of the source may move without a change of a row, as by a new binlog file
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Candidates:
     source_key: tuple[str, ...]  # source columns of the key
     rounds: int = 0  # comparisons of these keys after the one of their chunk
     high: Position | None = None  # position of the source after the last comparison; None: compare them at once
-    compared_at: float = 0.0  # monotonic seconds
+    compared_at: float = 0.0  # monotonic time at which ``high`` was queried
     changed: npt.NDArray[np.bool_] = field(init=False)  # by key: the stream had a change since the last comparison
     _index: KeyIndex = field(init=False)
 
@@ -56,24 +56,25 @@ class Candidates:
         found = self._index.find(columns)
         self.changed[found[found >= 0]] = True
 
-    def has_passed(self, position: Position, now: float, *, at_end: bool) -> bool:
+    def has_passed(self, position: Position, status: ReceiverStatus | None) -> bool:
         """Return whether the stream has everything up to the last comparison.
 
-        ``at_end``: the source has no change after ``position``. Raises: ValueError - after a failover positions cannot
-        be compared.
+        ``status``: of the receiver, if everything that it has returned is before ``position``. Raises: ValueError -
+        after a failover positions cannot be compared.
         """
         if self.high is None or position.reached(self.high):
             return True
-        return at_end and now - self.compared_at > AT_END_S
+        # the end of the source may move without a change of a row, as by a new binlog file
+        return status is not None and status.has_returned(self.high, self.compared_at)
 
     @property
     def is_new(self) -> bool:
         """Whether these keys must be compared again before anything is known about them."""
         return self.rounds == 0 or self.high is None
 
-    def is_due(self, position: Position, now: float, *, at_end: bool) -> bool:
+    def is_due(self, position: Position, status: ReceiverStatus | None) -> bool:
         """Return whether these keys can be compared again at ``position``. See ``has_passed``."""
-        return self.is_new and self.has_passed(position, now, at_end=at_end)
+        return self.is_new and self.has_passed(position, status)
 
     def split(self) -> tuple[KeyDifferences, KeyDifferences]:
         """Return the keys that the stream did not change, and the others."""

@@ -26,6 +26,7 @@ from cdc.mysql.query_stream import configure_session
 from cdc.mysql.server import Server
 from cdc.mysql.visibility import is_visible, refuse_other_server
 from cdc.run_context import RunContext, SnapshotSettings
+from cdc.sources.base import ReceiverStatus
 from cdc.verify.candidates import Candidates, candidates_of
 from cdc.verify.planner import CannotCompare, ComparedTable, VerifyPlanner, refuse_changed
 from cdc.verify.result import left_to_show, with_differences, with_parts, with_repairs, with_step
@@ -96,19 +97,26 @@ class VerifySession:
         return self._unsaved.open_keys
 
     def is_ready(self, position: Position, *, at_end: bool) -> bool:
-        """Return whether a step can run when everything up to ``position`` is committed."""
+        """Return whether a step can run when everything up to ``position`` is committed.
+
+        ``at_end``: the receiver has returned nothing after ``position``.
+        """
         if self.run is None or self.run.ended_at is not None:
             return False
         try:
-            return self._unsaved.can_continue(position, self._now(), at_end=at_end)
+            return self._unsaved.can_continue(position, self._status(at_end=at_end))
         except ValueError:
             return True  # after a failover; ``plan`` compares the parts again
+
+    def _status(self, *, at_end: bool) -> ReceiverStatus | None:
+        return self._context.receiver.status() if at_end else None
 
     # plan a step
 
     def plan(self, position: Position, sequence: int, checkpoint: int, *, at_end: bool) -> VerifyStep | None:
         """Return the work of a step at ``position``; None if nothing can be done now, or the verification has ended.
 
+        ``at_end``: see ``is_ready``.
         Raises: SourceUnavailable, SinkUnavailable; SchemaMismatch - the stream has not reached the columns of a table.
         """
         with Server(self._settings.endpoint) as server:
@@ -120,8 +128,9 @@ class VerifySession:
                 return None
             due: list[Candidates] = []
             try:
-                self._unsaved.confirm(self.run, position, self._now(), at_end=at_end)
-                due = self._unsaved.due(position, self._now(), at_end=at_end)
+                status = self._status(at_end=at_end)
+                self._unsaved.confirm(self.run, position, status)
+                due = self._unsaved.due(position, status)
             except ValueError:  # after a failover positions cannot be compared
                 self._unsaved = UnsavedParts()
             if self._unsaved.pending:

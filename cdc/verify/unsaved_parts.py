@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cdc.model.batch import Batch
 from cdc.model.position import Position
 from cdc.model.verify import TableVerification, Verification
+from cdc.sources.base import ReceiverStatus
 from cdc.verify.candidates import MOST_ROUNDS, Candidates
 from cdc.verify.result import left_to_show
 from channels.chunk_compare import KeyDifferences
@@ -35,22 +36,22 @@ class UnsavedParts:
         """The number of keys that differ and are not confirmed."""
         return sum(one.differences.count for one in self.pending)
 
-    def can_continue(self, position: Position, now: float, *, at_end: bool) -> bool:
+    def can_continue(self, position: Position, status: ReceiverStatus | None) -> bool:
         """Return whether a step has work at ``position``. Raises: ValueError - see ``Candidates.has_passed``."""
-        return not self.pending or any(one.has_passed(position, now, at_end=at_end) for one in self.pending)
+        return not self.pending or any(one.has_passed(position, status) for one in self.pending)
 
-    def due(self, position: Position, now: float, *, at_end: bool) -> list[Candidates]:
+    def due(self, position: Position, status: ReceiverStatus | None) -> list[Candidates]:
         """Return the candidates to compare again now. Raises: ValueError - see ``Candidates.has_passed``."""
-        return [one for one in self.pending if one.is_due(position, now, at_end=at_end)]
+        return [one for one in self.pending if one.is_due(position, status)]
 
-    def confirm(self, run: Verification, position: Position, now: float, *, at_end: bool) -> None:
+    def confirm(self, run: Verification, position: Position, status: ReceiverStatus | None) -> None:
         """Confirm differences of keys that the stream did not change since they were compared again.
 
         Raises: ValueError - see ``Candidates.has_passed``.
         """
         waiting: list[Candidates] = []
         for one in self.pending:
-            if one.is_new or not one.has_passed(position, now, at_end=at_end):
+            if one.is_new or not one.has_passed(position, status):
                 waiting.append(one)
                 continue
             stayed, changed = one.split()

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.demo import proof
 from cdc.demo.local_servers import LocalServer, free_port
 from cdc.demo.process import JobProcess
-from tests.support.receiving import endpoint, until
+from tests.support.receiving import TcpProxy, endpoint, until
 from tests.support.verifying import caught_up, command, counts, verified, writing
 
 ROWS = 4000
@@ -31,6 +31,15 @@ channels:
 commit: {{interval: 500ms}}
 snapshot: {{step: 1s}}
 verify: {{hide: [mail]}}
+status: {{port: {status}}}
+"""
+SILENT_JOB = """\
+name: shop
+source: {{type: binlog, host: 127.0.0.1, port: {port}, username: cdc, password: secret, start: snapshot}}
+sink: {{type: delta, path: ./warehouse}}
+channels:
+  - {{source: {database}.orders, target: ods.orders}}
+commit: {{interval: 500ms}}
 status: {{port: {status}}}
 """
 
@@ -155,3 +164,35 @@ def test_verify_finds_and_repairs_faults_under_writes(
     job.stop()
     for name, key in (("orders", ["id"]), ("words", ["word"])):
         assert proof.compare(mysql, f"{database}.{name}", lake / name, key).differences == ()
+
+
+def test_verify_waits_for_a_connection_that_was_lost_without_notice(
+    mysql: LocalServer, database: str, tmp_path: Path
+) -> None:
+    """The job notices it after 15 s. Until then the stream seems to be at its end, and queries see later changes."""
+    endpoint(mysql)  # creates the user
+    numbers = "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 50)"
+    mysql.execute(
+        f"CREATE TABLE {database}.orders (id INT PRIMARY KEY, v INT)",
+        f"INSERT INTO {database}.orders {numbers} SELECT i, i FROM r",
+    )
+    port, file = free_port(), tmp_path / "job.yaml"
+    with TcpProxy(mysql.port) as proxy, JobProcess(file, home=tmp_path / "state", port=port) as job:
+        file.write_text(SILENT_JOB.format(port=proxy.port, database=database, status=port))
+        job.start()
+        job.wait_for(
+            "the table is loaded",
+            lambda status: any(one["snapshot"] and one["snapshot"]["consistent"] for one in status["channels"]),
+            300,
+        )
+        caught_up(mysql, job)
+        proxy.fall_silent()  # new connections work
+        mysql.execute(f"UPDATE {database}.orders SET v = -1 WHERE id = 7")
+        found = verified(tmp_path / "state")
+        assert found["equal"] and found["tables"][f"{database}.orders"]["rows"] == 50, found
+        status = job.status()
+        assert status is not None and status["state"] == "RUNNING"
+        job.stop()
+    assert (
+        proof.compare(mysql, f"{database}.orders", tmp_path / "warehouse" / "ods" / "orders", ["id"]).differences == ()
+    )

@@ -271,6 +271,7 @@ class SourceReceiver:
         is_at_end = self._pieces is None and self._index is not None and self._index >= len(self.source.transactions)
         return ReceiverStatus(
             is_at_end=is_at_end,
+            read_to=position_at(self._index or 0),
             is_finished=is_at_end and not self.endless,
             is_window_full=self.held_bytes >= self.window,
             window_bytes=self.held_bytes,

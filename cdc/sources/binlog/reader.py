@@ -68,6 +68,7 @@ class BinlogReader:
         self.window = window
         self.sequence = sequence
         self.safe = start  # the newest position between transactions that the window has
+        self.read_to = start  # the window has everything up to here; updated when no bytes arrive
         self.is_drained = self.is_finished = self.is_compiling = False
         self.disconnects = 0
         self.away: tuple[float, CdcError] | None = None  # monotonic time since which the server is unreachable; why
@@ -226,6 +227,8 @@ class BinlogReader:
                     return
             self._source.tables.note_read()
             xa.check(decoder.open_xa)
+            if not count:
+                self.read_to = decoder.read_to
             if feed.ended:
                 decoder.begin_file(self.safe.file)  # raises if the files end inside an event or a transaction
                 refuse_undecided(decoder.open_xa)

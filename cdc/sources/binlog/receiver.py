@@ -205,10 +205,11 @@ class BinlogReceiver:
         """See ``Receiver``."""
         reader = self._reader
         # Read the reader's state first, then the window's: the reader fills the window before it reports the end.
-        is_drained, is_finished = reader.is_drained, reader.is_finished
+        is_drained, is_finished, read_to = reader.is_drained, reader.is_finished, reader.read_to
         is_empty = reader.window.is_empty()
         return ReceiverStatus(
             is_at_end=(is_drained or is_finished) and is_empty,
+            read_to=read_to,
             is_finished=is_finished and is_empty,
             is_window_full=reader.window.is_full(),
             window_bytes=reader.window.bytes_held(),

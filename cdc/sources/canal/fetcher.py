@@ -85,6 +85,7 @@ class Fetcher:
         self._blocked_since = False
         self._empty = 0  # empty gets in a row
         self._came_at = time.monotonic()  # when the newest batch arrived
+        self._heard_at = 0.0
         self._away: tuple[float, CdcError] | None = None
         self.disconnects = 0
         self._thread = threading.Thread(target=self._run, name="canal-fetcher", daemon=True)
@@ -164,6 +165,11 @@ class Fetcher:
         return self._came_at
 
     @property
+    def heard_at(self) -> float:
+        """Return when the last get began that the server answered with nothing, in monotonic seconds."""
+        return self._heard_at
+
+    @property
     def away(self) -> tuple[float, CdcError] | None:
         """Return since when the server cannot be reached, in monotonic seconds, and why; None: it can be reached."""
         return self._away
@@ -199,12 +205,14 @@ class Fetcher:
                 self._client.keep_alive()
             return
         self._blocked_since = False
+        asked_at = time.monotonic()
         message = self._client.get(self._fetch_size, _WAIT_MS)
         if self._away is not None:
             log.info("reconnected to Canal", extra={"server": self._client.address})
             self._away = None
         if message is None:
             self._empty += 1
+            self._heard_at = asked_at
             self._refusals = 0
             self._ask_once_more()
             return

@@ -187,6 +187,7 @@ class CanalReceiver:
         is_drained = fetcher.is_idle and fetcher.used < HALF
         return ReceiverStatus(
             is_at_end=is_drained and not cutter.ready and not cutter.open.changes and warning is None,
+            heard_at=fetcher.heard_at,
             needs_ack=waits and not self._acks.covers(cutter.handed),
             window_bytes=fetcher.bytes_held,
             warning=warning,

@@ -23,6 +23,7 @@ from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.planner import ChunkPlan
 from cdc.snapshot.step_plan import SnapshotStep
 from cdc.snapshot.table_shape import is_unchanged
+from cdc.sources.base import ReceiverStatus
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
 from channels.channel import Channel
 from channels.chunk_reader import SnapshotResult
@@ -185,6 +186,39 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     created = coordinator.advance(HERE, ["shop.gone", "shop.created"], at_end=False)
     assert created["shop.created"].state is SnapshotState.CONSISTENT
     assert created["shop.gone"].deletes_orphans == created["shop.gone"].is_due == (has_keys and not is_first)
+
+
+@pytest.mark.parametrize("is_failover", [False, True])
+def test_table_at_the_end_is_consistent_after_its_high_watermark_is_read(
+    monkeypatch: pytest.MonkeyPatch, is_failover: bool
+) -> None:
+    """A connection that was lost without notice is at its end too. The head of a file moves the end of the binlog."""
+
+    def at(offset: int, server: str = "u") -> BinlogPosition:
+        return BinlogPosition("b.000002", offset, server)
+
+    monkeypatch.setattr("cdc.snapshot.coordinator.Server", lambda _: nullcontext())
+    status = [ReceiverStatus(is_at_end=True, read_to=at(4))]
+    context = SimpleNamespace(receiver=SimpleNamespace(status=lambda: status[-1]))
+    settings = SnapshotSettings(cast(Any, None), lambda _: at(200))
+    coordinator = SnapshotCoordinator(cast(Any, context), settings, lambda _: None)
+    coordinator.requests = cast(Any, SimpleNamespace(apply=lambda tables: tables))
+    coordinator.tables = {
+        ORDERS: TableSnapshot(SnapshotState.CATCHING_UP, high=at(900, "earlier one") if is_failover else at(200))
+    }
+
+    def state(*, at_end: bool = True) -> SnapshotState:
+        return coordinator.advance(BinlogPosition("b.000001", 500, "u"), [], at_end=at_end)[ORDERS].state
+
+    assert state() is SnapshotState.CATCHING_UP
+    status.append(ReceiverStatus(is_at_end=True, read_to=at(199)))
+    assert state() is SnapshotState.CATCHING_UP
+    assert coordinator.tables[ORDERS].high == at(200)
+    status.append(ReceiverStatus(is_at_end=False, read_to=at(200)))
+    assert state() is SnapshotState.CATCHING_UP
+    status.append(ReceiverStatus(is_at_end=True, read_to=at(200)))
+    assert state(at_end=False) is SnapshotState.CATCHING_UP
+    assert state() is SnapshotState.CONSISTENT
 
 
 def test_table_of_unknown_columns_waits_and_other_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

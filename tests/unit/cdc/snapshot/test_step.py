@@ -13,17 +13,19 @@ from cdc.errors import SchemaMismatch
 from cdc.model.position import BinlogPosition, Position
 from cdc.run_context import SnapshotSettings
 from cdc.snapshot.step import MISMATCH_S, StepRunner
+from cdc.sources.base import ReceiverStatus
 
 
 class World:
     """A source that is written all the time, and a table whose columns differ from those of the stream."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_at_end: bool) -> None:
-        self.now, self.end, self.table = 0.0, 1000, "shop.orders"
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_at_end: bool, server: str = "server") -> None:
+        self.now, self.end, self.table, self.server = 0.0, 1000, "shop.orders", server
+        self.read_to = 0
         monkeypatch.setattr("cdc.snapshot.step.Server", lambda _: nullcontext())
-        receiver = SimpleNamespace(status=lambda: SimpleNamespace(is_at_end=is_at_end))
+        receiver = SimpleNamespace(status=lambda: ReceiverStatus(is_at_end, read_to=at(self.read_to)))
         context = SimpleNamespace(receiver=receiver, store=SimpleNamespace(next_id=lambda: 7))
-        settings = SnapshotSettings(cast(Any, None), lambda _: at(self.end))
+        settings = SnapshotSettings(cast(Any, None), lambda _: at(self.end, self.server))
         steps = StepRunner(
             cast(Any, context), settings, cast(Any, self), cast(Any, None), threading.Event(),
             on_poll=lambda: None, now=lambda: self.now,
@@ -39,8 +41,8 @@ class World:
         assert self.steps.plan(at(offset), 0) is None
 
 
-def at(offset: int) -> Position:
-    return BinlogPosition("bin.000001", offset, "server")
+def at(offset: int, server: str = "server") -> Position:
+    return BinlogPosition("bin.000001", offset, server)
 
 
 def test_stop_while_spark_starts_ends_the_step_before_it_reads() -> None:
@@ -99,6 +101,31 @@ def test_snapshot_waits_for_a_stream_that_is_behind(monkeypatch: pytest.MonkeyPa
 def test_snapshot_of_an_idle_source_waits_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, is_at_end=True)
     world.step(500)
+    world.read_to = world.end
     world.step(500, MISMATCH_S / 2)
     with pytest.raises(SchemaMismatch, match="no statement of it"):
         world.step(500, MISMATCH_S)
+
+
+def test_snapshot_of_a_silent_connection_waits_until_the_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No byte arrives, so the stream seems to be at its end. The statement follows when the job has reconnected."""
+    world = World(monkeypatch, is_at_end=True)
+    world.step(500)
+    end, world.read_to = world.end, world.end - 1
+    for _ in range(5):
+        world.step(500, MISMATCH_S)
+    world.read_to = end
+    with pytest.raises(SchemaMismatch, match="no statement of it"):
+        world.step(500, MISMATCH_S)
+
+
+def test_snapshot_after_a_failover_waits_for_the_end_of_the_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, is_at_end=True, server="earlier one")
+    world.step(500)
+    world.server = "server"
+    world.step(500, 2 * MISMATCH_S)
+    world.read_to = world.end - 1
+    world.step(500)
+    world.read_to += 1
+    with pytest.raises(SchemaMismatch, match="no statement of it"):
+        world.step(500)
