@@ -2,7 +2,7 @@
 
 A chunk is read in parts. Each part is compared with the rows of the target in the same key range. If source and target
 order keys differently, it is compared with the rows that have its keys, which does not find keys that only the target
-has.
+has. The keys of rows that the filter excludes are looked up too: the target must not have them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class RecheckRequest:
             rows = opened.get(number) or opened.setdefault(number, table.open_rows())
             keys = one.keys if one.part is not None else self.tables[number].orphans(one.keys)
             batches = source_rows(self.endpoint, table, one) if one.part is not None else []
-            source = _only_keys(_mapped(table, batches, spark_session), table.key, keys)
+            source = _only_keys(_mapped(table, batches, spark_session)[0], table.key, keys)
             target = rows.of_keys(keys)
             differs = compare(table, source, target, rows)
             details = row_details(name, table, differs, source, target, rows, self.shown)
@@ -238,11 +238,11 @@ class _Step:
         *,
         ended: bool,
     ) -> PartOutcome:
-        source = _mapped(table, held, self._spark)
+        source, keys = _mapped(table, held, self._spark)
         if table.range_columns is not None:
             found = compare_range(table, source, part, rows)
         else:
-            found = compare(table, source, rows.of_keys(source.select(list(table.key))), rows)
+            found = compare(table, source, rows.of_keys(keys), rows)
         self._keys += found.keys.num_rows
         differences = KeyDifferences(part, found.keys, found.kinds)
         return PartOutcome(number, part.number, part.upto, ended, sum(one.num_rows for one in held), differences)
@@ -271,19 +271,24 @@ def _run_all(work: Sequence[Callable[[], None]], cancelled: threading.Event) -> 
         raise error
 
 
-def _mapped(table: TableCompare, batches: Sequence[pa.RecordBatch], spark_session: SparkSession) -> pa.Table:
-    """Return the rows that the target must have, with the columns to compare."""
+def _mapped(
+    table: TableCompare, batches: Sequence[pa.RecordBatch], spark_session: SparkSession
+) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that the target must have, with the columns to compare, and the keys of all ``batches``."""
     columns, mapping = list(table.columns), table.read.mapping
     if mapping is None:
         types = {name: column.arrow for column in table.read.columns for name in _targets(table.read, column.name)}
         empty = pa.schema([pa.field(name, types[name]) for name in columns])
-        return pa.Table.from_batches([batch.select(columns) for batch in batches], empty)
+        copied = pa.Table.from_batches([batch.select(columns) for batch in batches], empty)
+        return copied, copied.select(list(table.key))
     target = pa.schema([mapping.target.field(name) for name in columns])
     if not batches:
-        return target.empty_table()
+        return target.empty_table(), target.empty_table().select(list(table.key))
     frame = typed_frame(spark_session, batches)
     rows = mapped_frame(frame, mapping.expressions, mapping.target, mapping.kept, mapping.row_filter).toArrow()
-    return rows.filter(pc.invert(rows.column(DELETED))).select(columns).cast(target)
+    # rows that the filter excludes are deletes, which have the columns of the key
+    keys = rows.select(list(table.key)).cast(pa.schema([target.field(name) for name in table.key]))
+    return rows.filter(pc.invert(rows.column(DELETED))).select(columns).cast(target), keys
 
 
 def _targets(read: TableRead, source: str) -> list[str]:

@@ -28,6 +28,7 @@ channels:
   - {{source: {database}.words, target: ods.words}}
   - {{source: {database}.moments, target: ods.moments}}
   - {{source: {database}.people, target: ods.people, columns: {{id: id, mail: lower(mail)}}, filter: "country = 'DE'"}}
+  - {{source: {database}.codes, target: ods.codes, filter: "n % 4 > 0"}}
 commit: {{interval: 500ms}}
 snapshot: {{step: 1s}}
 verify: {{hide: [mail]}}
@@ -59,6 +60,9 @@ def _fill(server: LocalServer, database: str) -> None:
         cursor.execute(
             f"INSERT INTO words {numbers} SELECT CONCAT(IF(i % 2, 'W', 'w'), LEFT(SHA2(i, 256), 30)), i FROM r"
         )
+        # the target orders text in another way, and the filter excludes one row of four
+        cursor.execute("CREATE TABLE codes (code VARCHAR(40) NOT NULL PRIMARY KEY, n INT) CHARACTER SET utf8mb4")
+        cursor.execute(f"INSERT INTO codes {numbers} SELECT CONCAT(IF(i % 2, 'C', 'c'), i), i FROM r")
         cursor.execute("CREATE TABLE moments (at DATETIME(6) NOT NULL, n INT NOT NULL, v FLOAT, PRIMARY KEY (at, n))")
         cursor.execute(f"INSERT INTO moments {numbers} SELECT '2024-01-01' + INTERVAL i SECOND, i % 3, i / 3 FROM r")
         cursor.execute("CREATE TABLE people (id INT NOT NULL PRIMARY KEY, mail VARCHAR(50), country CHAR(2))")
@@ -69,6 +73,7 @@ def _fill(server: LocalServer, database: str) -> None:
 STATEMENTS = (
     "UPDATE orders SET note = IF(note = 'a', 'b', 'a') WHERE id = {key}",
     "UPDATE words SET n = 1 - SIGN(n) WHERE word = CONCAT('w', LEFT(SHA2({key} * 2, 256), 30))",
+    "UPDATE codes SET n = IF(n % 4, 4, 5) WHERE code = CONCAT('c', {key} * 2)",
     "UPDATE people SET country = IF(country = 'DE', 'FR', 'DE') WHERE id = {key}",
     "DELETE FROM moments WHERE n = {key} % 3 AND at = '2024-01-01' + INTERVAL {key} SECOND",
     "INSERT INTO moments VALUES ('2024-01-01' + INTERVAL {key} SECOND, {key} % 3, {number})",
@@ -86,6 +91,12 @@ def _inject(lake: Path) -> None:
     words.update(updates={"n": "-5"}, predicate="n = 3501")
     word = words.to_pyarrow_table(filters=[("n", "=", 3502)])
     write_deltalake(lake / "words", word.set_column(0, word.schema.field(0), pa.array(["only here"])), mode="append")
+    codes = DeltaTable(lake / "codes")
+    code = codes.to_pyarrow_table(filters=[("n", "=", 3502)])
+    excluded = code.set_column(0, code.schema.field(0), pa.array(["c3500"])).set_column(
+        1, code.schema.field(1), pa.array([3500], code.schema.field(1).type)
+    )
+    write_deltalake(lake / "codes", excluded, mode="append")  # the source has this row, and the filter excludes it
     moments.delete("at = '2024-01-01T00:58:20'")
     people.update(updates={"mail": "'wrong'"}, predicate="id = 3501")
 
@@ -102,7 +113,7 @@ def job(mysql: LocalServer, database: str, tmp_path: Path) -> Iterator[JobProces
         job.wait_for(
             "all tables are loaded",
             lambda status: (
-                len(status["channels"]) == 4
+                len(status["channels"]) == 5
                 and all(one["snapshot"] and one["snapshot"]["consistent"] for one in status["channels"])
             ),
             300,
@@ -124,8 +135,8 @@ def test_verify_finds_and_repairs_faults_under_writes(
     with writing(mysql, database, *STATEMENTS):
         found = verified(home, "--repair")
         assert found["code"] == 1
-        assert [counts(found, f"{database}.{name}") for name in ("orders", "words", "moments", "people")] == [
-            (1, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 1),
+        assert [counts(found, f"{database}.{name}") for name in ("orders", "words", "moments", "people", "codes")] == [
+            (1, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 1), (0, 1, 0),
         ], found  # fmt: skip
         changed = next(one for one in found["differences"] if one["key"] == {"id": "3501"} and "orders" in one["table"])
         assert {(one["column"], one["source"], one["target"]) for one in changed["values"]} == {
@@ -134,9 +145,10 @@ def test_verify_finds_and_repairs_faults_under_writes(
         hidden = next(one for one in found["differences"] if "people" in one["table"])
         assert hidden["values"] == [{"column": "mail", "source": "***", "target": "***"}]
 
-        assert sum(one["repaired"] for one in found["tables"].values()) == 8, found
+        assert sum(one["repaired"] for one in found["tables"].values()) == 9, found
         after = verified(home)
         assert after["code"] == 0, after
+        assert not DeltaTable(lake / "codes").to_pyarrow_table(filters=[("n", "=", 3500)]).num_rows
     caught_up(mysql, job)
     DeltaTable(lake / "orders").update(updates={"note": "'changed'"}, predicate="id = 3501")
     some = verified(home, f"{database}.orders", "--columns", "total")
