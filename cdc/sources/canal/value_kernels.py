@@ -18,12 +18,12 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 _TIME = np.uint64(0x30303A30303A3030)  # "00:00:00"
 _COLONS = np.uint64(0x0000FF0000FF0000)  # its third and its sixth byte
 _BYTE = np.uint64(0xFF)
-_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
-_POWERS = 10 ** np.arange(19, dtype=np.uint64)
+POWERS = 10 ** np.arange(19, dtype=np.uint64)
 
 
 @inlined
-def _fetch_ahead(data, starts, row):  # type: ignore[no-untyped-def]
+def fetch_ahead(data, starts, row):  # type: ignore[no-untyped-def]
+    """Prefetch the value of a later row."""
     if row + _AHEAD < starts.size:
         prefetch(data, starts[row + _AHEAD])
 
@@ -56,7 +56,7 @@ def _number(data, at, count):  # type: ignore[no-untyped-def]
 def integers(data, starts, lengths, low, high, out):  # type: ignore[no-untyped-def]
     """Parse decimal integers within [low, high]. Return the first row that is not such a number, or -1."""
     for row in range(starts.size):
-        _fetch_ahead(data, starts, row)
+        fetch_ahead(data, starts, row)
         size = np.int64(lengths[row])
         if size < 0:
             out[row] = 0
@@ -74,7 +74,7 @@ def integers(data, starts, lengths, low, high, out):  # type: ignore[no-untyped-
             digits = _number(data, at, count)
             if digits < 0:
                 return row
-            value = value * _POWERS[count] + np.uint64(digits)
+            value = value * POWERS[count] + np.uint64(digits)
             at += count
         if value > np.uint64(0x7FFFFFFFFFFFFFFF) and not (negative and value == np.uint64(0x8000000000000000)):
             return row
@@ -82,105 +82,6 @@ def integers(data, starts, lengths, low, high, out):  # type: ignore[no-untyped-
         if number < low or number > high:
             return row
         out[row] = number
-    return -1
-
-
-@inlined
-def _short_decimal(data, at, end, digits, scale):  # type: ignore[no-untyped-def]
-    """Return a plain decimal as a number of its smallest units, or -1: it is longer, or none, or exceeds ``digits``."""
-    value = np.uint64(0)
-    point = np.int64(-1)  # its offset; -1: there is none yet
-    first = at
-    while at < end:
-        digit = data[at] - np.uint8(0x30)
-        if digit <= 9:
-            value = value * np.uint64(10) + np.uint64(digit)
-        elif data[at] == 0x2E and point < 0:
-            point = at
-        else:
-            return np.int64(-1)
-        at += 1
-    count = end - first - (point >= 0)
-    missing = scale - (end - 1 - point if point >= 0 else 0)
-    if count == 0 or missing < 0 or count + missing > 18:
-        return np.int64(-1)
-    number = np.int64(value * _POWERS[missing])
-    return number if digits > 18 or number < np.int64(_POWERS[digits]) else np.int64(-1)
-
-
-@kernel
-def decimals(data, starts, lengths, digits, scale, out):  # type: ignore[no-untyped-def]
-    """Parse plain decimals of at most 38 digits to two 64-bit words (low, high), with ``scale`` fractional digits.
-
-    Return -1, or the first row that is not a decimal, has more than ``digits`` digits, or more than ``scale``
-    fractional digits that are not zero.
-    """
-    ten = np.uint64(10)
-    low_half = np.uint64(0xFFFFFFFF)
-    half = np.uint64(32)
-    for row in range(starts.size):
-        _fetch_ahead(data, starts, row)
-        out[row, 0] = 0
-        out[row, 1] = 0
-        size = lengths[row]
-        if size < 0:
-            continue
-        at = starts[row]
-        end = at + size
-        negative = size > 0 and data[at] == 0x2D
-        if negative:
-            at += 1
-        if end - at <= 19 and scale <= 18:
-            number = _short_decimal(data, at, end, digits, scale)
-            if number >= 0:
-                out[row, 0] = np.uint64(-number if negative else number)
-                out[row, 1] = _ONES if negative and number else np.uint64(0)
-                continue
-        low = np.uint64(0)
-        high = np.uint64(0)
-        seen = 0
-        after = -1  # digits after the point so far; -1: no point yet
-        significant = 0
-        while True:
-            if at < end:
-                byte = data[at]
-                at += 1
-                if byte == 0x2E and after < 0:
-                    after = 0
-                    continue
-                digit = byte - np.uint8(0x30)
-                if digit > 9:
-                    return row
-                seen += 1
-                if after >= 0:
-                    if after == scale:
-                        if digit != 0:
-                            return row
-                        continue
-                    after += 1
-            else:
-                if seen == 0:
-                    return row
-                if after < 0:
-                    after = 0
-                if after == scale:
-                    break
-                digit = np.uint8(0)
-                after += 1
-            if significant or digit:
-                significant += 1
-                if significant > digits:
-                    return row
-            # (high, low) * 10 + digit, computed with half words
-            first = (low & low_half) * ten + np.uint64(digit)
-            second = (low >> half) * ten + (first >> half)
-            low = (second << half) | (first & low_half)
-            high = high * ten + (second >> half)
-        if negative:
-            low = ~low + np.uint64(1)
-            high = ~high + (np.uint64(1) if low == 0 else np.uint64(0))
-        out[row, 0] = low
-        out[row, 1] = high
     return -1
 
 
@@ -203,7 +104,7 @@ def dates(data, starts, lengths, out, valid):  # type: ignore[no-untyped-def]
     """
     invalid = 0
     for row in range(starts.size):
-        _fetch_ahead(data, starts, row)
+        fetch_ahead(data, starts, row)
         out[row] = 0
         valid[row] = False
         if lengths[row] < 0:
@@ -229,7 +130,7 @@ def moments(data, starts, lengths, minus_us, out, valid):  # type: ignore[no-unt
     day_at = np.int64(-1)  # of the previous date: most values have the same day
     midnight = np.int64(0)
     for row in range(starts.size):
-        _fetch_ahead(data, starts, row)
+        fetch_ahead(data, starts, row)
         out[row] = 0
         valid[row] = False
         size = lengths[row]
@@ -319,7 +220,7 @@ def floats(data, starts, lengths, out, powers, exact, slow):  # type: ignore[no-
     """
     many = 0
     for row in range(starts.size):
-        _fetch_ahead(data, starts, row)
+        fetch_ahead(data, starts, row)
         out[row] = 0
         slow[row] = False
         size = np.int64(lengths[row])

@@ -8,7 +8,9 @@ Source: alibaba/canal 1.1.8, RowsLogBuffer and LogEventConvert.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 from cdc.errors import GAP_HINT, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.mysql.values import text
-from cdc.sources.canal import value_kernels
+from cdc.sources.canal import decimal_kernels, value_kernels
 from cdc.sources.canal.layout import LayoutColumn
 
 RESYNC_HINT = f"{GAP_HINT} If the error repeats, use a binlog source."
@@ -25,6 +27,7 @@ _BINLOG_HINT = "Remove the column from the mapping, or use a binlog source."
 _CHARSET_HINT = "Remove the column from the mapping, convert it to utf8mb4, or use a binlog source."
 _UNREADABLE = (Kind.UUID, Kind.INET4, Kind.INET6, Kind.VECTOR)  # Canal reads their bytes as text, or stops
 NOT_ASCII = ("ucs2", "utf16", "utf16le", "utf32", "swe7")  # charsets in which ASCII characters have other bytes
+_DECIMAL = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,6})?", re.ASCII)
 _INTEGERS = {
     Kind.TINYINT: 8,
     Kind.SMALLINT: 16,
@@ -55,7 +58,7 @@ def value_parser(column: Column, received: LayoutColumn, schema: TableSchema, zo
         return _integer_parser(column)
     if kind is Kind.DECIMAL:
         if column.precision > 38:
-            return lambda values: _decimal_texts(values, column.scale)
+            return lambda values: _decimal_texts(values, column.precision, column.scale)
         return lambda values: _decimals(values, column.precision, column.scale)
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return lambda values: _floats(values, column.arrow)
@@ -90,7 +93,7 @@ def value_parser(column: Column, received: LayoutColumn, schema: TableSchema, zo
 def _bad(values: Values, row: int, what: str) -> DecodeError:
     data, starts, lengths = values
     shown = data[starts[row] : starts[row] + min(lengths[row], 60)].tobytes().decode("utf-8", "replace")
-    return DecodeError(f"The text {shown!r} from Canal is not {what}.", hint=RESYNC_HINT, row=row)
+    return DecodeError(f"The text {shown!r} is not {what}.", hint=RESYNC_HINT, row=row)
 
 
 def _whole(values: Values, low: int, high: int) -> np.ndarray:
@@ -124,7 +127,7 @@ def _mask(values: Values) -> np.ndarray | None:
 def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
     count = len(values[1])
     out = np.empty((count, 2), np.uint64)
-    row = value_kernels.decimals(*values, precision, scale, out)
+    row = decimal_kernels.decimals(*values, precision, scale, out)
     if row >= 0:
         raise _bad(values, row, f"a DECIMAL({precision},{scale})")
     null = _mask(values)
@@ -132,15 +135,29 @@ def _decimals(values: Values, precision: int, scale: int) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(precision, scale), count, [validity, pa.py_buffer(out)])
 
 
-def _decimal_texts(values: Values, scale: int) -> pa.Array:
+def _decimal_texts(values: Values, precision: int, scale: int) -> pa.Array:
     """Return DECIMALs of more than 38 digits as text. This is Python work per value, but such columns are rare."""
-    texts = text.utf8_array(*values).to_pylist()
-    return pa.array([each if each is None else _scaled(each, scale) for each in texts], pa.string())
+    context = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    found: list[str | None] = []
+    for row, each in enumerate(text.utf8_array(*values).to_pylist()):
+        try:
+            found.append(None if each is None else _scaled(each, scale, context))
+        except (ArithmeticError, ValueError) as error:
+            raise _bad(values, row, f"a DECIMAL({precision},{scale})") from error
+    return pa.array(found, pa.string())
 
 
-def _scaled(number: str, scale: int) -> str:
-    whole, _, after = number.partition(".")
-    return f"{whole}.{after[:scale]:0<{scale}}" if scale else whole
+def _scaled(number: str, scale: int, context: Context) -> str:
+    """Return a decimal without exponent, with ``scale`` fractional digits.
+
+    Raises: ValueError, ArithmeticError - it is not a decimal, or it has more digits than ``context`` or the scale.
+    """
+    if _DECIMAL.fullmatch(number) is None:  # Decimal also reads blanks, underscores, NaN and other digits than ASCII
+        raise ValueError(number)
+    mantissa = Decimal(number)
+    # a zero can have an exponent that the context does not have
+    exact = mantissa.quantize(Decimal(1).scaleb(-scale), context=context) if mantissa else Decimal((0, (0,), -scale))
+    return f"{exact:f}"
 
 
 def _floats(values: Values, kind: pa.DataType) -> pa.Array:
@@ -178,7 +195,7 @@ def _moments(values: Values, minus_us: int, kind: pa.DataType) -> tuple[pa.Array
 def _bit_masks(values: Values) -> tuple[np.ndarray, np.ndarray]:
     """Return SET values as bit masks. 64 members need all bits of an unsigned word."""
     out = np.empty((len(values[1]), 2), np.uint64)
-    row = value_kernels.decimals(*values, 20, 0, out)
+    row = decimal_kernels.decimals(*values, 20, 0, out)
     if row >= 0:
         raise _bad(values, row, "a bit mask")
     return out[:, 0].copy(), values[2] >= 0

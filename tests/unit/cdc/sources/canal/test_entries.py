@@ -8,7 +8,7 @@ import json
 import random
 import re
 import struct
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
 from cdc.model.schema import DELETED, SEQUENCE, Kind
-from cdc.sources.canal import value_kernels, value_parsers
+from cdc.sources.canal import decimal_kernels, value_kernels, value_parsers
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.layout import LayoutColumn, column_of, schema_of
 from cdc.sources.canal.protocol_pb2 import Column, Entry, Header, Messages, RowChange, RowData
@@ -187,10 +187,32 @@ def test_kernel_decimals_random_numbers_equal_python():
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     out = np.empty((len(texts), 2), np.uint64)
     data = np.frombuffer(b"".join(texts), np.uint8)
-    assert value_kernels.decimals(data, starts, lengths, 38, 10, out) == -1
+    assert decimal_kernels.decimals(data, starts, lengths, 38, 10, out) == -1
     words = out.view(np.int64)
     found = [(int(high) << 64) + int(low) for (_, high), (low, _) in zip(words, out, strict=True)]
     assert found == [int(number.scaleb(10)) for number in numbers]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_decimals_with_exponents_equal_python(seed):
+    draw = random.Random(seed_of() + seed)
+    for _ in range(2000):
+        digits, scale = draw.choice([(10, 2), (18, 8), (38, 10), (38, 38)])
+        number = Decimal(draw.choice((-1, 1)) * draw.choice((0, draw.randrange(10 ** draw.randint(1, 9)))))
+        text = str(number.scaleb(draw.randint(-45, 40))).encode()
+        if draw.random() < 0.2:
+            text = _damaged(draw, text)
+        data, starts, lengths = _values([text])
+        out = np.empty((1, 2), np.uint64)
+        found = decimal_kernels.decimals(data, starts, lengths, digits, scale, out)
+        units = None
+        if re.fullmatch(rb"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+            units = Decimal(text.decode()).scaleb(scale, Context(prec=80))
+        if units is not None and abs(units) < 10**digits and units == int(units):
+            low, high = out.view(np.int64)[0].tolist()
+            assert found == -1 and (high << 64) + (low & (1 << 64) - 1) == units, text
+        else:
+            assert found == 0, text
 
 
 def _values(texts):
@@ -235,7 +257,7 @@ def test_kernel_decimals_of_any_form_equal_python(seed):
         text += b"." + b"%d" % draw.randrange(10 ** draw.randint(1, scale + 1)) + b"0" * draw.randrange(3)
         text = draw.choice((text, text.partition(b".")[0] or b"0", _damaged(draw, text)))
         out = np.empty((1, 2), np.uint64)
-        found = _first_row(value_kernels.decimals, text, digits, scale, out)
+        found = _first_row(decimal_kernels.decimals, text, digits, scale, out)
         valid = re.fullmatch(rb"-?([0-9]+\.?[0-9]*|\.[0-9]+)", text) is not None
         with localcontext(prec=100):
             units = Decimal(text.decode()).scaleb(scale) if valid else Decimal(0)

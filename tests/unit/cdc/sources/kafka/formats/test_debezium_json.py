@@ -302,6 +302,22 @@ def test_decimals_as_texts_are_read_if_the_mode_is_declared():
     assert decoded(lines, known=known).faults
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("decimal(18,8)", "0E-8", Decimal("0.00000000")), ("decimal(18,8)", "1E-8", Decimal("0.00000001")),
+        ("decimal(45,10)", "0E-10", "0.0000000000"), ("decimal(45,10)", "-1.5E-9", "-0.0000000015"),
+        ("decimal(45,10)", "1E+2", "100.0000000000"), ("decimal(18,8)", "-1.5E-9", None), ("decimal(45,10)", "x", None),
+        ("decimal(45,10)", "1E+35", None),
+    ],
+)  # fmt: skip
+def test_decimal_text_with_an_exponent(kind, value, expected):
+    found = decoded([change("c", after={"id": 1, "x": value})], known=(table_of({"id": "int", "x": kind}),),
+                    modes=DebeziumModes("string"))  # fmt: skip
+    assert [row["x"] for row in rows_of(found)] == ([] if expected is None else [expected])
+    assert len(found.faults) == (expected is None)
+
+
 def test_unsigned_bigint_is_read_if_the_schema_has_its_type():
     parameters = {"parameters": {"__debezium.source.column.type": "BIGINT UNSIGNED"}}
     (row,) = rows_of(decoded([schema_message({"type": "int64", **parameters}, -1)], known=()))

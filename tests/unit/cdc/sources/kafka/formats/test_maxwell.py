@@ -43,6 +43,11 @@ def value_of(kind, value, **options):
         ("tinyint", -128, -128),
         ("bigint unsigned", 18446744073709551615, Decimal(18446744073709551615)),
         ("decimal(20,4)", 12345.6700, Decimal("12345.6700")),
+        ("decimal(18,8)", "0E-8", Decimal("0.00000000")),
+        ("decimal(18,8)", "1E-8", Decimal("0.00000001")),
+        ("decimal(45,10)", "0E-10", "0.0000000000"),
+        ("decimal(45,10)", "-1.5E-9", "-0.0000000015"),
+        ("decimal(45,0)", "1E+44", "1" + "0" * 44),
         ("double", 1e-7, 1e-7),
         ("year", 1999, 1999),
         ("date", "2024-02-29", datetime.date(2024, 2, 29)),
@@ -132,6 +137,16 @@ def test_bad_message_is_a_fault_and_the_others_are_decoded(value, reason):
     found = decoded(good, value, good)
     assert [(each.message, reason in each.reason) for each in found.faults] == [(1, True)], found.faults
     assert [int(row["id"]) for row in rows_of(found)] == [5, 5]
+
+
+@pytest.mark.parametrize("precision", [18, 45])
+@pytest.mark.parametrize("value", ["hello", "1.12345678901", "1E+40", "-1E-11", "1e", "NaN", "1_0", ""])
+def test_text_that_is_not_a_decimal_of_the_column_is_a_fault(value, precision):
+    tables = tables_of({"id": "int", "v": f"decimal({precision},10)"})
+    lines = [message({"id": number, "v": each}) for number, each in enumerate((None, value, "1E-10"))]
+    found = decoded(*lines, tables=tables)
+    assert [fault.message for fault in found.faults] == [1] and [row["id"] for row in rows_of(found)] == [0, 2]
+    assert f"The text {value!r} is not a DECIMAL({precision},10)" in found.faults[0].reason
 
 
 def test_every_truncation_is_a_fault():

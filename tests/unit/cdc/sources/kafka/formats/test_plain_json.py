@@ -55,7 +55,7 @@ def test_values_of_every_type():
     ("field", "value"),
     [
         ("id", None), ("id", 1.5), ("id", "x"), ("id", 1 << 63), ("id", {"a": 1}), ("n", 1 << 31), ("n", 1e3),
-        ("flag", 128), ("price", "1e2"), ("price", 123456789), ("price", 0.001), ("w", "x"), ("w", True), ("w", [1]),
+        ("flag", 128), ("price", "1e8"), ("price", 123456789), ("price", 0.001), ("w", "x"), ("w", True), ("w", [1]),
         ("day", "29.02.2024"), ("day", 19782), ("at", "2024-02-29"), ("at", 1700000000), ("at", "2024-02-29T25:00:00"),
         ("at", "2024-02-29T01:02:03.1234567"), ("at", "2024-02-29T01:02:03X"), ("at", "2024-02-29T01:02:03+1"),
         ("local", "2024-02-29T01:02:03Z"), ("raw", "AA"), ("raw", "A==="), ("raw", "AB=="), ("raw", "A*AA"),
@@ -65,6 +65,18 @@ def test_value_that_its_type_cannot_hold_is_a_fault(field, value):
     found = decoded({"id": 1}, {"id": 2, field: value}, {"id": 3})
     assert [fault.message for fault in found.faults] == [1] and f"column {field}" in found.faults[0].reason
     assert [row["id"] for row in rows_of(found)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("DECIMAL(18,8)", b"0E-8", Decimal("0.00000000")), ("DECIMAL(18,8)", b"1e-8", Decimal("0.00000001")),
+        ("DECIMAL(18,8)", b'"-1.5E-7"', Decimal("-0.00000015")), ("DECIMAL(18,8)", b"1E+2", Decimal("100.00000000")),
+    ],
+)  # fmt: skip
+def test_decimal_with_an_exponent(kind, value, expected):
+    found = decoded(b'{"id":1,"v":' + value + b"}", fields={"id": "BIGINT NOT NULL", "v": kind})
+    assert not found.faults and rows_of(found)[0]["v"] == expected
 
 
 def test_text_field_holds_numbers_and_objects_as_json():
