@@ -98,7 +98,8 @@ class KafkaCheck:
                     self._on_sample(_sample(block, rows, self._routes))
             if isinstance(decoder, DebeziumJson | DebeziumAvro):
                 yield from _defaults(block, decoder.columns_with_default(block))
-            for fault in decoded.faults[:1]:
+            # the event of a tombstone is the message before it, which is not read here
+            for fault in [one for one in decoded.faults if not one.is_tombstone][:1]:
                 finding = Finding(
                     f"A message of topic {block.topic} (partition {block.partition[fault.message]}, offset "
                     f"{block.offset[fault.message]}) cannot be read: {fault.reason}.",

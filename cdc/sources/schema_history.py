@@ -93,6 +93,10 @@ class SchemaHistory:
         version = self._newest(name)
         return None if version is None or version.is_dropped else version
 
+    def known_schemas(self) -> Mapping[Name, TableSchema | None]:
+        """Return the newest version of each table that is known, by name."""
+        return {name: found for name in [*self._versions] if (found := self.newest(name)) is not None}
+
     def _newest(self, name: Name) -> TableSchema | None:
         versions = self._versions.get(name)
         return versions[-1] if versions and not self._has_ended(versions[-1]) else None

@@ -27,6 +27,7 @@ SCHEMA = [
      "parameters": {"scale": "2", "connect.decimal.precision": "10"}},
     {"type": "int64", "optional": True, "name": "io.debezium.time.Timestamp", "field": "at"},
 ]  # fmt: skip
+KEY_NAME = "srv.shop.orders.Key"
 AT_MS = 1_709_168_523_456  # 2024-02-29 01:02:03.456
 
 
@@ -70,7 +71,9 @@ class DebeziumRows:
     def key(self, key):
         payload = {"id": key}
         return (
-            {"schema": {"type": "struct", "fields": SCHEMA[:1]}, "payload": payload} if self._with_schema else payload
+            {"schema": {"type": "struct", "fields": SCHEMA[:1], "name": KEY_NAME}, "payload": payload}
+            if self._with_schema
+            else payload
         )
 
     def upsert(self, key, before, row):
@@ -109,10 +112,11 @@ class AvroRows:
         operation = [{"field": "op", "type": "string"}, {"field": "ts_ms", "type": "int64"}]
         self._schema = {"type": "struct", "fields": [*both, source, *operation]}
         self._key = {"type": "struct", "fields": SCHEMA[:1]}
-        registry.schemas |= {1: avro_schema(self._schema), 2: avro_schema(self._key, "Key")}
+        self._avro_key = avro_schema(self._key, "Key", "srv.shop.orders")
+        registry.schemas |= {1: avro_schema(self._schema), 2: self._avro_key}
 
     def key(self, key):
-        return avro_message(2, avro_schema(self._key, "Key"), {"id": key})
+        return avro_message(2, self._avro_key, {"id": key})
 
     def upsert(self, key, before, row):
         return self._avro(self._json.upsert(key, before, row))

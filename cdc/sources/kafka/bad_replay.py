@@ -24,7 +24,7 @@ from cdc.model.kafka_position import Partition, PartitionOffset
 from cdc.model.kept_messages import KeptMessages, ReplayProgress, by_table
 from cdc.sources.kafka.bad_messages import BadFile, BadMessages, bytes_of, partition_of
 from cdc.sources.kafka.batches import BatchMaker, chosen_rows
-from cdc.sources.kafka.block_parts import before
+from cdc.sources.kafka.block_parts import before, next_offsets, without_repeats
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, message_position
 from cdc.sources.kafka.key_partitions import hashes_of
@@ -118,8 +118,10 @@ class BadReplay:
         yield from self._part([rows for rows in tables if len(rows.message)], topic.block)
         spans = {one: (max(first[one], starts.get(one, 0) if is_same else 0), ends[one]) for one in first}
         known = {partition_of(message, topic.name) for file in topic.files for message in file.messages}
+        read = {one: PartitionOffset(start) for one, (start, _) in spans.items()}
         for block in self._read(spans):
-            decoded = self._maker.decode(block)
+            decoded = without_repeats(self._maker.decode(block), block, read)
+            read |= next_offsets(block, {})
             self._check_faults(block, decoded, known)
             found = [_of_keys(self._maker, rows, keys) for rows in decoded.tables if rows.schema.name in keys]
             yield from self._part([rows for rows in found if len(rows.message)], block)

@@ -21,7 +21,7 @@ from cdc.model.kept_messages import NOTHING_KEPT, KeptMessages
 from cdc.model.schema import SEQUENCE, TableSchema
 from cdc.model.table_filter import TableFilter
 from cdc.sources.kafka.bad_messages import BadMessages
-from cdc.sources.kafka.block_parts import next_offsets, select
+from cdc.sources.kafka.block_parts import next_offsets, select, without_repeats
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Fault, Format
 from cdc.sources.kafka.formats.guess import guess_format
 from cdc.sources.kafka.key_partitions import KeyPartitions
@@ -144,6 +144,7 @@ class BatchMaker:
     def read(self, block: MessageBlock, epochs: Mapping[Partition, int]) -> Iterator[Batch]:
         """Yield the Batch of a block. Raises: the error that stops the job, after the Batch of the messages before."""
         decoded, block, stop = self._decode(block)
+        decoded = without_repeats(decoded, block, self.offsets)
         stop = self._first_stop(block, decoded, stop)
         stop, faults, kept = self._first_fault(block, decoded, stop)
         count = len(block.offset) if stop is None else stop.message

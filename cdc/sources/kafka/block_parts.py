@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdc.model.kafka_position import Partition, PartitionOffset
+from cdc.sources.kafka.formats.base import Decoded, Fault
 from cdc.sources.kafka.messages import MessageBlock
 
 
@@ -49,3 +50,19 @@ def next_offsets(block: MessageBlock, epochs: Mapping[Partition, int]) -> dict[P
             numbers.tolist(), block.offset[at].tolist(), block.timestamp_ms[at].tolist(), strict=True
         )
     }
+
+
+def without_repeats(decoded: Decoded, block: MessageBlock, read: Mapping[Partition, PartitionOffset]) -> Decoded:
+    """Return ``decoded`` without the faults of tombstones whose delete event has been read.
+
+    ``read``: the position in each partition before the block. The event is directly before its tombstone in the log, so
+    only a tombstone after a gap of offsets can be without it.
+    """
+    if not any(fault.is_tombstone for fault in decoded.faults):
+        return decoded
+
+    def is_repeat(fault: Fault) -> bool:
+        at = read.get((block.topic, int(block.partition[fault.message])))
+        return fault.is_tombstone and at is not None and at.next == int(block.offset[fault.message])
+
+    return replace(decoded, faults=tuple(fault for fault in decoded.faults if not is_repeat(fault)))

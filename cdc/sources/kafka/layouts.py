@@ -15,6 +15,7 @@ from cdc.model.kafka_position import KafkaPosition, Partition
 from cdc.model.position import Position
 from cdc.model.schema import Column, TableSchema
 from cdc.model.table_filter import TableFilter
+from cdc.model.table_names import table_text
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_effect import EffectKind
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows
@@ -57,6 +58,10 @@ class Layouts:
             newest[schema.name] = schema
             if known is not None and (stop := self._at_rows(block, rows, known, before)):
                 yield stop
+
+    def names(self) -> frozenset[str]:
+        """Return the tables whose columns are known."""
+        return frozenset(table_text(*name) for name in self._history.known_schemas())
 
     def differs(self, schema: TableSchema) -> str:
         """Return how the known columns differ from ``schema``, which describes older rows; "" if they do not.

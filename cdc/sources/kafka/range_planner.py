@@ -156,7 +156,7 @@ class RangePlans:
             KafkaRangeReader(
                 self.settings,
                 self.reads.create,
-                ReadTables(self.reads.tables, tables),
+                ReadTables(self.reads.tables, tables, self.maker.layouts.names()),
                 {one: parts[one][0] for one in share},
                 {one: parts[one][1] for one in share},
                 self.rules,

@@ -22,12 +22,13 @@ from cdc.errors import CdcError, ErrorAction, SourceUnavailable, action_for
 from cdc.model.batch import RequiredColumns
 from cdc.model.kafka_position import Partition, PartitionOffset
 from cdc.model.schema import DELETED, SEQUENCE, TableSchema
-from cdc.model.table_names import table_text
+from cdc.model.table_names import table_of, table_text
 from cdc.sources.base import RangeRows, RangeTable, RangeTables
 from cdc.sources.kafka.batches import OrderRules, in_order, times_of
-from cdc.sources.kafka.block_parts import before, next_offsets
+from cdc.sources.kafka.block_parts import before, next_offsets, without_repeats
 from cdc.sources.kafka.cluster import Cluster, KafkaSettings
 from cdc.sources.kafka.formats.base import Decoded, DecodedRows, Format, KafkaTables, message_position
+from cdc.sources.kafka.formats.debezium_rows import DebeziumRows
 from cdc.sources.kafka.key_partitions import KeyPartitions, hashes_of
 from cdc.sources.kafka.layouts import column_difference
 from cdc.sources.kafka.messages import MessageBlock
@@ -50,11 +51,17 @@ class ReadTables:
 
     job: KafkaTables
     tables: RangeTables
+    names: frozenset[str] = frozenset()  # the tables whose rows the job has read; some may not be in ``tables`` yet
 
     @property
     def by_name(self) -> dict[str, RangeTable]:
         """The tables to read, by name."""
         return {one.schema.name: one for one in self.tables.read}
+
+    def known(self) -> dict[tuple[str, str], TableSchema | None]:
+        """Return the tables of the job with their schemas. None: this read of the range does not have the table."""
+        elsewhere = dict.fromkeys(map(table_of, sorted(self.tables.elsewhere | self.names)))
+        return {**elsewhere, **{(one.schema.database, one.schema.table): one.schema for one in self.tables.read}}
 
     def maps(self, database: str, table: str) -> bool:
         """See ``TableFilter``. An unknown table of the job is mapped, so that it ends the range."""
@@ -136,6 +143,9 @@ class _Reading:
         self._plan = plan
         self._decoder = plan.create(tables=plan.tables)
         self._by_name = plan.tables.by_name
+        if isinstance(self._decoder, DebeziumRows):
+            self._decoder.key_deletes.known = plan.tables.known
+            self._decoder.key_deletes.refuses_unknown = True
         self._next = dict(plan.first)
         self._left = {one for one, last in plan.last.items() if plan.first[one].next < last}
         self._beyond: set[Partition] = set()  # a message after the range has arrived
@@ -190,6 +200,7 @@ class _Reading:
             raise
         except CdcError as error:
             raise RangeEnded(error.message) from error
+        decoded = without_repeats(decoded, block, self._next)
         self._check(block, decoded)
         found = decoded.tables
         sequences = in_order([one.message for one in found], self._plan.sequence + self._sequences + 1)

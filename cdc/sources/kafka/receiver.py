@@ -30,6 +30,7 @@ from cdc.sources.kafka.broker_contact import REFRESH_S
 from cdc.sources.kafka.cluster import KafkaSettings
 from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.formats.base import Format
+from cdc.sources.kafka.formats.debezium_rows import DebeziumRows
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.kafka.new_partitions import NewPartitions
 from cdc.sources.kafka.partition_health import OPEN_TRANSACTION_S
@@ -76,6 +77,8 @@ class KafkaReceiver:
         self._settings, self._decoder, self._bad = settings, decoder, bad
         self._accepted = self._accepted_later = accepted  # before and after the first commit
         self._history = SchemaHistory(table_filter, None)
+        if isinstance(decoder, DebeziumRows):
+            decoder.key_deletes.known = self._history.known_schemas
         layouts = Layouts(self._history, table_filter, acknowledged or {}, is_described)
         self._maker = BatchMaker(decoder, table_filter, layouts, rules, bad, format_name)
         self._replays_bad = replays_bad

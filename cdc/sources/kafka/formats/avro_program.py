@@ -74,6 +74,21 @@ def events_of(schema: Any) -> AvroEvents:
     return AvroEvents(np.array(compiler.code, np.int64), compiler.slots, fields, True)
 
 
+def key_of(schema: Any) -> AvroEvents:
+    """Return how keys with ``schema`` are read: as a before image. Raises: ValueError - see ``events_of``."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ValueError("it is not a record")
+    compiler = _Compiler()
+    compiler.add(schema, ("before",), "", frozenset())
+    fields = {str(field["name"]): compiler.connect_field(field) for field in schema["fields"]}
+    return AvroEvents(np.array(compiler.code, np.int64), compiler.slots, fields, True)
+
+
+def name_of(schema: Any) -> str:
+    """Return the full name of a record; "" for another schema."""
+    return _full_name(schema, "") if isinstance(schema, dict) and "name" in schema else ""
+
+
 class _Compiler:
     def __init__(self) -> None:
         self.code: list[tuple[int, int, int]] = []

@@ -37,6 +37,8 @@ class Fault:
     message: int  # its number in the block
     reason: str  # at most 300 bytes of the message are in it
     table: str = ""  # its source table; "" if the message does not say it
+    # The message repeats the delete of the message before it. It is not a fault if the job has read that message.
+    is_tombstone: bool = False
 
 
 class Faults(dict[int, str]):
@@ -47,6 +49,7 @@ class Faults(dict[int, str]):
         super().__init__(reasons or {})
         self._table = table
         self._tables: dict[int, str] = {}
+        self.tombstones: frozenset[int] = frozenset()  # see ``Fault``
 
     def note_table(self, before: int, table: str) -> None:
         """Note that the messages after the first ``before`` faults are of a table."""
@@ -56,7 +59,8 @@ class Faults(dict[int, str]):
     def in_order(self) -> tuple[Fault, ...]:
         """Return the faults in order of the messages."""
         return tuple(
-            Fault(message, reason, self._tables.get(message, self._table)) for message, reason in sorted(self.items())
+            Fault(message, reason, self._tables.get(message, self._table), message in self.tombstones)
+            for message, reason in sorted(self.items())
         )
 
 
@@ -72,7 +76,7 @@ class DdlMessage:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The content of a block. Messages without rows and statements (tombstones, heartbeats) have no entry."""
+    """The content of a block. Messages without rows and statements (heartbeats) have no entry."""
 
     tables: tuple[DecodedRows, ...]  # one per table and layout, in order of the first row
     faults: tuple[Fault, ...]  # in order of the messages; none of their rows are in ``tables``

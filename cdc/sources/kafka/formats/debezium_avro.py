@@ -9,7 +9,7 @@ Source: Confluent documentation, "Wire format"; Debezium documentation, "Avro Se
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from cdc.sources.kafka.formats import avro_kernels as kernels
 from cdc.sources.kafka.formats import avro_program as program
 from cdc.sources.kafka.formats.avro_program import AvroEvents, events_of
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables, message_position
-from cdc.sources.kafka.formats.debezium_rows import CREATE, OPS, TRUNCATE, ChangeImages, DebeziumRows
+from cdc.sources.kafka.formats.debezium_rows import CREATE, DELETE, OPS, TRUNCATE, ChangeImages, DebeziumRows
+from cdc.sources.kafka.formats.debezium_tombstones import Keys, key_name
 from cdc.sources.kafka.formats.json_kernels import ABSENT, NULL, OBJECT
 from cdc.sources.kafka.formats.json_slices import Slices, Texts, group_rows, shown, words_of
 from cdc.sources.kafka.formats.rows import TablePlan, in_order
@@ -40,6 +41,7 @@ _FAULTS = {
 }
 
 
+_NONE = np.zeros(0, np.int32)
 _TIME_MOST = 1 << 60  # microseconds: some 36,000 years
 
 
@@ -88,6 +90,7 @@ class DebeziumAvro(DebeziumRows):
         tables: list[DecodedRows | None] = []
         statements: list[DdlMessage] = []
         times = np.full(len(ids), -1, np.int64)
+        deletes: list[NDArray[np.int32]] = []
         for id_ in np.unique(ids[ids >= 0]).tolist():
             chosen = np.flatnonzero(ids == id_)
             events = self._events_of(id_)
@@ -95,7 +98,9 @@ class DebeziumAvro(DebeziumRows):
                 for number in chosen.tolist():
                     faults[number] = f"its schema {id_} cannot be read: {events}"
             elif events.is_row:
-                tables += self._tables_of(block, events, chosen, times, faults, statements)
+                tables += self._tables_of(block, events, chosen, times, faults, statements, deletes)
+        if (is_null := ids == -2).any():
+            tables = self.with_deletes(block, is_null, np.concatenate([*deletes, _NONE]), tables, faults)
         return Decoded(
             in_order(tables),
             faults.in_order(),
@@ -137,14 +142,20 @@ class DebeziumAvro(DebeziumRows):
         times: NDArray[np.int64],
         faults: Faults,
         statements: list[DdlMessage],
+        deletes: list[NDArray[np.int32]],
     ) -> Iterable[DecodedRows | None]:
-        values = _walked(block, events, chosen, faults)
+        values = _walked(block, block.value_at, block.value_size, events, chosen)
+        if values.faults.any():
+            for row in np.flatnonzero(values.faults).tolist():
+                faults[int(chosen[row])] = _FAULTS[values.faults[row]]
+            values = values.take(values.faults == 0)
         values = _with_times(values, times, faults)
         ops = words_of(values[program.OP], OPS)
         for row in np.flatnonzero(ops < 0).tolist():
             faults[int(values.source[row])] = (
                 f"it has no known `op` of Debezium: {shown(values[program.OP].bytes(row))}"
             )
+        deletes.append(values.source[ops == DELETE])
         rows = np.flatnonzero((ops >= CREATE) & (ops <= TRUNCATE))
         values, ops = values.take(rows), ops[rows]
         groups, firsts = group_rows(_group_texts(block, values), (0, 1, 2))
@@ -161,22 +172,45 @@ class DebeziumAvro(DebeziumRows):
             if not len(members):
                 continue
             number = int(values.source[members[0]])
-            plan = self.plan(database, table, events.fields, self._key(block, number), message_position(block, number))
+            name, key = self._key(block, number)
+            self.key_deletes.note_name(block.topic, name, database, table)
+            plan = self.plan(database, table, events.fields, key, message_position(block, number))
             if plan is not None:
                 yield self.rows(block, plan, _images(events, plan, values.take(members), ops[members]), faults)
 
-    def _key(self, block: MessageBlock, message: int) -> tuple[str, ...]:
-        """Return the names of the key columns, from the schema of a message's key; () if it has none."""
+    def keys(self, block: MessageBlock, messages: NDArray[np.int64]) -> Iterator[Keys]:
+        """See ``DebeziumRows``. Raises also: SourceUnavailable, SourceActionRequired - see ``decode``."""
+        ids = np.empty(len(messages), np.int64)
+        kernels.schema_ids(block.data, block.key_at[messages], block.key_size[messages], ids)
+        for id_ in np.unique(ids).tolist():
+            chosen = messages[ids == id_]
+            if id_ < 0:
+                yield Keys(block.topic, chosen, reason="it does not begin with the number of a schema")
+                continue
+            schema = self._registry.schema(id_)
+            try:
+                events = program.key_of(schema)
+            except (RecursionError, ValueError, KeyError, TypeError, AttributeError) as error:
+                yield Keys(block.topic, chosen, reason=f"its schema {id_} cannot be read: {error}")
+                continue
+            values, name = _walked(block, block.key_at, block.key_size, events, chosen), program.name_of(schema)
+            for row in np.flatnonzero(values.faults).tolist():
+                yield Keys(block.topic, chosen[row : row + 1], reason=_FAULTS[values.faults[row]])
+            values = values.take(values.faults == 0)
+            yield Keys(key_name(name), values.source.astype(np.int64), events.fields, _slices(values, events))
+
+    def _key(self, block: MessageBlock, message: int) -> tuple[str, tuple[str, ...]]:
+        """Return PREFIX.database.table, or the topic, and the key columns, from a message's key; () if unknown."""
         at, size = int(block.key_at[message]), int(block.key_size[message])
         if size < kernels.HEAD or block.data[at] != 0:
-            return ()
+            return block.topic, ()
         schema: Any = self._registry.schema(struct.unpack(">I", block.data[at + 1 : at + kernels.HEAD].tobytes())[0])
         if not isinstance(schema, dict) or schema.get("type") != "record":
-            return ()
+            return block.topic, ()
         try:
-            return tuple(str(field["name"]) for field in schema["fields"])
+            return key_name(program.name_of(schema)), tuple(str(field["name"]) for field in schema["fields"])
         except (KeyError, TypeError):
-            return ()
+            return block.topic, ()
 
 
 def _group_texts(block: MessageBlock, values: Slices) -> Slices:
@@ -211,32 +245,36 @@ def _with_times(values: Slices, times: NDArray[np.int64], faults: Faults) -> Sli
     return values.take(np.flatnonzero(~is_bad)) if is_bad.any() else values
 
 
-def _walked(block: MessageBlock, events: AvroEvents, chosen: NDArray[np.int64], faults: Faults) -> Slices:
-    """Return the values of all slots of ``chosen``, without the messages that are faults."""
+def _slices(values: Slices, events: AvroEvents) -> Callable[[Sequence[str]], Slices]:
+    return lambda names: _of_slots(values, [events.slots["before", name] for name in names])
+
+
+def _of_slots(values: Slices, slots: Sequence[int]) -> Slices:
+    return Slices(
+        values.data, values.starts[slots], values.lengths[slots], values.kinds[slots], values.source, values.faults
+    )
+
+
+def _walked(
+    block: MessageBlock,
+    at: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    events: AvroEvents,
+    chosen: NDArray[np.int64],
+) -> Slices:
+    """Return the values of all slots of the texts of the messages ``chosen``, with their faults."""
     shape = (len(events.slots), len(chosen))
     starts, lengths, kinds = np.empty(shape, np.int64), np.empty(shape, np.int32), np.empty(shape, np.uint8)
     found = np.zeros(len(chosen), np.uint8)
-    kernels.walk(
-        block.data, block.value_at[chosen], block.value_size[chosen], events.program, starts, lengths, kinds, found
-    )
-    values = Slices(block.data, starts, lengths, kinds, chosen.astype(np.int32), found)
-    if not found.any():
-        return values
-    for row in np.flatnonzero(found).tolist():
-        faults[int(chosen[row])] = _FAULTS[found[row]]
-    return values.take(found == 0)
+    kernels.walk(block.data, at[chosen], sizes[chosen], events.program, starts, lengths, kinds, found)
+    return Slices(block.data, starts, lengths, kinds, chosen.astype(np.int32), found)
 
 
 def _images(events: AvroEvents, plan: TablePlan, values: Slices, ops: NDArray[np.int8]) -> ChangeImages:
     images = []
     for name in ("before", "after"):
         slots = [events.slots[name, column] for column in plan.names]
-        images.append(
-            Slices(
-                values.data, values.starts[slots], values.lengths[slots], values.kinds[slots], values.source,
-                values.faults,
-            )
-        )  # fmt: skip
+        images.append(_of_slots(values, slots))
         images[-1].kinds[images[-1].kinds == ABSENT] = NULL  # the image is null
     has_before, has_after = (values.kinds[slot] == OBJECT for slot in (program.BEFORE, program.AFTER))
     return ChangeImages(ops, images[0], images[1], has_before, has_after)

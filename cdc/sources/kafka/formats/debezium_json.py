@@ -9,7 +9,7 @@ Source: Debezium documentation, "Data change events" of the MySQL connector; gol
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats import json_kernels as kernels
 from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Faults, KafkaTables, message_position
 from cdc.sources.kafka.formats.debezium_rows import CREATE, DELETE, OPS, TRUNCATE, ChangeImages, DebeziumRows
+from cdc.sources.kafka.formats.debezium_tombstones import Keys, key_name
 from cdc.sources.kafka.formats.debezium_types import JSON, DebeziumModes
 from cdc.sources.kafka.formats.json_slices import (
     FAULTS,
@@ -40,6 +41,7 @@ from cdc.sources.kafka.messages import MessageBlock
 _TOP = Names(("payload", "schema", "before", "after", "source", "op", "ddl", "status", "id", "event_count", "ts_ms"))
 _PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP, _DDL, _STATUS, _ID, _COUNT, _TS = range(11)
 _TEXTS = (kernels.STRING, kernels.ESCAPED)
+_KEY_NAMES = Names(("schema", "payload"))
 _MARKS = Names(("BEGIN", "END"))
 _HEARTBEAT = {"ts_ms", "ts_us", "ts_ns"}
 _SOURCE_NAMES = Names(("db", "table", "ts_us", "ts_ms"))
@@ -56,7 +58,7 @@ class DebeziumJson(DebeziumRows):
     def decode(self, block: MessageBlock) -> Decoded:
         """See ``Format``."""
         faults = Faults()
-        envelope = _envelopes(block, faults)
+        envelope, is_tombstone = _envelopes(block, faults)
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
@@ -65,6 +67,8 @@ class DebeziumJson(DebeziumRows):
             shown_op = shown(envelope[_OP].bytes(row))
             faults[int(envelope.source[row])] = f"it has no known `op` of Debezium: {shown_op}"
         tables, statements = self._tables_of(block, envelope, source, ops, faults)
+        if is_tombstone.any():
+            tables = self.with_deletes(block, is_tombstone, envelope.source[ops == DELETE], tables, faults)
         return Decoded(
             in_order(tables),
             faults.in_order(),
@@ -77,7 +81,7 @@ class DebeziumJson(DebeziumRows):
 
         None: that message has no schema. (): no such column, or no such message.
         """
-        envelope = _envelopes(block, Faults())
+        envelope, _ = _envelopes(block, Faults())
         source = slice_objects(
             block.data, envelope.starts[_SOURCE], _object_sizes(envelope, _SOURCE), _SOURCE_NAMES, ONE_OR_ABSENT
         )
@@ -130,10 +134,40 @@ class DebeziumJson(DebeziumRows):
             if not len(rows):
                 continue
             number = int(envelope.source[rows[0]])
-            plan = self.plan(database, table, fields, _key_fields(block, number), message_position(block, number))
+            name, key = _key_of(block, number)
+            self.key_deletes.note_name(block.topic, name, database, table)
+            plan = self.plan(database, table, fields, key, message_position(block, number))
             if plan is not None:
                 tables.append(self._read(block, plan, envelope.take(rows), ops[rows], faults))
         return tables, statements
+
+    def keys(self, block: MessageBlock, messages: NDArray[np.int64]) -> Iterator[Keys]:
+        """See ``DebeziumRows``."""
+        at, sizes = block.key_at[messages], block.key_size[messages]
+        top = slice_objects(block.data, at, sizes, _KEY_NAMES, ONE)
+        for row in np.flatnonzero(top.faults).tolist():
+            yield Keys(block.topic, messages[row : row + 1], reason=FAULTS[top.faults[row]])
+        wrapped = np.all(top.kinds != kernels.ABSENT, axis=0)
+        plain = top.source[~wrapped]
+        if len(plain):
+            yield Keys(block.topic, messages[plain], None, _slices(block, at[plain], sizes[plain]))
+        top = top.take(wrapped)
+        payloads = _object_sizes(top, 1)
+        groups, firsts = group_rows(top, (0,))
+        for group, first in enumerate(firsts):
+            rows = np.flatnonzero(groups == group)
+            chosen = messages[top.source[rows]]
+            try:
+                schema = top[0].value(first)
+                if schema is None:
+                    yield Keys(block.topic, chosen, None, _slices(block, top.starts[1, rows], payloads[rows]))
+                    continue
+                fields = {str(field["field"]): field for field in schema["fields"]}
+                name = key_name(str(schema.get("name") or block.topic))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                yield Keys(block.topic, chosen, reason=f"its schema cannot be read: {error}")
+                continue
+            yield Keys(name, chosen, fields, _slices(block, top.starts[1, rows], payloads[rows]))
 
     def _read(
         self, block: MessageBlock, plan: TablePlan, envelope: Slices, ops: NDArray[np.int8], faults: Faults
@@ -155,14 +189,18 @@ class DebeziumJson(DebeziumRows):
         return self.rows(block, plan, ChangeImages(ops, before, after, *present), faults)
 
 
-def _envelopes(block: MessageBlock, faults: Faults) -> Slices:
-    """Return the envelope of each message that is not null. With a schema, the envelope is its ``payload``."""
+def _envelopes(block: MessageBlock, faults: Faults) -> tuple[Slices, NDArray[np.bool_]]:
+    """Return the envelope of each message that is not null, and which messages are null.
+
+    With a schema, the envelope is its ``payload``, and a null may be one too.
+    """
+    is_null = block.value_size < 0
     top = slice_objects(block.data, block.value_at, block.value_size, _TOP, ONE)
     for number in np.flatnonzero(top.faults).tolist():
         faults[number] = FAULTS[top.faults[number]]
     wrapped = (top.kinds[_PAYLOAD] != kernels.ABSENT) & (top.kinds[_SCHEMA] != kernels.ABSENT)
     if not wrapped.any():
-        return top
+        return top, is_null
     payload = slice_objects(
         block.data, top.starts[_PAYLOAD], np.where(wrapped, _object_sizes(top, _PAYLOAD), -1), _TOP, ONE_OR_ABSENT
     )
@@ -170,8 +208,11 @@ def _envelopes(block: MessageBlock, faults: Faults) -> Slices:
     for target, source in ((top.starts, payload.starts), (top.lengths, payload.lengths), (top.kinds, payload.kinds)):
         for slot in range(_BEFORE, _TS + 1):
             target[slot, inner] = source[slot, inner]
-    tombstones = wrapped & (top.kinds[_PAYLOAD] == kernels.NULL)  # with schemas, a null may be wrapped too
-    return top.take(~tombstones) if tombstones.any() else top
+    wrapped &= top.kinds[_PAYLOAD] == kernels.NULL
+    if not wrapped.any():
+        return top, is_null
+    is_null[top.source[wrapped]] = True
+    return top.take(~wrapped), is_null
 
 
 def _has_no_row(block: MessageBlock, envelope: Slices) -> NDArray[np.bool_]:
@@ -208,6 +249,10 @@ def _fields(schema: Any) -> Mapping[str, Any] | None:
     return {str(field["field"]): field for field in image["fields"]}
 
 
+def _slices(block: MessageBlock, at: NDArray[np.int64], sizes: NDArray[Any]) -> Callable[[Sequence[str]], Slices]:
+    return lambda names: slice_objects(block.data, at, sizes, Names(names), ONE_OR_ABSENT)
+
+
 def _key_schemas(block: MessageBlock, messages: NDArray[np.int32]) -> Texts:
     """Return the schema in the key of each message. A key without one, or that is not JSON, has no schema."""
     names = Names(("schema",))
@@ -218,13 +263,16 @@ def _key_schemas(block: MessageBlock, messages: NDArray[np.int32]) -> Texts:
     return Texts(block.data, starts, lengths, kinds)
 
 
-def _key_fields(block: MessageBlock, message: int) -> tuple[str, ...]:
-    """Return the names of the key columns, from the key of one message; () if it has none."""
+def _key_of(block: MessageBlock, message: int) -> tuple[str, tuple[str, ...]]:
+    """Return PREFIX.database.table, or the topic, and the key columns, from the key of one message; () if unknown."""
     try:
         schema = _key_schemas(block, np.array([message], np.int32)).value(0)
-        return tuple(str(field["field"]) for field in schema["fields"]) if isinstance(schema, dict) else ()
+        if isinstance(schema, dict):
+            columns = tuple(str(field["field"]) for field in schema["fields"])
+            return key_name(str(schema.get("name") or block.topic)), columns
     except (ValueError, KeyError, TypeError):
-        return ()
+        pass
+    return block.topic, ()
 
 
 def _has_default(field: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.table_names import table_text
 from cdc.sources.canal import value_kernels
 from cdc.sources.kafka.formats.base import DecodedRows, Faults, KafkaTables
+from cdc.sources.kafka.formats.debezium_tombstones import KeyDeletes, Keys, lone_tombstones
 from cdc.sources.kafka.formats.debezium_types import DebeziumModes, Encoding, column_of_field, debezium_plan
 from cdc.sources.kafka.formats.images import rows_of_images
 from cdc.sources.kafka.formats.json_slices import Names, Slices
@@ -45,6 +46,7 @@ class DebeziumRows:
         self._encoding = encoding
         self._modes = modes
         self._reader = RowParser()
+        self.key_deletes = KeyDeletes(encoding, modes, self._reader)
 
     @property
     def invalid_dates(self) -> Counter[tuple[str, str]]:
@@ -76,6 +78,28 @@ class DebeziumRows:
         except CdcError as error:
             omit_table(self.tables, database, table, error, at)
             return None
+
+    def with_deletes(
+        self,
+        block: MessageBlock,
+        is_tombstone: NDArray[np.bool_],
+        deletes: NDArray[np.int32],
+        tables: Sequence[DecodedRows | None],
+        faults: Faults,
+    ) -> list[DecodedRows | None]:
+        """Return ``tables`` with the deletes of tombstones. ``deletes``: the numbers of the delete events."""
+        is_delete = np.zeros(len(is_tombstone), np.bool_)
+        is_delete[deletes] = True
+        is_delete[[*faults]] = False
+        lone = lone_tombstones(block, is_tombstone, is_delete)
+        if not len(lone):
+            return [*tables]
+        faults.tombstones = frozenset(lone.tolist())
+        return self.key_deletes.add(block, self.tables, self.keys(block, lone), tables, faults)
+
+    def keys(self, block: MessageBlock, messages: NDArray[np.int64]) -> Iterable[Keys]:
+        """Return the keys of messages, by form and schema."""
+        raise NotImplementedError
 
     def rows(self, block: MessageBlock, plan: TablePlan, images: ChangeImages, faults: Faults) -> DecodedRows | None:
         """Return the typed rows; None if there are none. Add reasons to ``faults``."""
