@@ -122,12 +122,22 @@ def unread_topics(parts: KafkaParts, topics: Topics) -> Iterator[Finding]:
 
 def _retention(cluster: Cluster, topics: Topics) -> Iterator[Finding]:
     for name in sorted(topics.topics):
-        kept = cluster.retention_ms(name)
+        retention = cluster.retention(name)
+        kept, deletes = retention.messages_ms, retention.tombstones_ms
         if kept is not None and kept < _SHORT_MS:
             yield Finding(
                 f"Topic {name} keeps messages for {kept / 3_600_000:.1f} hours. A job that is stopped for longer loses "
                 "messages.",
                 "Increase `retention.ms` of the topic.",
+                fatal=False,
+            )
+        if deletes is not None:  # nothing shows the loss later: the log still begins at the same offset
+            yield Finding(
+                f"Topic {name} is compacted, and keeps deletes for {deletes / 3_600_000:.1f} hours "
+                f"(`delete.retention.ms` is {deletes}). A job that is stopped for longer misses deletes: the rows stay "
+                "in the target, and no error shows it.",
+                "Set `delete.retention.ms` of the topic above the longest stop of the job, or use "
+                "`cleanup.policy=delete`.",
                 fatal=False,
             )
 

@@ -151,6 +151,7 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             "log.cleaner.dedupe.buffer.size": 4194304,
+            "log.cleaner.backoff.ms": 200,
             "log.retention.check.interval.ms": 200,
             "log.initial.task.delay.ms": 200,
             "log.segment.delete.delay.ms": 100,

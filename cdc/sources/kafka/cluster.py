@@ -99,6 +99,14 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the brokers keep messages of a topic, in milliseconds. None: for ever, not known, or not applicable."""
+
+    messages_ms: int | None
+    tombstones_ms: int | None  # of a compacted topic
+
+
+@dataclass(frozen=True, slots=True)
 class Topics:
     """The selected topics of a cluster."""
 
@@ -237,16 +245,22 @@ class Cluster(AbstractContextManager["Cluster"]):
         found = self._ask(lambda: self.admin.list_consumer_group_offsets([asked])[group].result(self._timeout_s))
         return {(one.topic, one.partition): one.offset for one in found.topic_partitions if one.offset >= 0}
 
-    def retention_ms(self, topic: str) -> int | None:
-        """Return how long the brokers keep messages of a topic; None: for ever or not known."""
+    def retention(self, topic: str) -> Retention:
+        """Return how long the brokers keep messages of a topic."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
         found = self._ask(lambda: self.admin.describe_configs([resource])[resource].result(self._timeout_s))
-        policy, kept = found.get("cleanup.policy"), found.get("retention.ms")
-        if policy is None or kept is None or "delete" not in str(policy.value):
-            return None
-        return int(kept.value) if int(kept.value) >= 0 else None
+        policy = "" if (entry := found.get("cleanup.policy")) is None else str(entry.value)
+
+        def milliseconds(name: str) -> int | None:
+            entry = found.get(name)
+            return int(entry.value) if entry is not None and int(entry.value) >= 0 else None
+
+        return Retention(
+            milliseconds("retention.ms") if "delete" in policy else None,
+            milliseconds("delete.retention.ms") if "compact" in policy else None,
+        )
 
     def _offsets(
         self, partitions: Iterable[Partition], spec: OffsetSpec, *, uncommitted: bool = False
