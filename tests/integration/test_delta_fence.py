@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from cdc.errors import SinkOwnershipError
+from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn
 from channels.sinks.delta import compaction, fence, maintenance
+from channels.sinks.delta.commits import TableCommits
 from channels.sinks.delta.entries import newest_commit
 from channels.sinks.delta.log import MARK
 from channels.sinks.delta.sink import DeltaSink, MergeMode
@@ -159,10 +162,58 @@ def test_fence_of_a_compaction_does_not_replace_that_of_an_adopting_run(tmp_path
     found = DeltaTable(str(folder_of(tmp_path)))
     newest = newest_commit(found)[MARK]
     run, adopting = mark(1, fence=2), replace(mark(1, fence=2, incarnation="adopted1"), sequence=2000)
-    fences = fence.fence_transactions(found, [run])
+    fences = fence.fence_transactions(found, TABLE.name, [run])
     sink._logs.append(found, folder_of(tmp_path), [], newest, fences, version=found.version())
     version = DeltaTable(str(folder_of(tmp_path))).version()
     for _ in range(2):
         sink._commits.fence(TABLE.name, adopting)
     assert DeltaTable(str(folder_of(tmp_path))).version() == version + 1
+    sink.close()
+
+
+def write_fence_late(root: Path, old: DeltaSink) -> None:
+    """Write the fence of a newer run, and let a reading thread of the old process update its handle of the table."""
+    other = open_sink(root)
+    other._write_fence(mark(1, fence=2))
+    other.close()
+    old.keys(TABLE, None, 1)
+
+
+@pytest.mark.parametrize("work", ["commit", "add", "rename"])
+def test_fence_read_by_another_thread_after_the_check_refuses_the_entry(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old run has checked version v, and its handle has v + 1, the fence of the newer run, before it writes."""
+    old = open_sink(tmp_path)
+    old.acquire_ownership(mark(0), [TABLE.name])
+    commit(old, 1, {1: 1})
+    load, column = stage(old, 2, {1: 2}), TargetColumn("m", pa.int64(), True)
+    version = DeltaTable(str(folder_of(tmp_path))).version()
+    has = TableCommits._has
+
+    def check_then_update(self: TableCommits, found: DeltaTable, table: str, mark: SinkCheckpoint) -> bool:
+        done = has(self, found, table, mark)
+        monkeypatch.undo()
+        write_fence_late(tmp_path, old)
+        return done
+
+    monkeypatch.setattr(TableCommits, "_has", check_then_update)
+    with pytest.raises(SinkOwnershipError, match="fence 2"):
+        if work == "commit":
+            old.commit([load], mark(2))
+        elif work == "add":
+            old.alter(TABLE, [AlterStep(AlterAction.ADD, None, column)], mark(2))
+        else:
+            old.alter(TABLE, [AlterStep(AlterAction.RENAME, TABLE.columns[1], column)], mark(2))
+    found = DeltaTable(str(folder_of(tmp_path)))
+    assert found.version() == version + 1 and fence.has_fence(found, mark(1, fence=2))
+    old.close()
+
+
+def test_fence_is_never_lowered(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path)
+    sink.acquire_ownership(mark(0, fence=2), [TABLE.name])
+    commit_new(sink, 1, {1: 1})
+    with pytest.raises(SinkOwnershipError, match="fence 2"):
+        fence.fence_transactions(DeltaTable(str(folder_of(tmp_path))), TABLE.name, [mark(2)])
     sink.close()

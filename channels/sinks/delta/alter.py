@@ -75,11 +75,16 @@ class DeltaAlterer:
         costs = () if plan.empties else _costs(plan, table.name, table_files(found, ()))
         return (*delta_tables.unwritable(found), *costs)
 
-    def alter(self, found: DeltaTable, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint) -> None:
-        """Commit ``steps`` to ``found`` as its next version. Raises: CommitFailedError; see ``TableAlterer.alter``."""
+    def alter(
+        self, found: DeltaTable, version: int, table: TargetTable, steps: Sequence[AlterStep], mark: SinkCheckpoint
+    ) -> None:
+        """Commit ``steps`` to ``found`` as the next version after ``version``.
+
+        Raises: CommitFailedError; see ``TableAlterer.alter``.
+        """
         folder, started = self._folder_of(table.name), time.monotonic()
-        found = self._own_handle(found, table.name)
-        version, plan = found.version(), _plan(found, table.name, steps)
+        found = self._own_handle(version, table.name)
+        plan = _plan(found, table.name, steps)
         files = table_files(found, _key(found))
         schema = _schema(found, plan)
         try:
@@ -90,22 +95,22 @@ class DeltaAlterer:
                 if found.version() != version + 1:
                     raise CommitFailedError(f"another writer has committed version {version + 1} of {folder}")
             if plan.rewrites:
-                self._rewrite(found, folder, plan, schema, files, mark)
+                self._rewrite(found, table.name, plan, schema, files, mark)
             else:
-                self._change_metadata(found, folder, plan, schema, mark)
+                self._change_metadata(found, table.name, schema, mark)
         except OSError as error:
             raise unavailable(error, folder) from error
         verb = "removed" if plan.empties else "rewrote" if plan.rewrites else "changed the metadata of"
         logger.info("altered %s: %s %d files in %.3f s", table.name, verb, len(files), time.monotonic() - started)
 
-    def _own_handle(self, found: DeltaTable, table: str) -> DeltaTable:
-        """Return a handle of the version of ``found`` that no other thread updates.
+    def _own_handle(self, version: int, table: str) -> DeltaTable:
+        """Return a handle of ``version`` that no other thread updates.
 
-        Files are written for minutes. A thread that only reads would meanwhile update ``found`` to the entry of
-        another writer, and this commit would replace files that it has not read.
+        Files are written for minutes. A thread that only reads would meanwhile update the shared handle to the entry
+        of another writer, and this commit would replace files that it has not read.
         """
         own = self._tables.open(table, fresh=True)
-        if own is None or own.version() != found.version():
+        if own is None or own.version() != version:
             raise CommitFailedError(f"another writer has changed {table}")
         return own
 
@@ -128,33 +133,34 @@ class DeltaAlterer:
             for rows in live_tables(folder, file, schema):
                 plan.check_filled(table, rows)
 
-    def _change_metadata(
-        self, found: DeltaTable, folder: StorePath, plan: AlterPlan, schema: DeltaSchema, mark: SinkCheckpoint
-    ) -> None:
+    def _change_metadata(self, found: DeltaTable, table: str, schema: DeltaSchema, mark: SinkCheckpoint) -> None:
         """Commit the new columns without files. A step that is done already commits only ``mark``."""
+        folder, text = self._folder_of(table), mark_to_json(mark)
         old = {field.name: field for field in found.schema().fields}
         # deltalake adds the missing fields, and an existing one becomes nullable by a nullable field of its name
         fields = [field for field in schema.fields if old.get(field.name) != field]
         self._ownership.check(mark)
+        marks = transactions(found, table, mark)
 
         def write(properties: CommitProperties) -> None:
             found.alter.add_columns(fields, commit_properties=properties, post_commithook_properties=NO_HOOKS)
 
         if fields:
-            self._logs.commit(found, folder, write, 0, mark_to_json(mark), transactions(found, mark))
+            self._logs.commit(found, folder, write, 0, text, marks)
         else:
-            self._logs.append(found, folder, [], mark_to_json(mark), transactions(found, mark), version=found.version())
+            self._logs.append(found, folder, [], text, marks, version=found.version())
 
     def _rewrite(
         self,
         found: DeltaTable,
-        folder: StorePath,
+        table: str,
         plan: AlterPlan,
         schema: DeltaSchema,
         files: Sequence[TableFile],
         mark: SinkCheckpoint,
     ) -> None:
         """Write all rows again, and commit the new files, the removal of the old ones and the columns together."""
+        folder = self._folder_of(table)
         old, new = delta_tables.arrow_schema(found), _arrow(schema)
         key, name = _key(found), f"part-{uuid.uuid4().hex}"
 
@@ -186,9 +192,8 @@ class DeltaAlterer:
             )
 
         self._ownership.check(mark)
-        self._logs.commit(
-            found, folder, write, len(actions) + len(files), mark_to_json(mark), transactions(found, mark)
-        )
+        marks = transactions(found, table, mark)
+        self._logs.commit(found, folder, write, len(actions) + len(files), mark_to_json(mark), marks)
 
 
 def _plan(found: DeltaTable, table: str, steps: Sequence[AlterStep]) -> AlterPlan:

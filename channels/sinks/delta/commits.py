@@ -39,25 +39,28 @@ class TableCommits:
         self._folder_of = folder_of
         self._logs = logs
 
-    def commit(self, table: str, mark: SinkCheckpoint, write: Callable[[DeltaTable], None]) -> None:
+    def commit(self, table: str, mark: SinkCheckpoint, write: Callable[[DeltaTable, int], None]) -> None:
         """Call ``write`` with the newest version of ``table``, unless the table has the checkpoint ``mark`` already.
 
-        ``write``: commits with the application transaction of ``mark``, or raises CommitFailedError and is called
-        again. Raises: SinkUnavailable, SinkOwnershipError, TargetMismatch, TargetLost.
+        ``write(found, version)``: commits as the next version after ``version``, with the application transaction of
+        ``mark``, or raises CommitFailedError and is called again.
+        Raises: SinkUnavailable, SinkOwnershipError, TargetMismatch, TargetLost.
         """
         with self._tables.lock(table):
             self._commit(table, mark, write)
 
-    def _commit(self, table: str, mark: SinkCheckpoint, write: Callable[[DeltaTable], None]) -> None:
+    def _commit(self, table: str, mark: SinkCheckpoint, write: Callable[[DeltaTable, int], None]) -> None:
         backoff = Backoff(_COMMIT_DELAY_S)
         for _ in range(_COMMIT_TRIES):
             found = self._open(table)
+            # Fixed before the checks. A thread that only reads can update the handle to the entry of another writer,
+            # which no check has seen: for example the fence of a newer run, or RESTORE.
+            version = found.version()
             if self._has(found, table, mark):
                 return
             refuse(table, self._folder_of(table), delta_tables.unwritable(found))
             try:
-                version = found.version()
-                write(found)
+                write(found, version)
                 self._tables.note_committed(table, mark.checkpoint, version + 1)
                 return
             except CommitFailedError:
@@ -84,6 +87,7 @@ class TableCommits:
             found, folder = self._tables.open(table), self._folder_of(table)
             if found is None or any(delta_tables.unwritable(found)):
                 return
+            version = found.version()  # before the checks, see ``_commit``
             refuse_fenced(found, table, mark)
             if has_fence(found, mark):
                 newest = newest_mark(found, mark.job)
@@ -93,8 +97,8 @@ class TableCommits:
                 # A compaction of an earlier run has written this fence, with the mark of a run before it. That run may
                 # be frozen before its next compaction: an entry takes its version.
             try:
-                text, version = mark_to_json(mark), found.version()
-                self._logs.append(found, folder, [], text, fence_transactions(found, [mark]), version=version)
+                fences = fence_transactions(found, table, [mark])
+                self._logs.append(found, folder, [], mark_to_json(mark), fences, version=version)
                 return
             except CommitFailedError:
                 self._tables.close(table)

@@ -22,14 +22,24 @@ from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.sink_checkpoint import fence_application, transaction
 
 
-def fence_transactions(found: DeltaTable, runs: Iterable[SinkCheckpoint]) -> list[Transaction]:
-    """Return the application transactions with the fences of ``runs`` that the table does not have."""
-    return [Transaction(fence_application(run.job), run.fence) for run in runs if not has_fence(found, run)]
+def fence_transactions(found: DeltaTable, table: str, runs: Iterable[SinkCheckpoint]) -> list[Transaction]:
+    """Return the application transactions with the fences of ``runs`` that the table does not have.
+
+    Calls: after the version of the entry is fixed, because another thread can update ``found`` to the fence of a newer
+    run. An entry never lowers a fence. Raises: SinkOwnershipError - a newer run has written its fence.
+    """
+    found_runs = list(runs)
+    for run in found_runs:
+        refuse_fenced(found, table, run)
+    return [Transaction(fence_application(run.job), run.fence) for run in found_runs if not has_fence(found, run)]
 
 
-def transactions(found: DeltaTable, mark: SinkCheckpoint) -> list[Transaction]:
-    """Return the application transactions of an entry that commits ``mark``: its checkpoint, and once its fence."""
-    return [transaction(mark), *fence_transactions(found, [mark])]
+def transactions(found: DeltaTable, table: str, mark: SinkCheckpoint) -> list[Transaction]:
+    """Return the application transactions of an entry that commits ``mark``: its checkpoint, and once its fence.
+
+    See ``fence_transactions``.
+    """
+    return [transaction(mark), *fence_transactions(found, table, [mark])]
 
 
 def has_fence(found: DeltaTable, mark: SinkCheckpoint) -> bool:

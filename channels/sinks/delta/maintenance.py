@@ -15,7 +15,7 @@ from channels.sinks.base import TargetTable
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.compaction import CompactedFiles, Compactions, compact, file_groups, replacement
 from channels.sinks.delta.entries import newest_commit
-from channels.sinks.delta.fence import fence_transactions, refuse_fenced
+from channels.sinks.delta.fence import fence_transactions
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import LOG, MARK, DurableLogs, last_checkpoint_version, write_checkpoint
 from channels.sinks.delta.open_tables import OpenTables
@@ -113,11 +113,9 @@ class DeltaMaintenance:
             if not actions:
                 return
             self._ownership.check_all()
-            runs = self._ownership.runs
-            for run in runs:
-                refuse_fenced(found, table.name, run)
+            fences = fence_transactions(found, table.name, self._ownership.runs)
             try:
-                mark, fences = newest_commit(found).get(MARK), fence_transactions(found, runs)
+                mark = newest_commit(found).get(MARK)
                 self._logs.append(found, folder, actions, mark, fences, version=version)
             except CommitFailedError:
                 logger.warning("table %s was changed by another writer during its compaction", table.name)

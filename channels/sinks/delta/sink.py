@@ -266,7 +266,11 @@ class DeltaSink:
         if self._tables.open(table.name) is None and not self._tables.is_known(table.name):
             return  # it is created with the columns after the steps
         self._alterer.begin()
-        self._commits.commit(table.name, mark, lambda found: self._alterer.alter(found, table, steps, mark))
+
+        def write(found: DeltaTable, version: int) -> None:
+            self._alterer.alter(found, version, table, steps, mark)
+
+        self._commits.commit(table.name, mark, write)
 
     @property
     def alter_progress(self) -> float | None:
@@ -289,7 +293,10 @@ class DeltaSink:
         self._staging.close()
 
     def _commit_table(self, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
-        self._commits.commit(table, mark, lambda found: self._merge.merge(found, table, loads, mark))
+        def write(found: DeltaTable, version: int) -> None:
+            self._merge.merge(found, version, table, loads, mark)
+
+        self._commits.commit(table, mark, write)
 
     def _refuse_missing_root(self) -> None:
         """Raise SinkUnavailable if the root does not exist or, by its missing marker, is not mounted."""

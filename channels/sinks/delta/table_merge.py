@@ -56,8 +56,10 @@ class TableMerge:
         self._memory_bytes = memory_bytes
         self.executors: FindRows | None = None  # for merges with many bytes of keys to read
 
-    def merge(self, found: DeltaTable, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint) -> None:
-        """Commit ``loads`` to ``found`` as its next version.
+    def merge(
+        self, found: DeltaTable, version: int, table: str, loads: Sequence[PreparedLoad], mark: SinkCheckpoint
+    ) -> None:
+        """Commit ``loads`` to ``found`` as the next version after ``version``.
 
         Raises: CommitFailedError - another writer has committed meanwhile; PreparedLoadLost, SinkLimitExceeded,
         SinkUnavailable, SinkOwnershipError, TargetMismatch.
@@ -70,8 +72,7 @@ class TableMerge:
             raise PreparedLoadLost(
                 "Staged files do not exist.", hint="The job loads them again automatically.", labels=lost
             )
-        version, schema = found.version(), delta_tables.arrow_schema(found)
-        started = time.monotonic()
+        schema, started = delta_tables.arrow_schema(found), time.monotonic()
         try:
             load = MergeLoad([self._staging.path(one) for one in loads], key, threads)
             if load.key_bytes > self._memory_bytes:
@@ -88,7 +89,8 @@ class TableMerge:
                 merge.executors = self.executors
             actions = merge.actions(self._threads)
             self._ownership.check(mark)
-            self._logs.append(found, folder, actions, mark_to_json(mark), transactions(found, mark), version=version)
+            marks = transactions(found, table, mark)
+            self._logs.append(found, folder, actions, mark_to_json(mark), marks, version=version)
         except OSError as error:
             raise unavailable(error, folder) from error
         if with_vectors:  # it only removes files without rows
