@@ -54,7 +54,7 @@ def lost_targets_of(
 ) -> tuple[LostTarget, ...]:
     """Return every target of ``routed`` that differs from what ``expected`` has saved. Changes nothing.
 
-    Raises: SinkUnavailable.
+    Raises: SinkUnavailable, TargetMismatch.
     """
     lost = []
     if expected.sink is not None and (found := sink.identity(create=False)) != expected.sink:
@@ -98,7 +98,7 @@ def verify_targets(context: RunContext, committed: Checkpoint) -> Checkpoint:
     With ``context.reload_missing``, targets that fail are removed from every saved checkpoint, and snapshots of their
     source tables are saved as pending. A root of the sink that has no identity yet gets one.
     Calls: at the start of each run that is not continued, before anything is written to the sink.
-    Raises: TargetLost; SinkUnavailable - a target that this process has verified before is missing now.
+    Raises: TargetLost, TargetMismatch; SinkUnavailable - a target that this process has verified before is missing now.
     """
     store, sink, run = context.store, context.sink, context.run
     prepared = [one for one in store.unfinished() if one.state is CheckpointState.PREPARED]
@@ -122,7 +122,7 @@ def verified_states(context: RunContext, expected: Checkpoint, names: Collection
     """Return the states of those targets of ``names`` that exist.
 
     Calls: during a run, in which ``verify_targets`` has verified all targets at the start.
-    Raises: TargetLost; SinkUnavailable - a target that the job has written is missing.
+    Raises: TargetLost, TargetMismatch; SinkUnavailable - a target that the job has written is missing.
     """
     run = context.run
     states = context.sink.target_states(run.job, run.incarnation, sorted(names)) if names else {}

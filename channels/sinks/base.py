@@ -179,7 +179,8 @@ class Sink(Protocol):
         """Return the identity and checkpoint of each of ``targets`` that exists.
 
         Calls: before ``acquire_ownership``, once for a table before its first commit, and for the targets of a schema
-        change. Never: changes anything. Raises: SinkUnavailable.
+        change. Never: changes anything.
+        Raises: SinkUnavailable; TargetMismatch - the checkpoint of a table cannot be read.
         """
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from channels.sinks.delta import files as delta_files
 from channels.sinks.delta import keys as delta_keys
 from channels.sinks.delta import mapped_tables, sink_checkpoint
 from channels.sinks.delta import merge as delta_merge
+from channels.sinks.delta.entries import put_entry
 from channels.sinks.delta.files import unavailable, unpacked_bytes
 from channels.sinks.delta.sink import DeltaSink
 
@@ -440,6 +441,44 @@ def test_delta_settings_changed_by_others_stop_the_next_merge(sink: DeltaSink, t
     with pytest.raises(TargetMismatch, match="changeDataFeed"):
         commit(sink, 3, range(3), 7)
     sink.maintain([TABLE])
+
+
+def test_delta_expiring_transactions_stop_the_job_before_any_commit(tmp_path: Path, sink: DeltaSink) -> None:
+    """An idle table would look as if it was replaced, and a stale run would commit an old checkpoint again."""
+    name = "delta.setTransactionRetentionDuration"
+    sink.target_states("shop", "0badcafe", [TABLE.name])
+    for checkpoint in (1, 2):
+        commit(sink, checkpoint, range(3), checkpoint)
+    stale, newest = stage(sink, 1, range(3), 7), sink.last_checkpoint("shop")
+    set_property(tmp_path, name, "interval 0 seconds")
+    time.sleep(0.01)
+    assert DeltaTable(str(tmp_path / "ods/orders")).transaction_version("cdc/shop/0badcafe") is None
+    for call in (
+        lambda: commit(sink, 3, range(3), 3),
+        lambda: DeltaSink(tmp_path).commit([stale], mark(1)),
+        lambda: DeltaSink(tmp_path).target_states("shop", "0badcafe", [TABLE.name]),
+        lambda: DeltaSink(tmp_path).ensure_table(TABLE),
+    ):
+        with pytest.raises(TargetMismatch, match=name) as caught:
+            call()
+        assert f"UNSET TBLPROPERTIES ('{name}')" in caught.value.hint
+    assert DeltaSink(tmp_path).last_checkpoint("shop") == newest == mark(2)
+    (finding,) = DeltaSink(tmp_path).check([TABLE])
+    assert finding.fatal
+    set_property(tmp_path, name, None)
+    commit(sink, 3, range(3), 3)
+    assert sums(tmp_path) == (3, 9)
+
+
+def set_property(root: Path, name: str, value: str | None) -> None:
+    """Set or unset a table property, as ALTER TABLE of Spark does."""
+    found = DeltaTable(str(root / "ods/orders"))
+    log = root / "ods/orders/_delta_log"
+    lines = [json.loads(line) for entry in sorted(log.glob("*.json")) for line in entry.read_text().splitlines()]
+    metadata = [line["metaData"] for line in lines if "metaData" in line][-1]
+    others = {key: text for key, text in metadata["configuration"].items() if key != name}
+    metadata["configuration"] = others | ({name: value} if value is not None else {})
+    put_entry(found, found.version(), "SET TBLPROPERTIES", [{"metaData": metadata}], {})
 
 
 def test_delta_column_name_in_another_case_is_reported(sink: DeltaSink) -> None:

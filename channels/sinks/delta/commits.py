@@ -56,6 +56,7 @@ class TableCommits:
             # Fixed before the checks. A thread that only reads can update the handle to the entry of another writer,
             # which no check has seen: for example the fence of a newer run, or RESTORE.
             version = found.version()
+            delta_tables.refuse_expiring(found, table, self._folder_of(table))
             if self._has(found, table, mark):
                 return
             refuse(table, self._folder_of(table), delta_tables.unwritable(found))

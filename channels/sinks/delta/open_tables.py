@@ -17,7 +17,7 @@ from channels.sinks.delta.log import LOG, DurableLogs, repair
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.sink_checkpoint import committed_checkpoint, is_restored
 from channels.sinks.delta.storage import StorePath, open_table
-from channels.sinks.delta.table import unwritable
+from channels.sinks.delta.table import refuse_expiring, unwritable
 from channels.sinks.delta.table_files import TableFile, table_files
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,10 @@ class OpenTables:
         return [other for other, its in self._inodes.items() if its == inode]
 
     def states(self, job: str, incarnation: str, targets: Sequence[str]) -> Mapping[str, TargetState]:
-        """Read the state of each of ``targets`` again, and remember it; see ``Sink.target_states``."""
+        """Read the state of each of ``targets`` again, and remember it; see ``Sink.target_states``.
+
+        Raises: TargetMismatch - the committed checkpoints of a table expire; SinkUnavailable.
+        """
         states = {}
         for name in targets:
             for known in (self._identities, self._committed, self._inodes, self._newest, self._tables):
@@ -119,6 +122,7 @@ class OpenTables:
             found = self.open(name)
             if found is None:
                 continue
+            refuse_expiring(found, name, self._folder_of(name))
             self._searched[name] = found.version()
             committed = committed_checkpoint(found, job, incarnation)
             if committed is not None and is_restored(found):

@@ -17,6 +17,7 @@ from cdc.model.position import position_from_json
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta.entries import history
 from channels.sinks.delta.log import COUNT, MARK
+from channels.sinks.delta.table import expiring
 
 
 def transaction(mark: SinkCheckpoint) -> Transaction:
@@ -46,7 +47,7 @@ def newest_mark(table: DeltaTable, job: str) -> SinkCheckpoint | None:
     The log of a table that the job has never written is not read: other jobs under the same root may have thousands of
     entries.
     """
-    if not has_traces(table, job):
+    if not has_traces(table, job) and not any(expiring(table)):
         return None
     for limit in (5, 100, None):
         for entry in history(table, limit):

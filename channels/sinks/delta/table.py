@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from deltalake.schema import ArrayType, DataType, Field
 from deltalake.schema import Schema as DeltaSchema
 
+from cdc.errors import TargetMismatch
 from cdc.model.arrow_types import widens
 from channels.sinks.base import Finding, TargetColumn, TargetTable
 from channels.sinks.delta.entries import ENABLED, has_vectors, writes_vectors
@@ -20,6 +21,7 @@ CHECKPOINT_EVERY = 50  # versions of a table's log
 _SHORTEST_LOG_S = 60.0  # a reader that has listed the log must be able to read it
 _LONG_LOG_S = 2 * 86400.0
 _LOG_RETENTION = "delta.logRetentionDuration"
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 _UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400}
 _LOAD_AGAIN = (
     "load the table again: move its folder away, then run `cdc resume NAME --reload-missing` (`cdc start` for a new "
@@ -113,8 +115,33 @@ def lacks_invariants(table: DeltaTable) -> bool:
     return features is not None and "invariants" not in features
 
 
+def expiring(found: DeltaTable) -> Iterator[Finding]:
+    """Yield a finding if application transactions of the table expire: readers hide older ones.
+
+    They have the checkpoints and the fences of the job, without which a checkpoint could be committed twice.
+    Source: the Delta protocol, "Transaction Identifiers".
+    """
+    metadata = found.metadata()
+    for name in metadata.configuration:
+        if name.casefold() == _TRANSACTION_RETENTION.casefold():
+            yield Finding(
+                f"The table forgets committed checkpoints: it has the property {name}.",
+                f"ALTER TABLE {metadata.name or '...'} UNSET TBLPROPERTIES ('{name}').",
+            )
+
+
+def refuse_expiring(found: DeltaTable, table: str, folder: StorePath) -> None:
+    """Raise TargetMismatch if application transactions of the table expire, see ``expiring``.
+
+    Calls: before they are compared with the state of the job. Otherwise the table looks as if it was replaced.
+    """
+    for finding in expiring(found):
+        raise TargetMismatch(finding.problem, hint=finding.hint, table=table, path=folder)
+
+
 def unwritable(found: DeltaTable) -> Iterator[Finding]:
     """Yield properties that a merge would violate. Checked before each merge, because they can be set at any time."""
+    yield from expiring(found)
     protocol, metadata = found.protocol(), found.metadata()
     alien = (set(protocol.reader_features or ()) - _READ_FEATURES) | (
         set(protocol.writer_features or ()) - _WRITE_FEATURES
