@@ -509,8 +509,8 @@ def test_delta_key_pages_read_only_the_files_they_need(
         commit(sink, number + 1, range(low, low + 100))
     assert len(files(tmp_path)) == 8
     read: list[object] = []
-    real = delta_keys.open_parquet
-    monkeypatch.setattr(delta_keys, "open_parquet", lambda path: (read.append(path), real(path))[1])
+    real = delta_keys.open_data_file
+    monkeypatch.setattr(delta_keys, "open_data_file", lambda path: (read.append(path), real(path))[1])
     after, found, most = None, list[int](), 0
     while (page := sink.keys(TABLE, after, 30)).num_rows:
         found += page.column("id").to_pylist()

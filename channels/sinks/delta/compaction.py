@@ -24,8 +24,8 @@ from deltalake.transaction import AddAction
 from channels.sinks.delta.entries import MarkedFile, loose, writes_vectors
 from channels.sinks.delta.files import unpacked_bytes
 from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, can_sort, write_files
-from channels.sinks.delta.storage import StorePath, open_parquet
-from channels.sinks.delta.table_files import Action, TableFile, live_rows, live_tables
+from channels.sinks.delta.storage import StorePath
+from channels.sinks.delta.table_files import Action, TableFile, live_rows, live_tables, open_data_file
 from channels.sinks.delta.vectors import Positions, read_vector, write_vectors
 
 MergeMode = Literal["rewrite", "deletion_vectors"]
@@ -132,7 +132,7 @@ def compact(
     """
     counts, numbers, first = list[int](), [np.empty(0, np.int64)], 0
     for file in group:
-        with open_parquet(folder / file.path) as opened:
+        with open_data_file(folder / file.path) as opened:
             counts.append(opened.metadata.num_rows)
         live = live_rows(folder, file, counts[-1])
         numbers.append((np.arange(counts[-1]) if live is None else np.flatnonzero(live)) + first)
@@ -206,5 +206,5 @@ def _is_sparse(file: TableFile) -> bool:
 @functools.lru_cache(maxsize=1 << 16)
 def _bytes(path: StorePath) -> int:
     """See ``unpacked_bytes``; a file of a table never changes."""
-    with open_parquet(path) as file:
+    with open_data_file(path) as file:
         return unpacked_bytes(file.metadata)

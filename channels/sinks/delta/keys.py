@@ -9,8 +9,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from channels.sinks.base import TargetTable
-from channels.sinks.delta.storage import StorePath, open_parquet
-from channels.sinks.delta.table_files import TableFile, live_rows, table_files
+from channels.sinks.delta.storage import StorePath
+from channels.sinks.delta.table_files import TableFile, live_rows, open_data_file, table_files
 from channels.sinks.key_pages import key_page
 
 
@@ -27,7 +27,7 @@ def smallest_keys(
     for file, least in _files_in_order(found, schema, after) if found is not None else ():
         if page.num_rows == limit and least is not None and least > page.column(0)[limit - 1].as_py():
             break
-        with open_parquet(folder / file.path) as opened:
+        with open_data_file(folder / file.path) as opened:
             keys = opened.read(schema.names).select(schema.names)
         if (live := live_rows(folder, file, keys.num_rows)) is not None:
             keys = keys.filter(pa.array(live))

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from cdc.model.row_keys import KeyIndex, strictly_rising
 from channels.sinks.delta.entries import loose
 from channels.sinks.delta.files import statistics
-from channels.sinks.delta.storage import StorePath, open_parquet
-from channels.sinks.delta.table_files import TableFile
+from channels.sinks.delta.storage import StorePath
+from channels.sinks.delta.table_files import TableFile, open_data_file
 from channels.sinks.delta.vectors import Positions
 
 _PLAIN = ("INT", "STRING", "NONE")  # logical types whose bounds in a footer are values of the column
@@ -80,13 +80,16 @@ class MergeKeys:
         return [table.column(name).cast(column.type) for name, column in zip(self.key, self.columns, strict=True)]
 
     def rows_in(self, path: StorePath, layout: FileLayout, file: TableFile) -> Positions:
-        """Return the numbers of the rows of ``file`` that have one of the keys, rising. Raises: OSError."""
+        """Return the numbers of the rows of ``file`` that have one of the keys, rising.
+
+        Raises: TargetMismatch, OSError.
+        """
         groups = self._groups(layout)
         if not len(groups):
             return np.empty(0, np.uint64)
-        with open_parquet(path) as opened:
-            keys = opened.read_row_groups(groups.tolist(), columns=self.key, use_threads=False)
-        found = self._find(self.columns_of(keys), file)
+        with open_data_file(path) as opened:
+            keys = self.columns_of(opened.read_row_groups(groups.tolist(), columns=self.key, use_threads=False))
+        found = self._find(keys, file)
         ends = np.append(layout.first, layout.rows)
         counts = ends[groups + 1] - ends[groups]
         shift = ends[groups] - (np.cumsum(counts) - counts)  # of rows that were read to rows of the file
@@ -116,8 +119,8 @@ class MergeKeys:
 
 @functools.lru_cache(maxsize=_KEPT_FILES)
 def layout_of(path: StorePath, key: tuple[str, ...]) -> FileLayout:
-    """Return the layout of a data file of a table with the columns ``key``. Raises: OSError."""
-    with open_parquet(path) as file:
+    """Return the layout of a data file of a table with the columns ``key``. Raises: TargetMismatch, OSError."""
+    with open_data_file(path) as file:
         footer = file.metadata
     groups = [_bounds_of(footer, number, key) for number in range(footer.num_row_groups)]
     rows = np.array([group.rows for group in groups], np.int64)

@@ -25,7 +25,7 @@ from cdc.model.schema import DELETED
 from channels.sinks.delta.files import now_ms, statistics, unpacked_bytes, write_parquet
 from channels.sinks.delta.lookup import MergeKeys
 from channels.sinks.delta.storage import StorePath, adopt, open_parquet
-from channels.sinks.delta.table_files import Action, TableFile, live_rows, rows_of
+from channels.sinks.delta.table_files import Action, TableFile, live_rows, open_data_file, rows_of
 
 FILE_ROWS = 200_000
 FILE_BYTES = 64 << 20  # in memory; wide rows reach this limit first
@@ -153,9 +153,10 @@ class Merge:
 
     def _affect(self, file: TableFile) -> AffectedFile | None:
         index, positions = self._load.lookup.index_for(file)
-        with open_parquet(self._folder / file.path) as opened:
+        with open_data_file(self._folder / file.path) as opened:
             keys, size = opened.read(self._load.key, use_threads=False), unpacked_bytes(opened.metadata)
-        found, live = index.find(self._load.lookup.columns_of(keys)), live_rows(self._folder, file, keys.num_rows)
+            columns = self._load.lookup.columns_of(keys)
+        found, live = index.find(columns), live_rows(self._folder, file, keys.num_rows)
         if live is not None:
             found = np.where(live, found, -1)
         hits = found[found >= 0]
@@ -219,7 +220,7 @@ class Merge:
 
         def tables() -> Iterator[pa.Table]:
             first = 0
-            with open_parquet(self._folder / affected.file.path) as file:
+            with open_data_file(self._folder / affected.file.path) as file:
                 for group in range(file.num_row_groups):
                     table = rows_of(file, self._schema, group)
                     stays = affected.stays[first : first + table.num_rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from cdc.model.row_keys import KeyIndex
 from channels.sinks.base import TargetTable
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.keys import bound_value
-from channels.sinks.delta.storage import StorePath, open_parquet
+from channels.sinks.delta.storage import StorePath
 from channels.sinks.delta.table import arrow_schema
-from channels.sinks.delta.table_files import TableFile, live_rows, rows_of, table_files
+from channels.sinks.delta.table_files import TableFile, live_rows, open_data_file, rows_of, table_files
 from channels.sinks.key_pages import is_greater
 from channels.sinks.row_ranges import KeyRange
 
@@ -89,23 +90,22 @@ class DeltaRows:
         number = names.index(column) if column in names else None
         kind = self._schema.field(column).type
         opened: pq.ParquetFile | None = None
-        for group in range(footer.num_row_groups):
-            if number is not None and not _meets(*_group_bounds(footer, group, number, kind), low, high):
-                continue
-            rows = self._groups.get((file.path, group))
-            if rows is None:
-                opened = opened or open_parquet(path, footer)
-                rows = self._live(file, footer, group, rows_of(opened, self._schema, group))
-                self._groups[file.path, group] = rows
-                while len(self._groups) > _KEPT_GROUPS:
-                    self._groups.popitem(last=False)
-            yield rows
-        if opened is not None:
-            opened.close()
+        with ExitStack() as stack:
+            for group in range(footer.num_row_groups):
+                if number is not None and not _meets(*_group_bounds(footer, group, number, kind), low, high):
+                    continue
+                rows = self._groups.get((file.path, group))
+                if rows is None:
+                    opened = opened or stack.enter_context(open_data_file(path, footer))
+                    rows = self._live(file, footer, group, rows_of(opened, self._schema, group))
+                    self._groups[file.path, group] = rows
+                    while len(self._groups) > _KEPT_GROUPS:
+                        self._groups.popitem(last=False)
+                yield rows
 
     def _footer(self, path: str) -> pq.FileMetaData:
         if path not in self._footers:
-            with open_parquet(self._folder / path) as file:
+            with open_data_file(self._folder / path) as file:
                 self._footers[path] = file.metadata
         return self._footers[path]
 

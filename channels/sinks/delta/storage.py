@@ -87,10 +87,14 @@ def write_file(path: StorePath, content: bytes) -> None:
 
 
 def open_parquet(path: StorePath, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Open a Parquet file; only what is read is transferred. ``footer``: if it is known. Raises: OSError."""
+    """Open a Parquet file; only what is read is transferred. ``footer``: if it is known. Raises: OSError, ArrowInvalid.
+
+    Spark writes timestamps as INT96 by default. In nanoseconds, Arrow has only those of the years 1677 to 2262.
+    """
+    options: dict[str, Any] = {"metadata": footer, "coerce_int96_timestamp_unit": "us"}
     if isinstance(path, ObjectPath):
-        return pq.ParquetFile(pa.PythonFile(path.open(), mode="r"), metadata=footer, pre_buffer=True)
-    return pq.ParquetFile(path, memory_map=True, metadata=footer)
+        return pq.ParquetFile(pa.PythonFile(path.open(), mode="r"), pre_buffer=True, **options)
+    return pq.ParquetFile(path, memory_map=True, **options)
 
 
 def read_ranges(path: StorePath, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

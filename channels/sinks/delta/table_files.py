@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Any
@@ -149,6 +150,24 @@ def _above(bounds: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return pc.min_element_wise(raised, latest, skip_nulls=False).cast(pa.timestamp("us", bounds.type.tz))
 
 
+@contextmanager
+def open_data_file(path: StorePath, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a data file of a table, see ``open_parquet``.
+
+    Raises: TargetMismatch - it cannot be read, or not with the types of the table; OSError.
+    """
+    try:
+        with open_parquet(path, footer) as file:
+            yield file
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise TargetMismatch(
+            f"A data file of the Delta table cannot be read: {error}.",
+            hint="Restore the file from a backup, or write its rows again with the program that wrote it; then run "
+            "`cdc resume NAME`. Or move the table's folder away and run `cdc resume NAME --reload-missing`.",
+            path=path,
+        ) from error
+
+
 def live_rows(folder: StorePath, file: TableFile, rows: int) -> npt.NDArray[np.bool_] | None:
     """Return the mask of the rows of ``file`` that are not deleted; None: all. ``rows``: of the file.
 
@@ -169,7 +188,7 @@ def live_tables(folder: StorePath, file: TableFile, schema: pa.Schema) -> Iterat
 
     Raises: see ``live_rows``; OSError.
     """
-    with open_parquet(folder / file.path) as opened:
+    with open_data_file(folder / file.path) as opened:
         mask, first = live_rows(folder, file, opened.metadata.num_rows), 0
         for group in range(opened.num_row_groups):
             rows = rows_of(opened, schema, group)

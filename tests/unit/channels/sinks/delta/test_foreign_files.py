@@ -1,0 +1,107 @@
+"""Data files of other writers: timestamps as INT96, files that cannot be read, names that are encoded in the log."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from cdc.errors import TargetMismatch
+from cdc.model.batch import LoadName, PreparedLoad
+from cdc.model.position import BinlogPosition
+from cdc.model.schema import DELETED, SEQUENCE
+from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn, TargetTable
+from channels.sinks.delta import compaction, maintenance
+from channels.sinks.delta.compaction import MergeMode
+from channels.sinks.delta.sink import DeltaSink
+from tests.support.delta_rows import rows_of
+
+UTC = pa.timestamp("us", "UTC")
+TIME = TargetColumn("time", UTC, True)
+TABLE = TargetTable("ods.t", (TargetColumn("id", pa.int64(), False), TIME), ("id",))
+FAR, OLD, NEW = (datetime.datetime(year, 12, 31, 1, 2, 3, 456789, datetime.UTC) for year in (9999, 1, 2026))
+ALTER = [AlterStep(AlterAction.RENAME, TIME, TargetColumn("at", UTC, True))]
+
+
+def mark(checkpoint: int) -> SinkCheckpoint:
+    position = BinlogPosition("b.000001", 4 + checkpoint)
+    return SinkCheckpoint("shop", "0badcafe", 1, checkpoint, position, position, checkpoint)
+
+
+def stage(sink: DeltaSink, checkpoint: int, rows: dict[int, datetime.datetime | None]) -> PreparedLoad:
+    columns = {"id": pa.array(rows, pa.int64()), "time": pa.array(rows.values(), UTC)}
+    more = {DELETED: pa.array([False] * len(rows)), SEQUENCE: pa.array(range(len(rows)), pa.int64())}
+    name = LoadName("shop", "0badcafe", 1, checkpoint, TABLE.name, 0)
+    load = sink.part_writer(TABLE)(name, iter([pa.RecordBatch.from_pydict(columns | more)]))
+    assert load is not None
+    return load
+
+
+def commit(sink: DeltaSink, checkpoint: int, rows: dict[int, datetime.datetime | None]) -> None:
+    sink.commit([stage(sink, checkpoint, rows)], mark(checkpoint))
+
+
+def put_add(root: Path, logged: str, size: int, stats: dict[str, Any]) -> None:
+    """Add a data file to the log, with its path as another writer spells it."""
+    add = {"path": logged, "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+    line = json.dumps({"add": {**add, "stats": json.dumps(stats)}})
+    folder = root / "ods/t"
+    (folder / f"_delta_log/{DeltaTable(folder).version() + 1:020}.json").write_text(f"{line}\n")
+
+
+def add_file(root: Path, name: str, logged: str, rows: dict[int, datetime.datetime | None], **options: Any) -> None:
+    path = root / "ods/t" / name
+    table = pa.table({"id": pa.array(rows, pa.int64()), "time": pa.array(rows.values(), UTC)})
+    pq.write_table(table, path, store_schema=False, **options)
+    put_add(root, logged, path.stat().st_size, {"numRecords": len(rows)})
+
+
+@pytest.fixture(params=["rewrite", "deletion_vectors"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeltaSink]:
+    monkeypatch.setattr(maintenance, "_EVERY_S", 0.0)
+    monkeypatch.setattr(compaction, "_SMALL_FILES", 2)
+    mode: MergeMode = request.param
+    with closing(DeltaSink(tmp_path, merge=mode, threads=1)) as found:
+        found.acquire_ownership(mark(0), [TABLE.name])
+        found.ensure_table(TABLE)
+        commit(found, 1, {1: NEW})
+        yield found
+
+
+def rows(root: Path, column: str = "time") -> dict[int, datetime.datetime | None]:
+    found = rows_of(root / "ods/t")
+    assert len({row["id"] for row in found}) == len(found), "a key has two rows"
+    return {row["id"]: row[column] for row in found}
+
+
+def test_int96_timestamps_beyond_nanoseconds_keep_their_values(sink: DeltaSink, tmp_path: Path) -> None:
+    """Spark writes TIMESTAMP as INT96 by default."""
+    add_file(tmp_path, "a.parquet", "a.parquet", {2: FAR, 3: OLD, 4: None}, use_deprecated_int96_timestamps=True)
+    reader = sink.row_reader(TABLE, ["id", "time"])
+    assert sorted(reader.of_keys(pa.table({"id": pa.array([2, 3], pa.int64())}))["time"].to_pylist()) == [OLD, FAR]
+    commit(sink, 2, {4: NEW, 5: NEW})
+    sink.maintain([TABLE])
+    sink.alter(TABLE, ALTER, mark(3))
+    assert rows(tmp_path, "at") == {1: NEW, 2: FAR, 3: OLD, 4: NEW, 5: NEW}
+
+
+def test_file_that_cannot_be_read_pauses_the_job(sink: DeltaSink, tmp_path: Path) -> None:
+    (tmp_path / "ods/t/a.parquet").write_bytes(b"this is not a Parquet file")
+    put_add(tmp_path, "a.parquet", 26, {"numRecords": 1})
+    for call in (
+        lambda: commit(sink, 2, {4: NEW}),
+        lambda: sink.maintain([TABLE]),
+        lambda: sink.alter(TABLE, ALTER, mark(2)),
+        lambda: sink.keys(TABLE, None, 9),
+    ):
+        with pytest.raises(TargetMismatch, match="cannot be read") as caught:
+            call()
+        assert caught.value.context["path"] == tmp_path / "ods/t/a.parquet" and caught.value.hint
