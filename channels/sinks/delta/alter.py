@@ -23,13 +23,14 @@ from deltalake import CommitProperties, DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 from deltalake.schema import Schema as DeltaSchema
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from cdc.errors import SinkUnavailable, TargetMismatch
 from channels.sinks.alter_plan import AlterPlan, PlannedColumn, alter_plan
 from channels.sinks.base import AlterStep, Finding, SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.commits import add_features
+from channels.sinks.delta.entries import Action
 from channels.sinks.delta.fence import transactions
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import NO_HOOKS, DurableLogs
@@ -176,7 +177,9 @@ class DeltaAlterer:
             return write_files(rows, folder, f"{name}-{number}", new, key)
 
         rewrites = files[:0] if plan.empties else files
-        actions, done, size = list[AddAction | RemoveAction](), 0, sum(file.size for file in rewrites)
+        # deltalake would remove files by paths that it encodes itself, which may not be those of the log
+        actions, done = list[Action](file.removal() for file in files), 0
+        size = sum(file.size for file in rewrites)
         try:
             self.progress = 0.0
             for file, written in zip(rewrites, self._threads.map(rewritten, range(len(rewrites))), strict=True):
@@ -186,14 +189,9 @@ class DeltaAlterer:
         finally:
             self.progress = None
 
-        def write(properties: CommitProperties) -> None:
-            found.create_write_transaction(
-                actions, "overwrite", schema, commit_properties=properties, post_commithook_properties=NO_HOOKS
-            )
-
         self._ownership.check(mark)
-        marks = transactions(found, table, mark)
-        self._logs.commit(found, folder, write, len(actions) + len(files), mark_to_json(mark), marks)
+        text, marks = mark_to_json(mark), transactions(found, table, mark)
+        self._logs.append(found, folder, actions, text, marks, version=found.version(), schema=schema)
 
 
 def _plan(found: DeltaTable, table: str, steps: Sequence[AlterStep]) -> AlterPlan:

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from channels.sinks.delta.entries import MarkedFile, loose, writes_vectors
+from channels.sinks.delta.entries import Action, MarkedFile, loose, writes_vectors
 from channels.sinks.delta.files import unpacked_bytes
 from channels.sinks.delta.merge import FILE_BYTES, FILE_ROWS, can_sort, write_files
 from channels.sinks.delta.storage import StorePath
-from channels.sinks.delta.table_files import Action, TableFile, live_rows, live_tables, open_data_file
+from channels.sinks.delta.table_files import TableFile, live_rows, live_tables, open_data_file
 from channels.sinks.delta.vectors import Positions, read_vector, write_vectors
 
 MergeMode = Literal["rewrite", "deletion_vectors"]
@@ -174,7 +174,7 @@ def replacement(
     vectors = write_vectors(folder, {path: rows for path, (_, rows) in marked.items()}) if marked else {}
     for path, (added, _) in marked.items():
         stats = loose(added.stats or "{}")
-        actions.append(MarkedFile(path, added.size, vectors[path], stats, data_change=False, is_new=True))
+        actions.append(MarkedFile(path, added.size, vectors[path], stats, data_change=False))
     return actions
 
 

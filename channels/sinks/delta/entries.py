@@ -3,6 +3,9 @@
 A RemoveAction of deltalake 1.6 has no vector. Its entry does not remove a file that has one, so the old rows would stay
 beside those that replace them. Therefore all entries that remove files of such a table are written here.
 
+Paths are URI-encoded in the log. deltalake compares them as text, so an entry that removes a file repeats its path as
+the log has it: writers encode different characters.
+
 Source: the Delta protocol, "Add File and Remove File", "Action Reconciliation", "Deletion Vectors", "Checkpoints".
 """
 
@@ -20,7 +23,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction
 
 from channels.sinks.delta.files import now_ms, unavailable
 from channels.sinks.delta.object_path import ObjectPath
@@ -44,7 +48,20 @@ class MarkedFile:
     vector: Vector
     stats: str  # of all rows; see ``loose``
     data_change: bool = True
-    is_new: bool = False
+    logged: str | None = None  # its path as the log has it; None: a new file
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A data file that is no longer part of the table."""
+
+    path: str
+    size: int
+    logged: str  # its path as the log has it
+    data_change: bool = True
+
+
+Action = AddAction | RemovedFile | MarkedFile
 
 
 def has_vectors(found: DeltaTable) -> bool:
@@ -92,9 +109,9 @@ def newest_commit(found: DeltaTable) -> dict[str, Any]:
     return next(history(found, 1), {})
 
 
-def count_of(actions: Sequence[AddAction | RemoveAction | MarkedFile]) -> int:
+def count_of(actions: Sequence[Action]) -> int:
     """Return how many files the entry with ``actions`` adds and removes: a marked file that is not new is both."""
-    return len(actions) + sum(isinstance(action, MarkedFile) and not action.is_new for action in actions)
+    return len(actions) + sum(isinstance(action, MarkedFile) and action.logged is not None for action in actions)
 
 
 def file_vectors(found: DeltaTable) -> Mapping[str, Vector]:
@@ -221,35 +238,56 @@ def _replay(lines: Iterator[Line] | Sequence[Line], vectors: dict[str, Vector]) 
 def write_entry(
     found: DeltaTable,
     version: int,
-    actions: Sequence[AddAction | RemoveAction | MarkedFile],
+    actions: Sequence[Action],
     properties: CommitProperties,
+    schema: Schema | None = None,
 ) -> None:
     """Commit ``actions`` as the next version after ``version``. ``properties``: transactions and metadata of the entry.
 
-    Raises: CommitFailedError - another writer has committed meanwhile; OSError.
+    ``schema``: new columns of the table. Raises: CommitFailedError - another writer has committed meanwhile; OSError.
     """
     vectors = file_vectors(found)
     lines: list[Line] = [
         {"txn": {"appId": one.app_id, "version": one.version, "lastUpdated": now_ms()}}
         for one in properties.app_transactions or ()
     ]
+    if schema is not None:
+        lines.append(_metadata_line(found, schema, {}))
     for action in actions:
         lines += _file_lines(action, vectors.get(action.path))
     marks = any(isinstance(action, MarkedFile) for action in actions)
     put_entry(found, version, "MERGE" if marks else "WRITE", lines, properties.custom_metadata or {})
 
 
-def _file_lines(action: AddAction | RemoveAction | MarkedFile, old: Vector | None) -> Iterator[Line]:
-    path = quote(action.path, safe=_SAFE)
+def _file_lines(action: Action, old: Vector | None) -> Iterator[Line]:
+    logged = None if isinstance(action, AddAction) else action.logged
+    path = quote(action.path, safe=_SAFE) if logged is None else logged
     common: dict[str, Any] = {"partitionValues": {}, "size": action.size}
-    if isinstance(action, RemoveAction) or (isinstance(action, MarkedFile) and not action.is_new):
+    if logged is not None:
         removed = {"path": path, "deletionTimestamp": now_ms(), "dataChange": action.data_change}
         named = {"deletionVector": old.to_json()} if old is not None else {}
         yield {"remove": {**removed, "extendedFileMetadata": True, **common, **named}}
-    if not isinstance(action, RemoveAction):
+    if not isinstance(action, RemovedFile):
         added = {"path": path, **common, "modificationTime": now_ms(), "dataChange": action.data_change}
         new = {"deletionVector": action.vector.to_json()} if isinstance(action, MarkedFile) else {}
         yield {"add": {**added, "stats": action.stats, **new}}
+
+
+def _metadata_line(found: DeltaTable, schema: Schema, more: Mapping[str, str]) -> Line:
+    """Return the metadata of the table with the columns of ``schema`` and ``more`` properties."""
+    metadata = found.metadata()
+    return {
+        "metaData": {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "createdTime": metadata.created_time,
+            "configuration": {**metadata.configuration, **more},
+        }
+    }
 
 
 def enable_vectors(found: DeltaTable) -> None:
@@ -257,7 +295,7 @@ def enable_vectors(found: DeltaTable) -> None:
 
     Raises: CommitFailedError, OSError.
     """
-    version, protocol, metadata = found.version(), found.protocol(), found.metadata()
+    version, protocol = found.version(), found.protocol()
     readers = {*(protocol.reader_features or ()), FEATURE}
     # a writer of version 2 supports these two
     writers = {*(protocol.writer_features or ("appendOnly",)), "invariants", FEATURE}
@@ -270,18 +308,7 @@ def enable_vectors(found: DeltaTable) -> None:
                 "writerFeatures": sorted(writers),
             }
         },
-        {
-            "metaData": {
-                "id": str(metadata.id),
-                "name": metadata.name,
-                "description": metadata.description,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": found.schema().to_json(),
-                "partitionColumns": metadata.partition_columns,
-                "createdTime": metadata.created_time,
-                "configuration": {**metadata.configuration, ENABLED: "true"},
-            }
-        },
+        _metadata_line(found, found.schema(), {ENABLED: "true"}),
     ]
     put_entry(found, version, "SET TBLPROPERTIES", lines, {})
 

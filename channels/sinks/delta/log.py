@@ -19,11 +19,11 @@ from pathlib import Path
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import Schema
 
-from channels.sinks.delta.entries import count_of, write_entry
+from channels.sinks.delta.entries import Action, count_of, write_entry
 from channels.sinks.delta.object_path import ObjectPath
 from channels.sinks.delta.storage import StorePath, sync_path
-from channels.sinks.delta.table_files import Action
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,11 @@ class DurableLogs:
         transactions: Sequence[Transaction] = (),
         *,
         version: int,
+        schema: Schema | None = None,
     ) -> None:
         """Commit ``actions`` durably as the next version after ``version``. ``mark``: see ``MARK``.
 
+        ``schema``: new columns of the table.
         ``version``: from which the actions were computed. Another thread can have updated ``found`` since.
         Raises: CommitFailedError - another writer has committed meanwhile; OSError.
         """
@@ -61,7 +63,7 @@ class DurableLogs:
         def write(properties: CommitProperties) -> None:
             if found.version() != version:
                 raise CommitFailedError(f"version {version + 1} exists in {folder}")
-            write_entry(found, version, actions, properties)
+            write_entry(found, version, actions, properties, schema)
 
         self.commit(found, folder, write, count_of(actions), mark, transactions)
 

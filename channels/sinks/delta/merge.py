@@ -22,10 +22,11 @@ from deltalake.transaction import AddAction
 
 from cdc.model.row_keys import KeyIndex, strictly_rising
 from cdc.model.schema import DELETED
+from channels.sinks.delta.entries import Action
 from channels.sinks.delta.files import now_ms, statistics, unpacked_bytes, write_parquet
 from channels.sinks.delta.lookup import MergeKeys
 from channels.sinks.delta.storage import StorePath, adopt, open_parquet
-from channels.sinks.delta.table_files import Action, TableFile, live_rows, open_data_file, rows_of
+from channels.sinks.delta.table_files import TableFile, live_rows, open_data_file, rows_of
 
 FILE_ROWS = 200_000
 FILE_BYTES = 64 << 20  # in memory; wide rows reach this limit first

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
 
 from cdc.errors import TargetMismatch
-from channels.sinks.delta.entries import MarkedFile, file_vectors, folder_of
-from channels.sinks.delta.files import now_ms
+from channels.sinks.delta.entries import RemovedFile, file_vectors, folder_of
 from channels.sinks.delta.storage import StorePath, open_parquet, relative
 from channels.sinks.delta.vectors import Vector, damaged, read_vector
 
@@ -27,7 +27,7 @@ _EXACT_DIGITS = 15  # a double has each decimal of so many digits
 _DOUBLE_ERROR = Decimal(2) ** -51  # of a decimal that was written as a double, relative: three roundings at most
 _MOST_INTEGER = Decimal(2**63 - 1)
 
-Action = AddAction | RemoveAction | MarkedFile
+_OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/|(?:.*/)?\.\.(?:/|$)", re.DOTALL)  # a path that leaves the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class TableFile:
     low: tuple[Any, ...]  # Arrow scalars by key column; NULL where the log has no bound
     high: tuple[Any, ...]
     vector: Vector | None = None
+    logged: str | None = None  # its path as the log has it, if it is encoded
 
     @property
     def live_rows(self) -> int:
@@ -56,22 +57,37 @@ class TableFile:
         """Return whether the log has bounds of the first key column."""
         return bool(self.low[0].is_valid and self.high[0].is_valid)
 
-    def removal(self, *, data_change: bool = True) -> RemoveAction:
+    @property
+    def log_path(self) -> str:
+        """Return the path as the log has it."""
+        return self.path if self.logged is None else self.logged
+
+    def removal(self, *, data_change: bool = True) -> RemovedFile:
         """Return the log entry that removes this file."""
-        return RemoveAction(self.path, data_change, now_ms(), self.size, {})
+        return RemovedFile(self.path, self.size, self.log_path, data_change)
 
 
 def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
     """Return the files of the table's version, with their key ranges if the log has them.
 
-    Raises: TargetMismatch - a file is there twice; SinkUnavailable - an entry of the log is missing.
+    Raises: TargetMismatch - a file is there twice, or is outside the table; SinkUnavailable - an entry of the log is
+    missing.
     """
     while True:
         version = table.version()
         actions, vectors = pa.table(table.get_add_actions(flatten=True)), file_vectors(table)
         if table.version() == version:  # another thread can update the handle; files and vectors must be of one version
             break
-    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    logged, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    paths = [unquote(path) if "%" in path else path for path in logged]
+    if outside := next(filter(_OUTSIDE.match, paths), None):
+        raise TargetMismatch(
+            "The Delta table has data files outside its folder, as a shallow clone of another table has.",
+            hint="Use a separate target table, or copy the rows into a table of its own, for example by CREATE TABLE "
+            "AS SELECT.",
+            path=folder_of(table),
+            file=outside,
+        )
     if len(set(paths)) != len(paths):
         raise TargetMismatch(
             "The Delta table has a data file twice, with different deletion vectors: another writer has removed a file "
@@ -94,8 +110,9 @@ def table_files(table: DeltaTable, key: Sequence[str]) -> list[TableFile]:
             tuple(bounds["min", name][number] for name in key),
             tuple(bounds["max", name][number] for name in key),
             vectors.get(path),
+            None if path == in_log else in_log,
         )
-        for number, (path, size, count) in enumerate(zip(paths, sizes, rows, strict=True))
+        for number, (path, in_log, size, count) in enumerate(zip(paths, logged, sizes, rows, strict=True))
     ]
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from deltalake import DeltaTable
-from deltalake.transaction import RemoveAction
 
 from cdc.errors import PreparedLoadLost, SinkLimitExceeded
 from cdc.model.batch import PreparedLoad
 from channels.sinks.base import SinkCheckpoint
 from channels.sinks.delta import table as delta_tables
 from channels.sinks.delta.compaction import Compactions
+from channels.sinks.delta.entries import RemovedFile
 from channels.sinks.delta.fence import transactions
 from channels.sinks.delta.files import unavailable
 from channels.sinks.delta.log import DurableLogs
@@ -94,5 +94,5 @@ class TableMerge:
         except OSError as error:
             raise unavailable(error, folder) from error
         if with_vectors:  # it only removes files without rows
-            self._compactions.note_emptied(table, [one.path for one in actions if isinstance(one, RemoveAction)])
+            self._compactions.note_emptied(table, [one.path for one in actions if isinstance(one, RemovedFile)])
         logger.debug("merged %s rows into %s in %.3f s", load.row_count, table, time.monotonic() - started)

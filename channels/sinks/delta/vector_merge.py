@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from deltalake.transaction import AddAction
 
-from channels.sinks.delta.entries import MarkedFile
+from channels.sinks.delta.entries import Action, MarkedFile
 from channels.sinks.delta.lookup import FileLayout, MergeKeys, layout_of
 from channels.sinks.delta.merge import Merge, side_by_side
 from channels.sinks.delta.storage import StorePath
-from channels.sinks.delta.table_files import Action, TableFile, live_rows
+from channels.sinks.delta.table_files import TableFile, live_rows
 from channels.sinks.delta.vectors import Positions, write_vectors
 
 LOCAL_BYTES = 64 << 20  # of keys: about a second of one core. Executors look up the keys of larger merges
@@ -55,7 +55,7 @@ class VectorMerge(Merge):
         actions: list[Action] = [one.file.removal() for one in emptied]
         vectors = write_vectors(self._folder, {path: one.deleted for path, one in marked.items()}) if marked else {}
         for path, one in marked.items():
-            actions.append(MarkedFile(path, one.file.size, vectors[path], one.layout.stats))
+            actions.append(MarkedFile(path, one.file.size, vectors[path], one.layout.stats, logged=one.file.log_path))
         return [*actions, *self._add_rows(threads)]
 
     def _find(self, files: Sequence[TableFile], threads: Executor) -> Sequence[Positions]:

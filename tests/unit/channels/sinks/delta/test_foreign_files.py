@@ -22,6 +22,8 @@ from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetCo
 from channels.sinks.delta import compaction, maintenance
 from channels.sinks.delta.compaction import MergeMode
 from channels.sinks.delta.sink import DeltaSink
+from channels.sinks.delta.table_files import table_files
+from tests.support.delta_protocol import FolderFiles, ProtocolReader
 from tests.support.delta_rows import rows_of
 
 UTC = pa.timestamp("us", "UTC")
@@ -105,3 +107,77 @@ def test_file_that_cannot_be_read_pauses_the_job(sink: DeltaSink, tmp_path: Path
         with pytest.raises(TargetMismatch, match="cannot be read") as caught:
             call()
         assert caught.value.context["path"] == tmp_path / "ods/t/a.parquet" and caught.value.hint
+
+
+# writers encode different characters, and deltalake compares the paths of the log as text
+SPELLINGS = [
+    ("a b.parquet", "a%20b.parquet"),
+    ("p%20q.parquet", "p%2520q.parquet"),
+    ("#1.parquet", "%231.parquet"),
+    ("ü+é.parquet", "%C3%BC+%C3%A9.parquet"),
+    ("ü+é.parquet", "%c3%bc%2B%c3%a9.parquet"),
+    ("ü.parquet", "ü.parquet"),
+    ("sub/a b.parquet", "sub/a%20b.parquet"),
+]
+
+
+@pytest.mark.parametrize(("name", "logged"), SPELLINGS)
+def test_file_with_an_encoded_name_is_read_and_replaced(
+    sink: DeltaSink, tmp_path: Path, name: str, logged: str
+) -> None:
+    (tmp_path / "ods/t" / name).parent.mkdir(exist_ok=True)
+    add_file(tmp_path, name, logged, {2: FAR, 3: OLD})
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].missing_files == 0
+    commit(sink, 2, {3: NEW})  # a vector for the file, or the file is written again
+    assert rows(tmp_path) == {1: NEW, 2: FAR, 3: NEW}
+    commit(sink, 3, {2: NEW, 4: OLD})  # all its rows are replaced
+    expected = {1: NEW, 2: NEW, 3: NEW, 4: OLD}
+    assert rows(tmp_path) == expected
+    assert {row["id"]: row["time"] for row in ProtocolReader(FolderFiles(tmp_path / "ods/t")).rows()} == expected
+
+
+@pytest.mark.parametrize(("name", "logged"), SPELLINGS)
+def test_file_with_an_encoded_name_is_compacted(sink: DeltaSink, tmp_path: Path, name: str, logged: str) -> None:
+    (tmp_path / "ods/t" / name).parent.mkdir(exist_ok=True)
+    add_file(tmp_path, name, logged, {2: FAR, 3: OLD})
+    sink.maintain([TABLE])
+    assert len(table_files(DeltaTable(tmp_path / "ods/t"), ["id"])) == 1
+    assert rows(tmp_path) == {1: NEW, 2: FAR, 3: OLD}
+
+
+@pytest.mark.parametrize(("name", "logged"), SPELLINGS)
+def test_file_with_an_encoded_name_is_altered(sink: DeltaSink, tmp_path: Path, name: str, logged: str) -> None:
+    (tmp_path / "ods/t" / name).parent.mkdir(exist_ok=True)
+    add_file(tmp_path, name, logged, {2: FAR, 3: OLD})
+    sink.alter(TABLE, ALTER, mark(2))
+    assert rows(tmp_path, "at") == {1: NEW, 2: FAR, 3: OLD}
+
+
+@pytest.mark.parametrize(("name", "logged"), SPELLINGS)
+def test_repair_of_a_file_with_an_encoded_name_removes_it(
+    sink: DeltaSink, tmp_path: Path, name: str, logged: str
+) -> None:
+    (tmp_path / "ods/t" / name).parent.mkdir(exist_ok=True)
+    add_file(tmp_path, name, logged, {2: FAR})
+    version = DeltaTable(tmp_path / "ods/t").version()
+    sink.repair(TABLE.name)
+    assert DeltaTable(tmp_path / "ods/t").version() == version
+    (tmp_path / "ods/t" / name).unlink()
+    assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].missing_files == 1
+    sink.repair(TABLE.name)
+    assert rows(tmp_path) == {1: NEW}
+
+
+@pytest.mark.parametrize(
+    "logged", ["file:///lake/t/a.parquet", "s3://bucket/a.parquet", "/lake/t/a.parquet", "../other/a.parquet"]
+)
+def test_file_outside_the_table_is_refused(sink: DeltaSink, tmp_path: Path, logged: str) -> None:
+    put_add(tmp_path, logged, 10, {"numRecords": 1})
+    for call in (
+        lambda: commit(sink, 2, {4: NEW}),
+        lambda: sink.repair(TABLE.name),
+        lambda: sink.target_states("shop", "0badcafe", [TABLE.name]),
+    ):
+        with pytest.raises(TargetMismatch, match="outside its folder") as caught:
+            call()
+        assert caught.value.context["file"] == logged

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from cdc.model.schema import DELETED
 from channels.sinks.delta import compaction, merge
+from channels.sinks.delta.entries import RemovedFile
 from channels.sinks.delta.files import write_parquet
 from channels.sinks.delta.merge import Merge, MergeLoad
 from channels.sinks.delta.table_files import TableFile
@@ -67,7 +68,7 @@ def test_merge_into_a_large_file_does_not_sort_it(tmp_path: Path, row_counts: li
     write_parquet(staged, changes.schema, iter([changes]))
     with ThreadPoolExecutor(1) as threads:
         actions = Merge(tmp_path, SCHEMA, MergeLoad([staged], ["id"]), [file], "part-1").actions(threads)
-    assert [one.path for one in actions if isinstance(one, RemoveAction)] == [file.path]
+    assert [one.path for one in actions if isinstance(one, RemovedFile)] == [file.path]
     assert read(tmp_path, actions) == {id: int(id == 3) for id in range(ROWS) if id != 50}
     assert max(row_counts) <= GROUP_ROWS
 
