@@ -22,6 +22,7 @@ from cdc.model.batch import FENCE_STEP, TargetState
 from cdc.model.position import Position
 from cdc.model.timing import utc_now
 from cdc.pipeline import schema_changes
+from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.committer import Committer, is_snapshot_step, last_of
 from cdc.pipeline.flow_control import FlowControl
 from cdc.pipeline.replay import Replay, commit_after_replay
@@ -208,6 +209,8 @@ class Recovery:
     def _roll_forward(self, checkpoint: Checkpoint, before: Checkpoint) -> Checkpoint:
         _log.info("checkpoint %d is PREPARED: rolling forward", checkpoint.id)
         if checkpoint.change is not None:
+            if self._stopping.is_set():  # the sink knows only a stop after ``acquire_ownership``
+                raise Cancelled(f"before the schema change of checkpoint {checkpoint.id}")
             return schema_changes.roll_forward(self._context, checkpoint)
         was_replayed = False
         try:

@@ -278,7 +278,10 @@ class TableAlterer(Protocol):
         """
 
     def stop_altering(self) -> None:
-        """Let ``alter`` stop to wait: it raises SinkUnavailable. Calls: any thread."""
+        """Let ``alter`` stop to wait, now or at its next call in this run: it raises SinkUnavailable.
+
+        Calls: any thread.
+        """
 
 
 def can_alter(sink: object) -> TypeGuard[TableAlterer]:

@@ -84,6 +84,7 @@ class DeltaAlterer:
         Raises: CommitFailedError; see ``TableAlterer.alter``.
         """
         folder, started = self._folder_of(table.name), time.monotonic()
+        self._refuse_stopped(folder)
         found = self._own_handle(version, table.name)
         plan = _plan(found, table.name, steps)
         files = table_files(found, _key(found))
@@ -115,13 +116,24 @@ class DeltaAlterer:
             raise CommitFailedError(f"another writer has changed {table}")
         return own
 
-    def begin(self) -> None:
-        """Forget an earlier ``stop``. Calls: once before the tries of a change."""
+    def begin_run(self) -> None:
+        """Forget the ``stop`` of an earlier run. ``alter`` does not: a stop can come just before it."""
         self._stopped.clear()
 
     def stop(self) -> None:
-        """Stop a running ``alter`` before its next data file: it raises SinkUnavailable. Calls: any thread."""
+        """Stop ``alter``, now or at its next call, before its next data file: it raises SinkUnavailable.
+
+        Calls: any thread.
+        """
         self._stopped.set()
+
+    def _refuse_stopped(self, folder: StorePath) -> None:
+        if self._stopped.is_set():
+            raise SinkUnavailable(
+                "The change of the table was stopped. Nothing of it is visible.",
+                hint="No action is needed: the next run of the job does it again.",
+                path=folder,
+            )
 
     def _check_filled(
         self, plan: AlterPlan, found: DeltaTable, folder: StorePath, table: str, files: Sequence[TableFile]
@@ -131,6 +143,7 @@ class DeltaAlterer:
         known = {field.name: field for field in delta_tables.arrow_schema(found)}
         schema = pa.schema([known[name] for name in dict(plan.filled)])
         for file in files:
+            self._refuse_stopped(folder)
             for rows in live_tables(folder, file, schema):
                 plan.check_filled(table, rows)
 
@@ -166,12 +179,7 @@ class DeltaAlterer:
         key, name = _key(found), f"part-{uuid.uuid4().hex}"
 
         def rewritten(number: int) -> list[AddAction]:
-            if self._stopped.is_set():
-                raise SinkUnavailable(
-                    "The change of the table was stopped. Nothing of it is visible.",
-                    hint="No action is needed: the next run of the job does it again.",
-                    path=folder,
-                )
+            self._refuse_stopped(folder)
             found = live_tables(folder, files[number], old)
             rows = (part for group in found for part in plan.rows(group, new))
             return write_files(rows, folder, f"{name}-{number}", new, key)

@@ -144,6 +144,7 @@ class DeltaSink:
         """See ``Sink``. The ownership applies to the whole root."""
         self._refuse_missing_root()
         refuse_unsafe(self.root)
+        self._alterer.begin_run()
         self._ownership.acquire(mark, lambda: self._write_fence(mark))
         self._staging.begin_run(mark.job)
 
@@ -265,7 +266,6 @@ class DeltaSink:
         self._targets.forget(table.name)
         if self._tables.open(table.name) is None and not self._tables.is_known(table.name):
             return  # it is created with the columns after the steps
-        self._alterer.begin()
 
         def write(found: DeltaTable, version: int) -> None:
             self._alterer.alter(found, version, table, steps, mark)

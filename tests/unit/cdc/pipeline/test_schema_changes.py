@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -31,6 +32,8 @@ from cdc.model.schema_change import (
     TableChange,
 )
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
+from cdc.pipeline.commit_cycle import Cancelled
+from cdc.pipeline.recovery import Recovery
 from cdc.pipeline.schema_changes import prepare_change, roll_forward, snapshots_after
 from cdc.state.base import Checkpoint, CheckpointState, CloseReason
 from cdc.state.sqlite import SqliteStore
@@ -322,6 +325,25 @@ def change_of_both(store: SqliteStore, sink: Columns, targets: dict[str, TargetS
     )  # fmt: skip
     assert prepare_change(context, start, stop)
     return context, store.unfinished()[0]
+
+
+def test_stop_before_a_change_keeps_it_prepared(tmp_path: Path) -> None:
+    names = [column.name for column in BEFORE]
+    sink = Columns(Faults(), {"ods.orders": [*names], "ods.items": [*names]}, in_one_commit=True)
+    store = SqliteStore(tmp_path)
+    context, prepared = change_of_both(store, sink, {})
+    context.is_continued = True
+    stopping = threading.Event()
+    stopping.set()
+    recovery: Any = Recovery(context, None, None, 0, stopping)  # type: ignore[arg-type]
+    with pytest.raises(Cancelled):
+        recovery.run(lambda: HERE)
+    assert {target: list(columns) for target, columns in sink.tables.items()} == {
+        "ods.orders": names,
+        "ods.items": names,
+    }
+    assert store.unfinished() == (prepared,)
+    store.close()
 
 
 @pytest.mark.parametrize("in_one_commit", [True, False])

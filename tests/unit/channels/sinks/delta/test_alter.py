@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
 
 from cdc.errors import SinkOwnershipError, SinkUnavailable, TargetMismatch
 from cdc.model.batch import LoadName
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn, TargetTable
+from channels.sinks.delta import alter
 from channels.sinks.delta.alter import DeltaAlterer
+from channels.sinks.delta.merge import write_files
 from channels.sinks.delta.ownership import FolderOwnership
 from channels.sinks.delta.sink import DeltaSink
 from channels.sinks.delta.table import differences
@@ -439,18 +443,30 @@ def test_alter_progress_rises_with_the_bytes_of_the_files(
 
 
 def test_stop_altering_ends_a_rewrite(sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = DeltaAlterer.begin
+    version = opened(tmp_path).version()
 
-    def stopped(self: DeltaAlterer) -> None:
-        begin(self)
+    def stopped(*arguments: Any) -> list[AddAction]:
         sink.stop_altering()
+        return write_files(*arguments)
 
-    monkeypatch.setattr(DeltaAlterer, "begin", stopped)
-    with pytest.raises(SinkUnavailable):
+    monkeypatch.setattr(alter, "write_files", stopped)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(SinkUnavailable, match="stopped"):
+        monkeypatch.setattr(sink._alterer, "_threads", threads)
         sink.alter(TABLE, [DROP_TEXT], mark(4))
-    monkeypatch.undo()
-    sink.alter(TABLE, [DROP_TEXT], mark(4))
-    assert rows(tmp_path).column_names == ["id", "count"]
+    assert opened(tmp_path).version() == version
+
+
+@pytest.mark.parametrize("step", [DROP_TEXT, NULLABLE], ids=["rewrite", "metadata"])
+def test_stop_altering_before_alter_ends_it(sink: DeltaSink, tmp_path: Path, step: AlterStep) -> None:
+    version = opened(tmp_path).version()
+    sink.stop_altering()
+    for _ in range(2):  # the run can have several tables to change
+        with pytest.raises(SinkUnavailable, match="stopped"):
+            sink.alter(TABLE, [step], mark(4))
+    assert opened(tmp_path).version() == version
+    sink.acquire_ownership(mark(3), [TABLE.name])  # of the next run
+    sink.alter(TABLE, [step], mark(4))
+    assert opened(tmp_path).version() == version + 1
 
 
 CHILD = """
