@@ -115,13 +115,14 @@ def adopt(source: StorePath, path: StorePath) -> None:
         path.copy_from(source)
         return
     link: Any = (source, path)
+    path.unlink(missing_ok=True)
     try:
-        path.unlink(missing_ok=True)
         os.link(*link)
         # VACUUM of another writer deletes old files that its version of the table does not have, and a link has the
         # time of its file
         os.utime(link[1])
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, one without links, or a file of another user, whose time cannot be changed
+        path.unlink(missing_ok=True)
         shutil.copyfile(*link)
         sync_path(path)
 
