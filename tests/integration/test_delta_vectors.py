@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from cdc.errors import SinkOwnershipError, SinkUnavailable, TargetMismatch
+from cdc.errors import SinkOwnershipError, TargetLost, TargetMismatch
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
@@ -505,7 +505,7 @@ def test_vector_that_is_damaged_stops_every_reader(tmp_path: Path) -> None:
             read()
     path.unlink()
     assert sink.target_states("shop", "0badcafe", [TABLE.name])[TABLE.name].missing_files == 1
-    with pytest.raises(SinkUnavailable):
+    with pytest.raises(TargetLost, match="lacks 1 data files"):
         commit(sink, 3, {2: 2})
     path.write_bytes(content)
     commit(sink, 3, {2: 2})

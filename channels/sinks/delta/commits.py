@@ -69,8 +69,10 @@ class TableCommits:
                 logger.warning("table %s was changed by another writer during a commit", table)
                 self._tables.close(table)  # the handle can have an entry that is not in the log
                 backoff.wait()
-            except BaseException:  # the answer of the store can be lost: the next try reads the log
+            except BaseException as error:  # the answer of the store can be lost: the next try reads the log
                 self._tables.close(table)
+                if isinstance(error, SinkUnavailable) and isinstance(error.__cause__, FileNotFoundError):
+                    self._tables.refuse_incomplete(table)
                 raise
         raise _continuous_changes(table)
 

@@ -97,6 +97,8 @@ class DeltaMaintenance:
                 with lock:
                     self._replace(table, folder, written)
         except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._tables.refuse_incomplete(table.name)
             raise unavailable(error, folder) from error
         finally:
             self._compactions.end(table.name)

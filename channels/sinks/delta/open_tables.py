@@ -186,6 +186,27 @@ class OpenTables:
             table=table,
         )
 
+    def refuse_incomplete(self, table: str) -> None:
+        """Raise TargetLost if the newest version of ``table`` names files that are missing, as a start of a job does.
+
+        A VACUUM of another writer with a short retention can delete files that a merge needs. Without the log of the
+        table, its file system may not be mounted; then the caller raises its own error, and the job waits.
+        """
+        folder = self._folder_of(table)
+        try:
+            found = self.open(table, fresh=True)
+            missing = self._missing(found, table) if found is not None else []
+        except (DeltaError, OSError, SinkUnavailable):
+            return
+        if missing:
+            raise TargetLost(
+                f"The target table lacks {len(missing)} data files that its log names.",
+                hint="Restore them, then run `cdc resume NAME`. If they are lost, for example by a VACUUM with a short "
+                "retention, run `cdc resume NAME --reload-missing` to load the table again.",
+                table=table,
+                path=folder / missing[0].path,
+            )
+
     def missing_error(self, table: str) -> SinkUnavailable:
         """Return the error for a table that does not exist although the job has written it."""
         return SinkUnavailable(

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from cdc.errors import TargetMismatch
+from cdc.errors import PreparedLoadLost, SinkUnavailable, TargetLost, TargetMismatch
 from cdc.model.batch import LoadName, PreparedLoad
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import DELETED, SEQUENCE
 from channels.sinks.base import AlterAction, AlterStep, SinkCheckpoint, TargetColumn, TargetTable
 from channels.sinks.delta import compaction, maintenance
+from channels.sinks.delta.commits import TableCommits
 from channels.sinks.delta.compaction import MergeMode
 from channels.sinks.delta.sink import DeltaSink
 from channels.sinks.delta.table_files import table_files
@@ -181,3 +182,73 @@ def test_file_outside_the_table_is_refused(sink: DeltaSink, tmp_path: Path, logg
         with pytest.raises(TargetMismatch, match="outside its folder") as caught:
             call()
         assert caught.value.context["file"] == logged
+
+
+def test_deleted_data_file_pauses_the_running_job(sink: DeltaSink, tmp_path: Path) -> None:
+    """VACUUM of another writer with a short retention."""
+    commit(sink, 2, {2: NEW})
+    load = stage(sink, 3, {1: OLD})
+    (lost,) = (one.path for one in table_files(DeltaTable(tmp_path / "ods/t"), ["id"]) if one.low[0].as_py() == 1)
+    (tmp_path / "ods/t" / lost).unlink()
+    for call in (
+        lambda: sink.commit([load], mark(3)),
+        lambda: sink.alter(TABLE, ALTER, mark(3)),
+        lambda: sink.maintain([TABLE]),
+    ):
+        with pytest.raises(TargetLost, match="lacks 1 data files") as caught:
+            call()
+        assert caught.value.context["path"] == tmp_path / "ods/t" / lost
+        assert "--reload-missing" in caught.value.hint
+    sink.repair(TABLE.name)
+    sink.commit([load], mark(3))
+    assert rows(tmp_path) == {1: OLD, 2: NEW}
+
+
+@pytest.mark.parametrize("gone", ["root", "ods", "ods/t/_delta_log"])
+def test_file_system_that_is_not_mounted_lets_the_job_wait(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """It is unmounted while a commit runs, after its checks."""
+    load = stage(sink, 2, {1: OLD})
+    path, away = tmp_path if gone == "root" else tmp_path / gone, tmp_path.with_name(f"{tmp_path.name}-away")
+    (file,) = tmp_path.glob("ods/t/*.parquet")
+    has = TableCommits._has
+
+    def unmount(self: TableCommits, found: DeltaTable, table: str, mark: SinkCheckpoint) -> bool:
+        done = has(self, found, table, mark)
+        file.rename(file.with_suffix(".away"))
+        path.rename(away)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableCommits, "_has", unmount)
+        with pytest.raises((SinkUnavailable, PreparedLoadLost)):
+            sink.commit([load], mark(2))
+    if path.is_dir():
+        path.rmdir()
+    away.rename(path)
+    file.with_suffix(".away").rename(file)
+    sink.commit([load], mark(2))
+    assert rows(tmp_path) == {1: OLD}
+
+
+def test_file_that_another_writer_replaced_and_deleted_repeats_the_commit(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPTIMIZE and VACUUM of another writer, after the commit has read the log: no file of the table is missing."""
+    commit(sink, 2, {2: NEW})
+    load, has = stage(sink, 3, {1: OLD}), TableCommits._has
+
+    def optimize(self: TableCommits, found: DeltaTable, table: str, mark: SinkCheckpoint) -> bool:
+        done = has(self, found, table, mark)
+        other = DeltaTable(tmp_path / "ods/t")
+        other.optimize.compact()
+        other.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableCommits, "_has", optimize)
+        with pytest.raises(SinkUnavailable):
+            sink.commit([load], mark(3))
+    sink.commit([load], mark(3))
+    assert rows(tmp_path) == {1: OLD, 2: NEW}
