@@ -19,6 +19,7 @@ import logging
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -111,16 +112,17 @@ class FolderOwnership:
                 refuse_newer_run(self._newest(mark.job), mark)
                 if may_run:
                     write_fence()
+                file.seek(0)
+                file.truncate()
+                file.write(json.dumps(name))
+                file.flush()
+                if not _is_at(file, path):
+                    _refuse_newer_name(path, mark)
+                    Path(file.name).replace(path)
             except BaseException:
                 if file is not mine:
                     _discard(file, path)
                 raise
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps(name))
-            file.flush()
-            if not _is_at(file, path):
-                Path(file.name).replace(path)
         except OSError as error:
             raise unavailable(error, path) from error
         old = self._held.get(mark.job)
@@ -222,9 +224,20 @@ class FolderOwnership:
 
 def _locked_copy(path: Path) -> IO[str]:
     """Return a new locked file that can replace ``path``."""
-    file = path.with_name(f".{path.name}.{os.getpid()}").open("w+", encoding="utf-8")
+    # a process id is not unique here: processes of several hosts or containers can have the same one
+    file = path.with_name(f".{path.name}.{uuid.uuid4().hex}").open("x+", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
+
+
+def _refuse_newer_name(path: Path, mark: SinkCheckpoint) -> None:
+    """Raise SinkOwnershipError if a newer run has written its name since this run has read the file at ``path``."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return
+    if found["incarnation"] == mark.incarnation and found["fence"] > mark.fence:
+        raise foreign_error(mark.job, found)
 
 
 def _discard(file: IO[str], path: Path) -> None:

@@ -111,3 +111,16 @@ def test_acquire_greater_fence_with_newer_commit_is_refused_and_leaves_no_file(t
     older.check(mark("0badcafe", 1))
     older.release()
     assert [file.name for file in tmp_path.iterdir()] == ["claim-shop.json"]
+
+
+def test_acquire_by_a_slower_run_keeps_the_name_of_a_newer_one(tmp_path: Path) -> None:
+    """Both runs take the folder from a frozen process, and the newer one is faster."""
+    frozen, slow, newer = (FolderOwnership(tmp_path, no_commits) for _ in range(3))
+    frozen.acquire(mark("0badcafe", 1))
+    with pytest.raises(SinkOwnershipError) as caught:
+        slow.acquire(mark("0badcafe", 5), lambda: newer.acquire(mark("0badcafe", 6)))
+    assert caught.value.context["fence"] == 6
+    newer.check(mark("0badcafe", 6))
+    for one in (frozen, slow, newer):
+        one.release()
+    assert [file.name for file in tmp_path.iterdir()] == ["claim-shop.json"]
