@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from cdc.config.fields import Bytes
+from cdc.config.fields import Bytes, is_url
 from cdc.config.loader import Location, Node, parse_job, shown
 from cdc.config.models import job_name
 from cdc.config.serve_models import JOB_MEMORY_BYTES
@@ -89,7 +89,7 @@ def _relative_paths(node: Node, path: Location = ()) -> Iterator[tuple[Location,
         for key, below in node.value.items():
             is_path = key in _PATH_KEYS and isinstance(below.value, str) and not below.substituted
             is_name = path[:1] == ("channels",) or path == ("source", "start")  # a column; a file of the server
-            if is_path and not below.value.startswith(("/", "~")) and not is_name:
+            if is_path and not is_name and not is_url(below.value) and not below.value.startswith(("/", "~")):
                 yield (*path, key), below.value
             yield from _relative_paths(below, (*path, key))
     elif isinstance(node.value, list):

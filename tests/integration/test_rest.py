@@ -285,6 +285,13 @@ def test_specification_is_saved_with_its_generation(url: str, store: SqlStore) -
     assert ask(url, "DELETE", "/v1/jobs/crm?forget=true").json()["is_forgotten"]  # it has never run
 
 
+def test_specification_with_an_object_store_is_saved(url: str, store: SqlStore) -> None:
+    spec = SPEC.replace("/warehouse", "'s3://lake/cdc'")
+    assert ask(url, "PUT", "/v1/jobs/crm", data=spec).json() == {"job": "crm", "generation": 1}
+    found = store.deployments.get("crm")
+    assert found is not None and found.spec == spec
+
+
 def test_managed_job_without_driver_is_paused_and_stopped(url: str, store: SqlStore) -> None:
     ask(url, "PUT", "/v1/jobs/crm", data=SPEC)
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from cdc.errors import ConfigError
@@ -16,6 +18,16 @@ def test_read_spec_returns_what_placement_needs_without_the_secrets():
 def test_read_spec_accepts_a_binlog_file_of_the_server():
     started = JOB.replace("type: binlog", "type: binlog, start: {file: mysql-bin.000007, offset: 4}")
     assert read_spec(started).name == "shop"
+
+
+def test_read_spec_accepts_the_example_of_an_object_store():
+    text = (Path(__file__).parents[4] / "examples" / "s3.yaml").read_text(encoding="utf-8")
+    assert read_spec(text).name == "shop-s3"
+
+
+@pytest.mark.parametrize("path", ["s3://lake/cdc", "gs://lake/cdc", "az://lake/cdc", "~/lake", "/data"])
+def test_read_spec_accepts_paths_that_all_hosts_have(path):
+    assert read_spec(JOB.replace("/data", f"'{path}'")).name == "shop"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +52,7 @@ def test_read_spec_accepts_a_binlog_file_of_the_server():
         ),
         (JOB.replace("binlog", "kafka, properties: {a.private.key.passphrase: x}"), "passphrase is written out"),
         (JOB.replace("/data", "./data"), "sink.path is the relative path './data'"),
+        (JOB.replace("/data", "x/y"), "sink.path is the relative path 'x/y'"),
         (JOB.replace("type: binlog", "type: binlog, tls: {ca: ca.pem}"), "source.tls.ca"),
     ],
 )
