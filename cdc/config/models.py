@@ -18,8 +18,9 @@ from cdc.config.alert_models import Alerts
 from cdc.config.change_models import SchemaChanges, SchemaChangesOrMode
 from cdc.config.channel_models import ChannelConfig
 from cdc.config.fields import Bytes, Count, Model, Seconds, Text, filled, is_loopback, setting
+from cdc.config.issues import to_issues
 from cdc.config.kafka_models import KafkaSourceConfig, check_channels
-from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file, to_issues
+from cdc.config.loader import NO_HOME, ConfigIssue, CrossFieldError, read_job_file
 from cdc.config.serve_models import Resources
 from cdc.config.sink_models import (
     ClusterSinkConfig,

@@ -8,7 +8,8 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.alert_models import HostAlerts
 from cdc.config.fields import Bytes, Model, PathText, Seconds, Text
-from cdc.config.loader import CrossFieldError, read_job_file, to_issues
+from cdc.config.issues import to_issues
+from cdc.config.loader import CrossFieldError, read_job_file
 from cdc.errors import ConfigError
 
 SERVE_PORT = 8480
