@@ -6,6 +6,7 @@ Source: pydantic manual, "Validation Errors".
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -13,15 +14,19 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from cdc.config.loader import ConfigIssue, Location, Node
+from cdc.logging_setup import HIDDEN, SECRET_LEAST, SECRET_PARAMETER
 
 SHOWN_CHARACTERS = 60  # of a wrong value
+# user and password in an address: of http://USER:PASSWORD@HOST, or of USER:PASSWORD@HOST
+_LOGIN = re.compile(r"(?<=//).*(?=@)|(?<!\S)(?![\w+.-]+://)[^\s/]*:.*(?=@)", re.DOTALL)
 
 
 def to_issues(error: ValidationError, root: Node, model: type[BaseModel]) -> list[ConfigIssue]:
-    """Return pydantic's errors as text, with their lines and paths in the file."""
+    """Return pydantic's errors as text, with their lines and paths in the file. No text contains a secret."""
     issues = []
     for found in error.errors(include_url=False):
-        if found["type"] == "default_factory_not_called":
+        kind = found["type"]
+        if kind == "default_factory_not_called":
             continue  # the default depends on another key, whose own error is reported
         path, owner, secret = _trace(found["loc"], root, model)
         node = root
@@ -30,12 +35,15 @@ def to_issues(error: ValidationError, root: Node, model: type[BaseModel]) -> lis
             if below is None:
                 break
             node = below
-        if found["type"] == "union_tag_invalid" or found["type"] == "union_tag_not_found":
+        value = found["input"]
+        if kind == "union_tag_invalid" or kind == "union_tag_not_found":
             path, node = _discriminated(found, path, node)
-        if found["type"] == "mismatch":
+            value = node.value
+        if kind == "mismatch":
             path = (*path, found["ctx"]["key"])
-        hidden = secret or node.substituted
-        issues.append(ConfigIssue(root.line_of(path), path, _in_words(found, path, owner, hidden)))
+            node = node.get(found["ctx"]["key"]) or node
+        got = "" if secret or node.substituted else got_text(value)
+        issues.append(ConfigIssue(root.line_of(path), path, _in_words(found, path, owner, got, node)))
     return issues
 
 
@@ -85,21 +93,31 @@ def _discriminated(found: Mapping[str, Any], path: Location, node: Node) -> tupl
     return (*path, key), below if below is not None else node
 
 
-def _in_words(found: Mapping[str, Any], path: Location, owner: type[BaseModel] | None, hidden: bool) -> str:
+def _in_words(found: Mapping[str, Any], path: Location, owner: type[BaseModel] | None, got: str, node: Node) -> str:
     kind, context = found["type"], found.get("ctx", {})
-    got = "" if hidden else _got(found.get("input"))
     if kind == "extra_forbidden":
         return _unknown(str(path[-1]), owner)
     if kind == "union_tag_invalid":
-        return f"must be one of {context['expected_tags'].replace(chr(39), '')} (got {context['tag']!r})"
+        return f"must be one of {context['expected_tags'].replace(chr(39), '')}{got}"
     if kind == "mismatch":
-        return str(context["message"])
+        return _without_substituted(str(context["message"]), node)
     if kind == "value_error":
-        return f"{context['error']}{'' if isinstance(found.get('input'), dict | list | tuple) else got}"
+        is_shown = not isinstance(found.get("input"), dict | list | tuple)
+        return _without_substituted(str(context["error"]), node) + (got if is_shown else "")
     if kind in _WORDS:
         words = _WORDS[kind].format(**context).replace("'", "")
-        return words + ("" if kind in _WITHOUT_VALUE else got)
+        return words + ("" if kind in _WITHOUT_VALUE else _kind_of(got, found["input"]) if kind in _PARENTS else got)
     return f"{found['msg'][:1].lower()}{found['msg'][1:]}{got}"
+
+
+def _without_substituted(message: str, node: Node) -> str:
+    """Return the message of a validator without the values of variables and files, which it may contain."""
+    if isinstance(node.value, dict | list):
+        for below in node.value.values() if isinstance(node.value, dict) else node.value:
+            message = _without_substituted(message, below)
+    elif node.substituted and len(node.value) >= SECRET_LEAST:
+        message = message.replace(node.value, HIDDEN)
+    return message
 
 
 def _fields(owner: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -115,12 +133,26 @@ def _unknown(key: str, owner: type[BaseModel] | None) -> str:
     return f"is not a known key; known here: {', '.join(names)}" if names else "is not a known key"
 
 
-def _got(value: object) -> str:
+def got_text(value: object) -> str:
+    """Return `` (got 'value')`` for the end of a message."""
     if isinstance(value, dict | list | tuple | None | BaseModel):
         return {dict: " (got a mapping)", list: " (got a list)", type(None): " (got nothing)"}.get(type(value), "")
+    return f" (got {value_text(value)})"
+
+
+def value_text(value: object) -> str:
+    """Return a scalar for a message: shortened, and without the login of an address."""
     text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", _LOGIN.sub(HIDDEN, text))
     short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
-    return f" (got {short!r})" if isinstance(value, str) else f" (got {short})"
+    return repr(short) if isinstance(value, str) else short
+
+
+def _kind_of(got: str, value: object) -> str:
+    """Return ``got`` with the kind of a text or a number: it may be a secret, such as ``status: TOKEN``."""
+    if not got or isinstance(value, bool) or not isinstance(value, str | int | float):
+        return got
+    return " (got text)" if isinstance(value, str) else " (got a number)"
 
 
 _WORDS = {
@@ -145,4 +177,5 @@ _WORDS = {
     "model_type": "must be a mapping (key: value)",
     "model_attributes_type": "must be a mapping (key: value)",
 }
+_PARENTS = {"tuple_type", "list_type", "dict_type", "model_type", "model_attributes_type"}
 _WITHOUT_VALUE = {"missing", "union_tag_not_found", "string_too_short"}

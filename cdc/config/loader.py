@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from cdc.config.yaml_hints import with_yaml_hint
 from cdc.errors import ConfigError
+from cdc.logging_setup import SECRET_SETTING
 
 FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
 NODES_MOST = 50_000  # aliases of aliases can create any number of nodes from a few lines
@@ -32,6 +33,7 @@ _BEGIN, _END = "\ue000", "\ue001"
 _LITERAL = "\ue002"  # start of $${NAME}, which means the text ${NAME}, as in Docker Compose
 _WRITTEN = re.compile(r"(\$?)\$\{([^{}\n\"']*)\}")
 _SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|{_LITERAL}([^{_END}]*){_END}|(\$\$\{{)|\$\{{")
+_WORD = re.compile(r"[\w.-]+(?=[\s:=])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -104,6 +106,8 @@ def shown(path: Location) -> str:
     """Return ``path`` as text: ``channels[2].target``."""
     text = ""
     for part in path:
+        if isinstance(part, str) and SECRET_SETTING.search(part) and (word := _WORD.match(part)):
+            part = f"{word[0]}..."  # {password:secret}, without a space, is a key
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
     return text
 

@@ -13,6 +13,7 @@ from cdc.config.loader import CrossFieldError
 
 CANAL_CLIENT_ID = 1001  # Canal's default; a destination has one client
 CANAL_BATCH_ENTRIES = 8192  # half of Canal's default ring buffer: Canal fills one half while the job loads the other
+EXAMPLE_UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 FIRST_EVENT_OFFSET = 4  # a binlog file starts with four magic bytes
 
 
@@ -38,7 +39,12 @@ class StartAtGtids(Model):
     def _parses(cls, value: str) -> str:
         from cdc.model.gtid import parse_gtid_set
 
-        parse_gtid_set(value)
+        try:
+            parse_gtid_set(value)
+        except ValueError:  # its message repeats a part of the value, which may be that of a variable
+            raise ValueError(
+                f'must be a GTID set in quotes, such as "{EXAMPLE_UUID}:1-5", or "0-1-10" of MariaDB'
+            ) from None
         return value
 
 

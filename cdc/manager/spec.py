@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from cdc.config.fields import Bytes, is_url
+from cdc.config.issues import value_text
 from cdc.config.loader import Location, Node, parse_job, shown
 from cdc.config.models import job_name
 from cdc.config.serve_models import JOB_MEMORY_BYTES
@@ -40,7 +41,9 @@ def read_spec(text: str, origin: str = "the job file") -> JobSpec:
     root, issues = parse_job(text.encode(), Path("/job.yaml"))
     if root is None:
         raise ConfigError(f"{origin} {issues[0].message}.", hint="Correct the file.", line=issues[0].line)
-    problems = [f"{origin}: {shown(path)} is the relative path {value!r}" for path, value in _relative_paths(root)]
+    problems = [
+        f"{origin}: {shown(path)} is the relative path {value_text(value)}" for path, value in _relative_paths(root)
+    ]
     if problems:
         raise ConfigError(
             "\n".join([*problems, "A relative path means another folder on each host."]),

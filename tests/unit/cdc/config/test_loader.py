@@ -56,7 +56,12 @@ BROKEN = {
     ),
     "a broken GTID set": (
         with_change("start: latest", "start: {gtid_set: nonsense}"),
-        ["shop.yaml:2 source.start.gtid_set: not a GTID set: 'nonsense' (got 'nonsense')"],
+        [
+            (
+                "shop.yaml:2 source.start.gtid_set: must be a GTID set in quotes, such as "
+                '"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", or "0-1-10" of MariaDB (got \'nonsense\')'
+            )
+        ],
     ),
     "durations and sizes without a unit": (
         JOB + "commit: {interval: 5, max_bytes: 64 megs}\n",
@@ -218,7 +223,7 @@ BROKEN = {
             "shop.yaml:6 tasks.parallel: must be a whole number (got 'abc')",
             "shop.yaml:7 status.host: must not be empty",
             "shop.yaml:7 status.port: must be a whole number (got '')",
-            "shop.yaml:8 spark: must be a mapping (key: value) (got 'abc')",
+            "shop.yaml:8 spark: must be a mapping (key: value) (got text)",
             ("shop.yaml:9 commit.interval: must be a duration with its unit, such as 500ms, 5s, 10m or 1h (got 'abc')"),
             (
                 "shop.yaml:10 memory.window: must be a size with its unit, such as 64MiB or 15MB "
