@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
-from cdc.config.loader import NO_HOME, NUL_INSIDE
+from cdc.config.loader import NO_HOME, NUL_INSIDE, HiddenValueError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
+_NO_LOGIN = "must not contain a user or a password"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -39,6 +40,7 @@ def switch(value: object) -> object:
 
 def _address(value: object) -> object:
     if isinstance(value, str):
+        without_login(value)
         host, colon, port = value.rpartition(":")
         if not host or not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError("must be host:port, in quotes")
@@ -47,7 +49,16 @@ def _address(value: object) -> object:
     return value
 
 
+def without_login(value: str) -> str:
+    """Refuse an address with a user or a password, because addresses are shown in the status and in messages."""
+    if "@" in value:
+        raise HiddenValueError(f"{_NO_LOGIN}: they have their own keys")
+    return value
+
+
 def _host(value: str) -> str:
+    if "@" in value:
+        raise HiddenValueError(f"{_NO_LOGIN}; set `username` and `password`")
     if "/" in value:
         raise ValueError("must be a host name or an address, without a protocol and without a path")
     if re.fullmatch(r"[^:\[\]]+:\d+|\[.*\]:\d+", value):
@@ -85,6 +96,7 @@ def _path(value: str) -> str:
 
 
 _STORE = re.compile(r"(s3|gs|az)://[^/]+(/.*)?", re.DOTALL)
+_STORE_LOGIN = re.compile(r"[^/]*://[^/]*[:@]")  # a password may contain a slash, but no bucket has a colon
 
 
 def is_url(path: str) -> bool:
@@ -97,6 +109,8 @@ def _path_or_url(value: str) -> str:
         return _path(value)
     if "\0" in value:
         raise ValueError(NUL_INSIDE)
+    if _STORE_LOGIN.match(value):
+        raise HiddenValueError(f"{_NO_LOGIN}; set `sink.storage`")
     if not _STORE.fullmatch(value):
         raise ValueError("must be a path, or the URL of an object store: s3://, gs:// or az:// with a bucket")
     return value
@@ -111,6 +125,7 @@ Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, BeforeValidator(_address)]
 Text = Annotated[str, Field(min_length=1)]
+PlainAddress = Annotated[Text, AfterValidator(without_login)]
 Host = Annotated[Text, AfterValidator(_host)]
 PathText = Annotated[Text, AfterValidator(_path)]  # an argument of ``Model.located``
 WidePath = Annotated[Text, AfterValidator(_path_or_url)]

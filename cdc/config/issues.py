@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from cdc.config.loader import ConfigIssue, Location, Node
+from cdc.config.loader import ConfigIssue, HiddenValueError, Location, Node
 from cdc.logging_setup import HIDDEN, SECRET_LEAST, SECRET_PARAMETER
 
 SHOWN_CHARACTERS = 60  # of a wrong value
@@ -102,7 +102,9 @@ def _in_words(found: Mapping[str, Any], path: Location, owner: type[BaseModel] |
     if kind == "mismatch":
         return _without_substituted(str(context["message"]), node)
     if kind == "value_error":
-        is_shown = not isinstance(found.get("input"), dict | list | tuple)
+        is_shown = not isinstance(found["input"], dict | list | tuple) and not isinstance(
+            context["error"], HiddenValueError
+        )
         return _without_substituted(str(context["error"]), node) + (got if is_shown else "")
     if kind in _WORDS:
         words = _WORDS[kind].format(**context).replace("'", "")

@@ -62,6 +62,10 @@ class CrossFieldError(PydanticCustomError):
         return super().__new__(cls, "mismatch", "{message}", {"key": key, "message": message})
 
 
+class HiddenValueError(ValueError):
+    """Error of a validator: the value is not shown, because it may contain a password."""
+
+
 @dataclass(slots=True)
 class Node:
     """A value of the file with its line. ``value`` is a scalar, a list of Nodes, or a dict of Nodes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.alert_models import HostAlerts
-from cdc.config.fields import Bytes, Model, PathText, Seconds, Text
+from cdc.config.fields import Bytes, Model, PathText, PlainAddress, Seconds, Text
 from cdc.config.issues import to_issues
 from cdc.config.loader import CrossFieldError, read_job_file
 from cdc.errors import ConfigError
@@ -30,7 +30,9 @@ class HostKeys(Model):
     """This host."""
 
     name: Text | None = Field(default=None, description="Name of the host. Default: `$CDC_HOST`, else the machine's.")
-    address: Text | None = Field(default=None, description="Address for people and other hosts: `https://a1:8480`.")
+    address: PlainAddress | None = Field(
+        default=None, description="Address for people and other hosts: `https://a1:8480`."
+    )
     memory: Bytes | None = Field(
         default=None, description="Memory that jobs may use. Default: 80 % of the machine, or of its container."
     )

@@ -42,6 +42,8 @@ class StorageConfig(Model):
     def _complete(self) -> StorageConfig:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise CrossFieldError("access_key_id", "needs `secret_access_key`, and that needs `access_key_id`")
+        if self.endpoint and "@" in self.endpoint:
+            raise CrossFieldError("endpoint", "must not contain a user or a password; set `access_key_id`")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise CrossFieldError("endpoint", "must begin with https:// or http://")
         if self.endpoint and self.endpoint.startswith("http://") and not self.allow_http:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, model_validator
 
 from cdc.config.connection_models import MysqlServer
-from cdc.config.fields import Address, Count, Model, PathText, Text, fixed_offset, zone_us
+from cdc.config.fields import Address, Count, Model, PathText, PlainAddress, Text, fixed_offset, zone_us
 from cdc.config.loader import CrossFieldError
 
 CANAL_CLIENT_ID = 1001  # Canal's default; a destination has one client
@@ -160,7 +160,7 @@ class CanalSourceConfig(Model):
     servers: tuple[Address, ...] = Field(
         default=(), description="Addresses of the Canal servers, as `host:port`. Give either `servers` or `zookeeper`."
     )
-    zookeeper: Text | None = Field(
+    zookeeper: PlainAddress | None = Field(
         default=None, description="Addresses of the ZooKeeper ensemble that lists the Canal servers."
     )
     destination: Text = Field(description="Name of the Canal destination. One destination serves one job.")

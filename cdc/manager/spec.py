@@ -6,6 +6,7 @@ secret is in the store. A relative path would mean another folder on each host, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_PARAMETER, SECRET_SETTING
 
 _PATH_KEYS = frozenset({"path", "ca", "public_key", "socket", "file"})  # the keys of ``PathText`` in the job file
+_LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def _secrets(node: Node, path: Location = ()) -> Iterator[Location]:
         for key, below in node.value.items():
             is_scalar = not isinstance(below.value, dict | list | bool | None)
             is_written = is_scalar and below.value != "" and not below.substituted
-            if is_written and (SECRET_SETTING.search(key) or SECRET_PARAMETER.search(str(below.value))):
+            text = str(below.value)
+            if is_written and (SECRET_SETTING.search(key) or SECRET_PARAMETER.search(text) or _LOGIN.search(text)):
                 yield (*path, key)
             yield from _secrets(below, (*path, key))
     elif isinstance(node.value, list):

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from cdc.cli.main import main
+from cdc.config.models import load_config
 from cdc.config.serve_models import load_serve_config
 from cdc.errors import ConfigError
 from cdc.manager.spec import read_spec
-from tests.support.job_files import JOB, with_change, write_job
+from tests.support.job_files import JOB, issues_of, with_change, write_job
 
 SECRET = "hunter2"
 DORIS = "{type: doris, username: cdc, "
@@ -60,6 +61,41 @@ FILES = {
     "a file": with_change("start: latest", "tls: {mode: verify_ca, ca: '${CDC_TEST_WORD}'}"),
     "a key": with_change("target: ods.orders", "target: ods.orders, key: ['${CDC_TEST_WORD}', '${CDC_TEST_WORD}']"),
 }
+
+
+CANAL = "{type: canal, destination: d, "
+KAFKA = "{type: kafka, topics: [t], format: canal-json, "
+SOURCE, SINK = JOB.splitlines()[1].removeprefix("source: "), JOB.splitlines()[2].removeprefix("sink: ")
+LOGINS = {
+    "source.host": with_change("host: 127.0.0.1", "host: 'cdc:hunter2@127.0.0.1'"),
+    "source.servers[0]": with_change(SOURCE, CANAL + "servers: ['u:hunter2@canal:11111']}"),
+    "source.zookeeper": with_change(SOURCE, CANAL + "zookeeper: 'u:hunter2@zk:2181'}"),
+    "source.brokers[0]": with_change(SOURCE, KAFKA + "brokers: ['u:hunter2@k:9092']}"),
+    "source.mysql.host": with_change(
+        SOURCE, CANAL + "servers: ['c:11111'], mysql: {host: 'u:hunter2@db', username: cdc}}"
+    ),
+    "sink.path": with_change("./warehouse", "'s3://key:hunter2@lake/x'"),
+    "sink.storage.endpoint": with_change("./warehouse", "'s3://lake', storage: {endpoint: 'https://k:hunter2@m'}"),
+    "sink.fe[0]": with_change(SINK, DORIS + "fe: ['root:hunter2@fe:8030']}"),
+    "sink.be[0]": with_change(SINK, DORIS + "fe: ['fe:8030'], be: ['root:hunter2@be:8040']}"),
+}
+
+
+@pytest.mark.parametrize("key", LOGINS)
+def test_address_with_a_login_is_refused_without_it(key: str, tmp_path: Path) -> None:
+    (only,) = issues_of(tmp_path, LOGINS[key])
+    assert f" {key}: must not contain a user or a password" in only
+    assert SECRET not in only and "(got" not in only
+
+
+@pytest.mark.parametrize("path", ["s3://key:hunt/er2@lake/x", "gs://key@lake", "az://key:hunter2@lake"])
+def test_url_of_a_store_with_a_login_is_refused(path: str, tmp_path: Path) -> None:
+    (only,) = issues_of(tmp_path, with_change("./warehouse", f"'{path}'"))
+    assert "must not contain a user or a password; set `sink.storage`" in only and "er2" not in only
+
+
+def test_url_of_a_store_may_have_an_at_sign_after_the_bucket(tmp_path: Path) -> None:
+    assert load_config(write_job(tmp_path, with_change("./warehouse", "'s3://lake/a@b:c'"))).sink.type == "delta"
 
 
 @pytest.fixture(autouse=True)

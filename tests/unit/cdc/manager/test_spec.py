@@ -52,6 +52,7 @@ def test_read_spec_accepts_paths_that_all_hosts_have(path):
         ),
         (JOB.replace("binlog", "kafka, properties: {a.private.key.passphrase: x}"), "passphrase is written out"),
         (JOB.replace("/data", "./data"), "sink.path is the relative path './data'"),
+        (JOB.replace("/data", "'s3://key:word@lake/x'"), "sink.path is written out"),
         (JOB.replace("/data", "x/y"), "sink.path is the relative path 'x/y'"),
         (JOB.replace("type: binlog", "type: binlog, tls: {ca: ca.pem}"), "source.tls.ca"),
     ],
