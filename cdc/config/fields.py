@@ -16,6 +16,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)")
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
 _NO_LOGIN = "must not contain a user or a password"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_SECONDS_MOST = 10 * 366 * 86400  # larger ones are mistakes, and would overflow in a clock of the system
+_BYTES_MOST = 1 << 60
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -23,14 +25,20 @@ def _duration(value: object) -> float:
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("must be a duration with its unit, such as 500ms, 5s, 10m or 1h")
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _SECONDS_MOST:
+        raise ValueError("must not be longer than 10 years")
+    return seconds
 
 
 def _size(value: object) -> int:
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("must be a size with its unit, such as 64MiB or 15MB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    number = float(match[1]) * _BYTES[match[2]]
+    if number > _BYTES_MOST:
+        raise ValueError("must not be larger than 1 EiB")
+    return int(number)
 
 
 def switch(value: object) -> object:

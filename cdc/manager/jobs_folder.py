@@ -80,5 +80,7 @@ class JobsFolder:
             return False
         except (ConfigError, UnicodeDecodeError) as error:
             _log.error("A job file is refused: %s", error, extra={"file": str(file)})
+        except Exception:  # noqa: BLE001 - logged; one file must not stop the other jobs of this host
+            _log.exception("A job file is refused because of an unexpected error.", extra={"file": str(file)})
         self._unreadable.discard(file)
         return True

@@ -70,6 +70,16 @@ BROKEN = {
             "shop.yaml:6 commit.max_bytes: must be a size with its unit, such as 64MiB or 15MB (got '64 megs')",
         ],
     ),
+    "durations and sizes that are absurd": (
+        JOB + f"commit: {{interval: {'9' * 50}d, max_bytes: 2000000000GiB}}\nmemory: {{window: {'9' * 400}GiB}}\n"
+        f"verify: {{every: {'9' * 400}d}}\n",
+        [
+            f"shop.yaml:6 commit.interval: must not be longer than 10 years (got '{'9' * 50}d')",
+            "shop.yaml:6 commit.max_bytes: must not be larger than 1 EiB (got '2000000000GiB')",
+            f"shop.yaml:7 memory.window: must not be larger than 1 EiB (got '{'9' * 60}...')",
+            f"shop.yaml:8 verify.every: must not be longer than 10 years (got '{'9' * 60}...')",
+        ],
+    ),
     "a duration of zero": (
         JOB + "commit: {interval: 0s}\n",
         ["shop.yaml:6 commit.interval: must be > 0 (got '0s')"],

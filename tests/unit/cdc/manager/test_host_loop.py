@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cdc.manager import local_drivers
+from cdc.manager import host_loop, jobs_folder, local_drivers
 from cdc.manager.host_loop import TICK_S, WAITING_TICK_S, HostLoop, SpecCache, check_folder
 from cdc.manager.jobs_folder import JobsFolder, declare
 from cdc.manager.local_drivers import STARTING_S, LocalDrivers
-from cdc.manager.spec import read_spec
+from cdc.manager.spec import JobSpec, read_spec
 from cdc.state.base import JobState
 from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
@@ -94,6 +94,44 @@ def test_job_file_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch:
         assert store.deployments.all() == ()
         folder.read_changes()
         assert [job.job for job in store.deployments.all()] == ["shop"]
+
+
+def test_job_file_with_an_absurd_size_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "bad.yaml").write_text(f"name: bad\nresources: {{memory: {'9' * 400}GiB}}\n")
+    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
+    with closing(SqliteStore(tmp_path)) as store:
+        JobsFolder(tmp_path / "jobs", store).read_changes()
+        assert [job.job for job in store.deployments.all()] == ["shop"]
+    assert "must not be larger than 1 EiB" in caplog.text
+
+
+def test_unexpected_error_of_a_job_file_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    for name in ("bad", "shop"):
+        (tmp_path / "jobs" / f"{name}.yaml").write_text(f"name: {name}\n")
+    real = jobs_folder.read_spec
+
+    def read_spec(text: str, origin: str) -> JobSpec:
+        return real(text, origin) if origin == "shop.yaml" else JobSpec(str(1 // 0), "")
+
+    monkeypatch.setattr(jobs_folder, "read_spec", read_spec)
+    with closing(SqliteStore(tmp_path)) as store:
+        folder = JobsFolder(tmp_path / "jobs", store)
+        folder.read_changes()
+        folder.read_changes()
+        assert [job.job for job in store.deployments.all()] == ["shop"]
+    assert caplog.text.count("unexpected error") == 1 and "ZeroDivisionError" in caplog.text
+
+
+def test_unexpected_error_of_a_saved_job_means_default_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_loop, "read_spec", lambda _: 1 // 0)
+    with closing(SqliteStore(tmp_path)) as store:
+        declare(store, read_spec("name: shop\nresources: {memory: 2GiB}\n"), actor=None)
+        (job,) = store.deployments.all()
+        assert SpecCache().spec(job).memory == 1 << 30
 
 
 def test_restart_keeps_the_pause_of_a_job_of_the_folder(tmp_path: Path) -> None:
