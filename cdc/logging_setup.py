@@ -24,7 +24,7 @@ SECRET_SETTING = re.compile(
 )  # settings whose value is secret
 # of an address, such as sc://host;token=..., or of a setting with several parts: password="...", also quoted in YAML
 SECRET_PARAMETER = re.compile(
-    r"(?i)\b([\w-]*(?:token|password|secret|api-key))="
+    r"(?i)(?<![\w-])([\w-]*(?:token|password|secret|api-key))="
     r"""(?:\\?"(?=[^"\s])[^"\n]+|'{1,2}(?=[^'\s])[^'\n]+|[^;&\s"']+)"""
 )
 LINE_BYTES_MOST = 4096  # upper bound of the average line, tracebacks included

@@ -6,7 +6,6 @@ Source: pydantic manual, "Validation Errors".
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -17,8 +16,6 @@ from cdc.config.loader import ConfigIssue, HiddenValueError, Location, Node
 from cdc.logging_setup import HIDDEN, SECRET_LEAST, SECRET_PARAMETER
 
 SHOWN_CHARACTERS = 60  # of a wrong value
-# user and password in an address: of http://USER:PASSWORD@HOST, or of USER:PASSWORD@HOST
-_LOGIN = re.compile(r"(?<=//).*(?=@)|(?<!\S)(?![\w+.-]+://)[^\s/]*:.*(?=@)", re.DOTALL)
 
 
 def to_issues(error: ValidationError, root: Node, model: type[BaseModel]) -> list[ConfigIssue]:
@@ -145,9 +142,16 @@ def got_text(value: object) -> str:
 def value_text(value: object) -> str:
     """Return a scalar for a message: shortened, and without the login of an address."""
     text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
-    text = SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", _LOGIN.sub(HIDDEN, text))
+    text = SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", _without_login(text))
     short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
     return repr(short) if isinstance(value, str) else short
+
+
+def _without_login(text: str) -> str:
+    """Return an address without what may be user and password: http://user:password@host, user:password@host."""
+    head, at, host = text.rpartition("@")
+    scheme, separator, _ = head.partition("://")
+    return f"{scheme}://{HIDDEN}@{host}" if separator else f"{HIDDEN}@{host}" if at and ":" in head else text
 
 
 def _kind_of(got: str, value: object) -> str:

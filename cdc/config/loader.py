@@ -20,10 +20,13 @@ from pydantic_core import PydanticCustomError
 
 from cdc.config.yaml_hints import with_yaml_hint
 from cdc.errors import ConfigError
+from cdc.files import read_limited, read_text_limited
 from cdc.logging_setup import SECRET_SETTING
 
 FILE_BYTES_MOST = 1 << 20  # a thousand channels make a tenth of this
 NODES_MOST = 50_000  # aliases of aliases can create any number of nodes from a few lines
+SUBSTITUTED_MOST = 16 << 20  # characters of all ${...}: one large file can be named many times
+NUMBER_CHARACTERS = 1000  # of a number; reading a longer one with colons (base 60) takes minutes
 NO_HOME = "~ stands for a home folder that does not exist"
 NUL_INSIDE = "a path cannot contain a NUL character"
 
@@ -34,6 +37,7 @@ _LITERAL = "\ue002"  # start of $${NAME}, which means the text ${NAME}, as in Do
 _WRITTEN = re.compile(r"(\$?)\$\{([^{}\n\"']*)\}")
 _SUBSTITUTE = re.compile(rf"{_BEGIN}([^{_END}]*){_END}|{_LITERAL}([^{_END}]*){_END}|(\$\$\{{)|\$\{{")
 _WORD = re.compile(r"[\w.-]+(?=[\s:=])")
+_MERGE, *_NUMBERS = (f"tag:yaml.org,2002:{name}" for name in ("merge", "int", "float"))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -122,7 +126,7 @@ def read_job_file(file: Path) -> tuple[Node | None, list[ConfigIssue]]:
     Raises: ConfigError - the file cannot be read at all.
     """
     try:
-        data = file.read_bytes()
+        data = read_limited(file, FILE_BYTES_MOST)
     except OSError as error:
         raise ConfigError(
             f"The job file cannot be read: {error.strerror}.", hint="Give the path of a readable YAML file.", file=file
@@ -182,6 +186,9 @@ class YamlReader:
         self._loader = loader
         self._folder = folder
         self._made = 0
+        self._characters = 0  # of substituted values
+        self._sizes: dict[int, int] = {}  # of mappings, by id; 0 while it is counted
+        self._merged = 0
         self._within: set[int] = set()
 
     def node(self, tree: yaml.Node, path: Location) -> Node:
@@ -189,7 +196,7 @@ class YamlReader:
         line = tree.start_mark.line + 1
         self._made += 1
         if id(tree) in self._within or self._made > NODES_MOST:
-            raise yaml.MarkedYAMLError(problem="aliases make it too large or endless", problem_mark=tree.start_mark)
+            raise _too_large(tree)
         self._within.add(id(tree))
         try:
             if isinstance(tree, yaml.MappingNode):
@@ -211,14 +218,40 @@ class YamlReader:
                 message = f"is given twice, first in line {first[key.value]}; keep one of them"
                 self.issues.append(ConfigIssue(key_line, (*path, key.value), message))
             first.setdefault(key.value, key_line)
+        self._count_merged(tree)
         self._loader.flatten_mapping(tree)  # "<<"
         found: dict[str, Node] = {}
         key_lines: dict[str, int] = {}
         for key, value in tree.value:
+            if not isinstance(key, yaml.ScalarNode):  # of a mapping that is merged
+                raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key.start_mark)
             # use the text of the key: YAML 1.1 would read a column name `no` as False
             found[key.value] = self.node(value, (*path, key.value))
             key_lines[key.value] = key.start_mark.line + 1
         return Node(found, line, key_lines)
+
+    def _count_merged(self, tree: yaml.MappingNode) -> int:
+        """Return the number of keys of a mapping with those that it merges. Raises: MarkedYAMLError - too many.
+
+        Merges of merges can create any number of keys, as aliases can, so they are counted before PyYAML copies them.
+        """
+        known = self._sizes.setdefault(id(tree), 0)
+        if known:
+            return known
+        own = [value for key, value in tree.value if key.tag != _MERGE]
+        size = 1 + len(own)
+        for key, value in tree.value:
+            for one in (value.value if isinstance(value, yaml.SequenceNode) else [value]) if key.tag == _MERGE else ():
+                if isinstance(one, yaml.MappingNode):
+                    if self._sizes.get(id(one)) == 0:
+                        raise _too_large(tree)  # it merges itself
+                    size += self._count_merged(one)
+        if len(own) < len(tree.value):
+            self._merged += size
+        if self._merged > NODES_MOST:
+            raise _too_large(tree)
+        self._sizes[id(tree)] = size
+        return size
 
     def _scalar(self, tree: yaml.Node, path: Location, line: int) -> Node:
         value = self._value(tree)
@@ -230,6 +263,8 @@ class YamlReader:
 
     def _value(self, tree: yaml.Node) -> Any:
         """Return the YAML value of a scalar, or its text if YAML cannot convert it; the model reports it then."""
+        if tree.tag in _NUMBERS and len(tree.value) > NUMBER_CHARACTERS:
+            return tree.value
         try:
             value = self._loader.construct_object(tree)
             str(value)  # fails for a number of thousands of digits, which Python reads in hexadecimal
@@ -244,13 +279,13 @@ class YamlReader:
         if inside is not None and inside.startswith("file:"):
             try:
                 file = self._folder / Path(inside.removeprefix("file:")).expanduser()
-                return file.read_text(encoding="utf-8").rstrip("\r\n")
+                return self._counted(read_text_limited(file, FILE_BYTES_MOST).rstrip("\r\n"), line)
             except (OSError, RuntimeError, ValueError) as error:
                 reason = _unreadable(error)
                 self.issues.append(ConfigIssue(line, path, f"the file of ${{{inside}}} cannot be read: {reason}"))
         elif inside is not None and _VARIABLE.fullmatch(inside):
             if inside in os.environ:
-                return os.environ[inside]
+                return self._counted(os.environ[inside], line)
             message = (
                 f"the environment variable {inside} is not set; run `export {inside}=...` first, "
                 f"or write $${{{inside}}} for the text ${{{inside}}} itself"
@@ -263,6 +298,17 @@ class YamlReader:
             )
             self.issues.append(ConfigIssue(line, path, f"{form} is not valid; {known}"))
         return "?"  # so that the missing value is not reported a second time
+
+    def _counted(self, value: str, line: int) -> str:
+        self._characters += len(value)
+        if self._characters > SUBSTITUTED_MOST:
+            mark = yaml.Mark("", 0, line - 1, 0, None, 0)
+            raise yaml.MarkedYAMLError(problem="the values of ${...} make it too large", problem_mark=mark)
+        return value
+
+
+def _too_large(tree: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem="aliases make it too large or endless", problem_mark=tree.start_mark)
 
 
 def _unreadable(error: OSError | RuntimeError | ValueError) -> str:

@@ -6,7 +6,9 @@ import logging
 import secrets
 from pathlib import Path
 
+from cdc.config.loader import FILE_BYTES_MOST
 from cdc.errors import CheckpointError, ConfigError
+from cdc.files import read_text_limited
 from cdc.manager.spec import JobSpec, read_spec
 from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import DesiredState
@@ -68,7 +70,7 @@ class JobsFolder:
     def _declare(self, file: Path) -> bool:
         """Return whether the file was read. If not, it is read again: a corrected permission changes no time of it."""
         try:
-            spec = read_spec(file.read_text(encoding="utf-8"), file.name)
+            spec = read_spec(read_text_limited(file, FILE_BYTES_MOST), file.name)
             # each file is read again at each start of this process, which is no reason to resume a job
             declare(self._store, spec, actor=f"file {file.name}", keeps_pause=True)
         except CheckpointError:

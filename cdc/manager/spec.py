@@ -22,7 +22,7 @@ from cdc.errors import ConfigError
 from cdc.logging_setup import SECRET_PARAMETER, SECRET_SETTING
 
 _PATH_KEYS = frozenset({"path", "ca", "public_key", "socket", "file"})  # the keys of ``PathText`` in the job file
-_LOGIN = re.compile(r"//[^/@\s]*:[^/@\s]*@")
+_LOGIN = re.compile(r"//[^/@:\s]*:[^/@\s]*@")
 
 
 @dataclass(frozen=True, slots=True)

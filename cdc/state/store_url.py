@@ -20,9 +20,11 @@ from typing import Literal, NoReturn, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cdc.errors import ConfigError
+from cdc.files import read_text_limited
 
 STORE, PASSWORD, PASSWORD_FILE = "CDC_STORE", "CDC_STORE_PASSWORD", "CDC_STORE_PASSWORD_FILE"
 FORM = "mysql://USER@HOST:PORT/DATABASE, or postgresql://USER@HOST:PORT/DATABASE"
+PASSWORD_BYTES = 1 << 16
 TLS_MODES = ("off", "required", "verify_ca", "verify_identity")
 
 Tls = Literal["off", "required", "verify_ca", "verify_identity"]
@@ -96,7 +98,7 @@ def _password(written: str, environment: Mapping[str, str]) -> str:
         return environment[PASSWORD]
     if file := environment.get(PASSWORD_FILE):
         try:
-            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+            return read_text_limited(Path(file), PASSWORD_BYTES).rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cdc.config.loader import FILE_BYTES_MOST
 from cdc.manager import host_loop, jobs_folder, local_drivers
 from cdc.manager.host_loop import TICK_S, WAITING_TICK_S, HostLoop, SpecCache, check_folder
 from cdc.manager.jobs_folder import JobsFolder, declare
@@ -79,15 +80,15 @@ def test_host_whose_folder_cannot_be_written_accepts_no_jobs(tmp_path: Path, cap
 def test_job_file_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
-    real, left = Path.read_text, [1]
+    real, left = jobs_folder.read_text_limited, [1]
 
-    def read_text(path: Path, *words: object, **options: object) -> str:
-        if path.suffix == ".yaml" and left:
+    def read_text_limited(path: Path, most: int) -> str:
+        if left:
             left.pop()
             raise OSError(5, "Input/output error")
-        return real(path, *words, **options)  # type: ignore[arg-type]
+        return real(path, most)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(jobs_folder, "read_text_limited", read_text_limited)
     with closing(SqliteStore(tmp_path)) as store:
         folder = JobsFolder(tmp_path / "jobs", store)
         folder.read_changes()
@@ -124,6 +125,17 @@ def test_unexpected_error_of_a_job_file_leaves_the_others(
         folder.read_changes()
         assert [job.job for job in store.deployments.all()] == ["shop"]
     assert caplog.text.count("unexpected error") == 1 and "ZeroDivisionError" in caplog.text
+
+
+def test_named_pipe_in_the_folder_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "jobs").mkdir()
+    os.mkfifo(tmp_path / "jobs" / "bad.yaml")
+    (tmp_path / "jobs" / "large.yaml").write_text("#" * (FILE_BYTES_MOST + 1))
+    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
+    with closing(SqliteStore(tmp_path)) as store:
+        JobsFolder(tmp_path / "jobs", store).read_changes()
+        assert [job.job for job in store.deployments.all()] == ["shop"]
+    assert "not a regular file" in caplog.text and "larger than 1048576 bytes" in caplog.text
 
 
 def test_unexpected_error_of_a_saved_job_means_default_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,10 @@ def test_read_spec_of_a_text_that_hosts_cannot_use_is_refused(text, says):
     with pytest.raises(ConfigError) as refused:
         read_spec(text, "shop.yaml")
     assert says in str(refused.value) and refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["a-" * 300_000, "//" + ":" * 600_000, "a" * 600_000 + "token"])
+def test_read_spec_of_a_long_text_needs_linear_time(text):
+    began = time.process_time()
+    assert read_spec(JOB + f"x: '{text}'\n").name == "shop"
+    assert time.process_time() - began < 20  # quadratic time: hours

@@ -1,0 +1,41 @@
+"""Read files that a user names: never without a limit, and never from a device."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+
+def read_limited(file: Path, most: int) -> bytes:
+    """Return the first ``most`` bytes of a file and one more: a longer result means that the file is too large.
+
+    A pipe of the shell, such as /dev/stdin or <(command), is read too. Raises: OSError - the file cannot be read, or
+    reading it could block for ever or never end: a device, a socket, a named pipe.
+    """
+    mode = file.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or (stat.S_ISFIFO(mode) and _is_unnamed(file))):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with file.open("rb") as opened:
+        return opened.read(most + 1)
+
+
+def read_text_limited(file: Path, most: int) -> str:
+    """Return the text of a file of at most ``most`` bytes. Line ends are \\n.
+
+    Raises: OSError - see ``read_limited``, or the file is larger; UnicodeDecodeError - it is not UTF-8.
+    """
+    data = read_limited(file, most)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+
+
+def _is_unnamed(pipe: Path) -> bool:
+    """Return whether a pipe has no path: its link in /proc names none."""
+    try:
+        return not stat.S_ISFIFO(os.stat(os.path.realpath(pipe)).st_mode)  # noqa: PTH116 - resolve() raises for it
+    except OSError:
+        return True
