@@ -33,6 +33,19 @@ def read_text_limited(file: Path, most: int) -> str:
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
 
 
+def reading_problem(file: Path) -> str | None:
+    """Return why a regular file cannot be read, as a part of a message; None: it can be read."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            return f"{file} is not a regular file"
+        with file.open("rb"):
+            return None
+    except (FileNotFoundError, ValueError):  # ValueError: with a NUL character
+        return f"there is no file {file}"
+    except OSError as error:  # not by ``Path.is_file``, which raises it up to Python 3.13
+        return f"the file {file} cannot be read: {error.strerror}"
+
+
 def _is_unnamed(pipe: Path) -> bool:
     """Return whether a pipe has no path: its link in /proc names none."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -222,7 +223,12 @@ def _file_of(file_or_name: Path) -> Path:
     """Return the path of a job file. A name of a job means its file, unless a file has this path."""
     from cdc.job.registry import job_file_of, open_store
 
-    if file_or_name.exists():
+    try:
+        if not stat.S_ISDIR(file_or_name.stat().st_mode):  # a folder may have the name of a job
+            return file_or_name
+    except FileNotFoundError:
+        pass
+    except OSError:  # such as a folder of another user, which ``load_config`` reports
         return file_or_name
     with open_store() as store:
         record = store.job(str(file_or_name))

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from cdc.config.fields import Host, Model, PathText, Port, Text, switch
 from cdc.config.loader import CrossFieldError
+from cdc.files import reading_problem
 
 MYSQL_PORT = 3306
 
@@ -33,8 +34,8 @@ class ServerTls(Model):
 
     @model_validator(mode="after")
     def _ca_exists(self) -> Self:
-        if self.ca_file is not None and not Path(self.ca_file).is_file():
-            raise CrossFieldError("ca", f"there is no file {self.ca_file}")
+        if self.ca_file is not None and (problem := reading_problem(Path(self.ca_file))):
+            raise CrossFieldError("ca", problem)
         return self
 
     @property
@@ -56,8 +57,8 @@ class TlsConfig(ServerTls):
 
     @model_validator(mode="after")
     def _key_exists(self) -> Self:
-        if self.public_key_file is not None and not Path(self.public_key_file).is_file():
-            raise CrossFieldError("public_key", f"there is no file {self.public_key_file}")
+        if self.public_key_file is not None and (problem := reading_problem(Path(self.public_key_file))):
+            raise CrossFieldError("public_key", problem)
         if self.public_key is not None and self.mode != "off":
             raise CrossFieldError("public_key", "works only without TLS: set `mode: off`, or remove it")
         return self

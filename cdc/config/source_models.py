@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, SecretStr, Tag, field_validator, mode
 from cdc.config.connection_models import MysqlServer
 from cdc.config.fields import Address, Count, Model, PathText, PlainAddress, Text, fixed_offset, zone_us
 from cdc.config.loader import CrossFieldError
+from cdc.files import reading_problem
 
 CANAL_CLIENT_ID = 1001  # Canal's default; a destination has one client
 CANAL_BATCH_ENTRIES = 8192  # half of Canal's default ring buffer: Canal fills one half while the job loads the other
@@ -102,8 +103,8 @@ class FileSchema(Model):
             raise CrossFieldError("file", "either `file` or `mysql` is required, and not both")
         if self.database and not self.file:
             raise CrossFieldError("database", "is used only together with `file`")
-        if self.statements is not None and not Path(self.statements).is_file():
-            raise CrossFieldError("file", f"there is no file {self.statements}")
+        if self.statements is not None and (problem := reading_problem(Path(self.statements))):
+            raise CrossFieldError("file", problem)
         return self
 
     @property

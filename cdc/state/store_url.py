@@ -20,7 +20,7 @@ from typing import Literal, NoReturn, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cdc.errors import ConfigError
-from cdc.files import read_text_limited
+from cdc.files import read_text_limited, reading_problem
 
 STORE, PASSWORD, PASSWORD_FILE = "CDC_STORE", "CDC_STORE_PASSWORD", "CDC_STORE_PASSWORD_FILE"
 FORM = "mysql://USER@HOST:PORT/DATABASE, or postgresql://USER@HOST:PORT/DATABASE"
@@ -85,8 +85,10 @@ def store_url(environment: Mapping[str, str]) -> StoreUrl | None:
     tls, ca = settings.get("tls"), settings.get("ca")
     if tls is not None and tls not in TLS_MODES:
         _refuse(f"has tls={tls}, which is none of {', '.join(TLS_MODES)}")
-    if ca is not None and not (Path(ca).is_absolute() and Path(ca).is_file()):
-        _refuse(f"names the file {ca}, which does not exist or is not an absolute path", "Correct `ca=`.")
+    if ca is not None:
+        problem = reading_problem(Path(ca)) if Path(ca).is_absolute() else f"{ca} is not an absolute path"
+        if problem is not None:
+            _refuse(f"has a `ca` that cannot be used: {problem}", "Correct `ca=`.")
     return StoreUrl(
         cast(Literal["mysql", "postgresql"], kind), parts.hostname, port or _PORTS[kind], unquote(parts.username),
         database, _password(unquote(parts.password or ""), environment), cast("Tls | None", tls), ca,

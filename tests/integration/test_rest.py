@@ -315,6 +315,7 @@ def test_managed_job_without_driver_is_paused_and_stopped(url: str, store: SqlSt
         (SPEC.replace("/warehouse", "./warehouse"), "relative path"),
         (SPEC.replace("${CDC_TEST_PASSWORD}", PASSWORD), "must not contain secrets"),
         (SPEC.replace("sink:", "snik:"), "snik"),
+        (SPEC.replace("start:", f"tls: {{mode: verify_ca, ca: /{'x' * 300}}}, start:"), "File name too long"),
         ("[" * 5000, "nested too deeply"),
         ("", "is empty"),
         (b"\xff\xfe", "UTF-8"),

@@ -67,7 +67,10 @@ def test_store_url_password_is_never_shown(tmp_path: Path) -> None:
         ("mysql://cdc:hidden-word@db:port/x", "not an address"),
         ("mysql://cdc:hidden-word@db/x?tls=maybe", "tls=maybe"),
         ("mysql://cdc:hidden-word@db/x?sslmode=off", "setting sslmode"),
-        ("mysql://cdc:hidden-word@db/x?ca=none.pem", "none.pem"),
+        ("mysql://cdc:hidden-word@db/x?ca=none.pem", "none.pem is not an absolute path"),
+        ("mysql://cdc:hidden-word@db/x?ca=/no/such.pem", "there is no file /no/such.pem"),
+        ("mysql://cdc:hidden-word@db/x?ca=/" + "x" * 300, "cannot be read: File name too long"),
+        ("mysql://cdc:hidden-word@db/x?ca=/a%00b", "there is no file"),
     ],
 )
 def test_store_url_invalid_is_refused_without_password(text: str, says: str) -> None:
