@@ -58,6 +58,18 @@ class ConfigIssue:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What a file is, for messages about all of it."""
+
+    name: str  # at the start of a sentence
+    keys: str  # that it has
+    example: str
+
+
+JOB_FILE = FileKind("The job file", "name, source, sink and channels", "see examples/ for job files to start from")
+
+
 class CrossFieldError(PydanticCustomError):
     """Error of a model validator: ``key`` conflicts with other keys of the model."""
 
@@ -120,7 +132,7 @@ def shown(path: Location) -> str:
     return text
 
 
-def read_job_file(file: Path) -> tuple[Node | None, list[ConfigIssue]]:
+def read_job_file(file: Path, kind: FileKind = JOB_FILE) -> tuple[Node | None, list[ConfigIssue]]:
     """Return the tree of a job file, and the errors in its YAML and its ``${...}``.
 
     Raises: ConfigError - the file cannot be read at all.
@@ -129,24 +141,24 @@ def read_job_file(file: Path) -> tuple[Node | None, list[ConfigIssue]]:
         data = read_limited(file, FILE_BYTES_MOST)
     except OSError as error:
         raise ConfigError(
-            f"The job file cannot be read: {error.strerror}.", hint="Give the path of a readable YAML file.", file=file
+            f"{kind.name} cannot be read: {error.strerror}.", hint="Give the path of a readable YAML file.", file=file
         ) from error
-    return parse_job(data, file)
+    return parse_job(data, file, kind)
 
 
-def parse_job(data: bytes, file: Path) -> tuple[Node | None, list[ConfigIssue]]:
+def parse_job(data: bytes, file: Path, kind: FileKind = JOB_FILE) -> tuple[Node | None, list[ConfigIssue]]:
     """Return the tree of the text of a job file, and the errors in its YAML and its ``${...}``.
 
     ``file``: its folder is the start of the paths in ``${file:...}``. Raises: ConfigError - it is too large.
     """
     if len(data) > FILE_BYTES_MOST:
-        raise ConfigError("The job file is larger than 1 MiB.", hint="Give the path of a YAML job file.", file=file)
+        raise ConfigError(f"{kind.name} is larger than 1 MiB.", hint="Give the path of a YAML file.", file=file)
     loader = None
     try:
         loader = yaml.SafeLoader(_WRITTEN.sub(_marked, data.decode("utf-8-sig")))
         tree = loader.get_single_node()
         if tree is None:
-            return None, [ConfigIssue(1, (), "is empty; see examples/ for job files to start from")]
+            return None, [ConfigIssue(1, (), f"is empty; {kind.example}")]
         reader = YamlReader(loader, file.parent)
         root = reader.node(tree, ())
     except yaml.MarkedYAMLError as error:
@@ -163,7 +175,7 @@ def parse_job(data: bytes, file: Path) -> tuple[Node | None, list[ConfigIssue]]:
         if loader is not None:
             loader.dispose()
     if not isinstance(root.value, dict):
-        return None, [ConfigIssue(root.line, (), "must be a mapping (key: value) with name, source, sink and channels")]
+        return None, [ConfigIssue(root.line, (), f"must be a mapping (key: value) with {kind.keys}")]
     return root, reader.issues
 
 

@@ -9,12 +9,17 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from cdc.config.alert_models import HostAlerts
 from cdc.config.fields import Bytes, Model, PathText, PlainAddress, Seconds, Text
 from cdc.config.issues import to_issues
-from cdc.config.loader import CrossFieldError, read_job_file
+from cdc.config.loader import CrossFieldError, FileKind, read_job_file
 from cdc.errors import ConfigError
 
 SERVE_PORT = 8480
 SHARED = "shared"  # value of ``spark.connect``
 JOB_MEMORY_BYTES = 1 << 30  # measured at rest: 0.6 to 0.8 GiB with a Spark of its own, 1.1 GiB under load
+_SERVE_FILE = FileKind(
+    "The file of `cdc serve`",
+    "keys such as store, listen and jobs",
+    "run `cdc serve` without it, or see docs/reference/serve-file.md for its keys",
+)
 
 
 class Resources(Model):
@@ -142,7 +147,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
     if path is None:
         return ServeConfig()
     file = path.expanduser().absolute()
-    root, issues = read_job_file(file)
+    root, issues = read_job_file(file, _SERVE_FILE)
     config = None
     try:
         config = ServeConfig.model_validate(root.plain() if root else {}, context={"file": file})

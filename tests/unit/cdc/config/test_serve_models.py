@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.config.loader import FILE_BYTES_MOST
 from cdc.config.serve_models import load_serve_config
 from cdc.errors import ConfigError
 from cdc.manager.serve import check_listen
@@ -33,3 +34,22 @@ def test_address_for_other_machines_needs_an_admin(tmp_path: Path, tokens: str) 
     file.write_text(OPEN + tokens)
     with pytest.raises(ConfigError, match="without a token"):
         check_listen(load_serve_config(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "The file of `cdc serve` cannot be read: No such file or directory."),
+        ("#" * (FILE_BYTES_MOST + 1), "The file of `cdc serve` is larger than 1 MiB."),
+        ("- a", "serve.yaml:1 must be a mapping (key: value) with keys such as store, listen and jobs"),
+        ("# no keys", "serve.yaml:1 is empty; run `cdc serve` without it, or see docs/reference/serve-file.md"),
+    ],
+)
+def test_error_of_the_whole_file_names_the_serve_file(tmp_path: Path, text: str | None, says: str) -> None:
+    file = tmp_path / "serve.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_serve_config(file)
+    assert says in refused.value.message
+    assert "job file" not in str(refused.value) and refused.value.hint
