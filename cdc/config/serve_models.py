@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from cdc.config.alert_models import HostAlerts
 from cdc.config.fields import Bytes, Model, PathText, PlainAddress, Seconds, Text
 from cdc.config.issues import to_issues
 from cdc.config.loader import CrossFieldError, FileKind, read_job_file
 from cdc.errors import ConfigError
+from cdc.model.host_name import HOST_NAME_FORM, is_host_name
 
 SERVE_PORT = 8480
 SHARED = "shared"  # value of ``spark.connect``
@@ -42,6 +43,13 @@ class HostKeys(Model):
         default=None, description="Memory that jobs may use. Default: 80 % of the machine, or of its container."
     )
     labels: dict[str, Text] = Field(default={}, description="Labels, for `host_selector` of jobs: `{zone: eu}`.")
+
+    @field_validator("name")
+    @classmethod
+    def _usable_name(cls, value: str | None) -> str | None:
+        if value is not None and not is_host_name(value):
+            raise ValueError(HOST_NAME_FORM)
+        return value
 
 
 class Listen(Model):

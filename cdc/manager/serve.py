@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from cdc.config.fields import is_loopback
+from cdc.config.issues import SHOWN_CHARACTERS
 from cdc.config.serve_models import ServeConfig
 from cdc.errors import CheckpointError, ConfigError, LeaseLost
 from cdc.manager.alerts import HostWebhook
@@ -28,6 +29,7 @@ from cdc.manager.rest import Tokens, build_app
 from cdc.manager.rest.history import Sampler
 from cdc.manager.server import ManagerServer
 from cdc.manager.shared_spark import SharedSpark, shared_folder
+from cdc.model.host_name import is_host_name
 from cdc.paths import state_folder
 from cdc.state.hosts import Host
 from cdc.state.opening import LEASE, open_store
@@ -73,6 +75,15 @@ def check_listen(config: ServeConfig) -> None:
         )
 
 
+def _check_name(name: str) -> None:
+    """Refuse a name of ``$CDC_HOST`` or of the machine that the REST API cannot address. Raises: ConfigError."""
+    if not is_host_name(name):
+        raise ConfigError(
+            f"The REST API cannot address a host with the name {name[:SHOWN_CHARACTERS]!r}.",
+            hint=f"Set {HOST} or `host.name` to 1 to 190 characters A-Z, a-z, 0-9, _, . and -.",
+        )
+
+
 def run_host(
     config: ServeConfig,
     *,
@@ -92,6 +103,7 @@ def run_host(
         stack.enter_context(_only_process(state_folder()))
         over = stack.enter_context(_ended_by_signals())
         store = stack.enter_context(closing(open_store()))
+        _check_name(store.host.name)
         # a store holds one job at a time, and the REST API changes jobs on other threads
         forks = stack.enter_context(closing(ForkServer(start_warming)))
         drivers = LocalDrivers(stack.enter_context(closing(open_store())), forks=forks, debug=debug)

@@ -13,11 +13,12 @@ from cdc.manager.rest.documents import host_document
 from cdc.manager.rest.guard import COOKIE, Tokens, client_of, cookie_value, refused
 from cdc.manager.rest.login_limit import LoginLimit
 from cdc.manager.rest.missing import no_host
+from cdc.model.host_name import HOST_NAME
 from cdc.state.sql import SqlStore
 
 SESSION_S = 30 * 86400  # of the cookie; a changed token ends it too
 
-_HostName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.\-]{1,190}$")]
+_HostName = Annotated[str, Path(pattern=HOST_NAME)]
 
 
 class Login(BaseModel):
