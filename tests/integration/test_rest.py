@@ -383,6 +383,13 @@ def test_specification_is_shown_without_secret_values() -> None:
     assert shown_spec(None) is None
 
 
+def test_specification_with_aliases_is_shown_undamaged() -> None:
+    text = 'a: &x {password: "abcdef${PW}ghijklmnop"}\nb: *x\nc: *x\nnext: visible\n'
+    assert shown_spec(text) == "a: &x {password: [hidden]}\nb: *x\nc: *x\nnext: visible\n"
+    nested = "token: [&x {password: abcdefghijklmnop}, other]\nb: *x\nnext: visible\n"
+    assert shown_spec(nested) == "token: [hidden]\nb: *x\nnext: visible\n"
+
+
 def test_checkpoints_and_events_are_paged(url: str, store: SqlStore) -> None:
     record = store.acquire("shop", "/jobs/shop.yaml")
     for number in range(130):

@@ -159,11 +159,15 @@ def shown_spec(spec: str | None) -> str | None:
     marked = _REFERENCE.sub(lambda found: f"\ue000\ue001{found[1]}\ue002", spec)
     try:
         tree = yaml.compose(marked, yaml.SafeLoader)
-        hidden = sorted(_secret_parts(tree), reverse=True) if tree is not None else []
+        hidden = sorted(_secret_parts(tree)) if tree is not None else []
     except (yaml.YAMLError, RecursionError):
         return HIDDEN
+    pieces, shown_to = [], 0
     for start, end in hidden:
-        spec = f"{spec[:start]}{HIDDEN}{spec[end:]}"
+        if start >= shown_to:  # not a part that an alias names again, or that is within a hidden one
+            pieces += [spec[shown_to:start], HIDDEN]
+            shown_to = end
+    spec = "".join([*pieces, spec[shown_to:]])
     return masked(_COMMENT.sub(_without_secret, SECRET_PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", spec)))
 
 
