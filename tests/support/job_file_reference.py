@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from cdc.config import fields as kinds
 from cdc.config.models import Config
 from cdc.config.serve_models import ServeConfig
+from cdc.config.verify_models import share
 from tests.support.markdown import NOTICE, code, table
 
 DURATION, SIZE = (get_args(kind)[1].func for kind in (kinds.Seconds, kinds.Bytes))
@@ -26,7 +27,7 @@ def job_file_page() -> str:
         NOTICE,
         "# Job file\n",
         "A job is one YAML file. This page lists every key. Types: a *duration* has a unit (`500ms`, `5s`, `10m`, `1h`, "
-        "`1d`), a *size* has a unit (`64MiB`, `15MB`), a *path* is relative to the folder of the job file.\n",
+        "`1d`), a *size* has a unit (`64MiB`, `15MB`), a *percentage* has its sign (`1%`), a *path* is relative to the folder of the job file.\n",
         "In any value, `${NAME}` is an environment variable and `${file:/run/secrets/pw}` is the content of a file. "
         "Write `$${NAME}` for the text `${NAME}` itself. "
         "With the [JSON Schema](job.schema.json) an editor checks a file while you type: start the file with "
@@ -89,6 +90,8 @@ def describe(kind: Any, metadata: Sequence[Any]) -> tuple[str, list[str]]:
         if parse in validators:
             found = [limit for one in metadata if (limit := limit_text(one, text))]
             return word, [limit for limit in found if limit != "> 0" or len(found) == 1] or ["> 0"]
+    if share in validators:
+        return "percentage", ["> 0%", "<= 100%"]
     limits = [limit for one in metadata if (limit := limit_text(one))]
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
@@ -156,6 +159,8 @@ def default(field: FieldInfo) -> str:
         return code(duration_text(value))
     if SIZE in validators:
         return code(size_text(value))
+    if share in validators:
+        return code(f"{value * 100:g}%")
     if isinstance(value, tuple):
         return code(", ".join(map(str, value)))
     return code(str(value))
