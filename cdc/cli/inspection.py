@@ -250,11 +250,12 @@ def _preview_pending(name: str, output: str) -> None:
     from cdc.checks.job import preview_of_pause
     from cdc.cli.views import one_line
     from cdc.config.models import load_config
-    from cdc.job.registry import get_job, open_store
+    from cdc.job.registry import get_job, job_file_of, open_store
 
     with open_store() as store:
         record, checkpoint = get_job(store, name), store.last_committed(name)
-    found = preview_of_pause(load_config(Path(record.job_file)), record, checkpoint)
+        job_file = job_file_of(store, record)
+    found = preview_of_pause(load_config(job_file), record, checkpoint)
     if output != "json" and found.statement:
         click.echo(f"{name} is paused at: {one_line(found.statement)}")
     _show_preview(found, name, output)

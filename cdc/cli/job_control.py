@@ -134,6 +134,7 @@ def resume(
 ) -> None:
     """Continue after a pause."""
     from cdc.api.models import Resume
+    from cdc.cli.serving import resume_on_hosts
     from cdc.config.models import load_config
     from cdc.job.compatibility import check_identity
     from cdc.job.registry import driver_of, get_job, job_file_of, open_store
@@ -144,6 +145,9 @@ def resume(
         record = get_job(store, name)
         refuse_ended(record.name, record.state)
         check_resume(record, request)
+        if not record.job_file:  # declared, and never run
+            resume_on_hosts(store, record)
+            return
         driver = driver_of(store, record)
         if (before := driver.status()) is not None:
             _resume_running(store, record, request, before)

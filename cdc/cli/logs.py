@@ -33,7 +33,7 @@ LOG_LINES_MOST = 5000  # of one answer of another host
 )
 def logs(name: str, follow: bool, lines: int) -> None:
     """Show the log of a job that was started without --foreground."""
-    from cdc.job.registry import get_job, is_here, open_store
+    from cdc.job.registry import get_job, is_here, not_run_yet, open_store
     from cdc.job.remote_calls import RemoteDriver
     from cdc.logging_setup import follow_log, last_lines
     from cdc.paths import state_folder
@@ -51,6 +51,8 @@ def logs(name: str, follow: bool, lines: int) -> None:
             show_log(RemoteDriver(store, record).log, lines, follow=follow, is_over=is_over)
             return
     log = JobDirectory(state_folder(), name).log
+    if not log.is_file() and not record.job_file:
+        raise not_run_yet(record)
     if not log.is_file():
         raise ConfigError(
             f"The job {name} has no log file.",

@@ -17,6 +17,7 @@ from cdc.errors import ConfigError, LeaseLost, PrerequisiteError
 
 if TYPE_CHECKING:
     from cdc.manager.waiting import Before
+    from cdc.state.base import JobRecord
     from cdc.state.hosts import Host
     from cdc.state.sql import SqlStore
 
@@ -147,6 +148,18 @@ def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> None:
     if request is not None:
         before = wait_until_adopted(store, spec.name, before, request)
     await_start(store, spec.name, before)
+
+
+def resume_on_hosts(store: SqlStore, record: JobRecord) -> None:
+    """Resume a job that no host has run yet. Return when it runs. Raises: CdcError - the reason why it does not."""
+    from cdc.job.registry import end_offline_pause
+    from cdc.manager.waiting import before_start
+    from cdc.state.deployments import DesiredState
+
+    before = before_start(store, record.name)
+    store.deployments.declare(record.name, desired=DesiredState.RUNNING, actor=f"cdc resume {record.name}")
+    end_offline_pause(store, record)
+    await_start(store, record.name, before)
 
 
 def is_on_hosts(store: SqlStore, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,9 @@ def has_supervisor(store: SqlStore, record: JobRecord) -> bool:
 
 
 def job_file_of(store: SqlStore, record: JobRecord) -> Path:
-    """Return the job file. Raises: ConfigError - it is on another host."""
+    """Return the job file. Raises: ConfigError - it is on another host, or the job has not run yet."""
+    if not record.job_file:
+        raise not_run_yet(record)
     file = Path(record.job_file)
     if not is_here(store, record) and not file.is_file():
         raise ConfigError(
@@ -72,6 +75,12 @@ def job_file_of(store: SqlStore, record: JobRecord) -> Path:
             job_file=record.job_file,
         )
     return file
+
+
+def not_run_yet(record: JobRecord) -> ConfigError:
+    """Return the error for a job that was declared to the hosts of ``cdc serve``, and that none of them has run."""
+    reason = (record.reason or f"it {WAITS_FOR_HOST}").rstrip(".")
+    return ConfigError(f"The job {record.name} has not run yet: {reason}.", hint=record.hint or "See `cdc hosts`.")
 
 
 def status_of(store: SqlStore, record: JobRecord) -> JobStatus:
@@ -86,7 +95,7 @@ def offline_status(store: SqlStore, record: JobRecord) -> JobStatus:
     ):
         reason, hint = _without_driver(store, record)
         record = replace(record, state=JobState.PENDING, reason=reason, hint=hint, resume=None)
-    if record.identity is None:  # its first start failed early
+    if record.identity is None and record.job_file:  # its first start failed early
         record = replace(record, identity=_identity_from(Path(record.job_file)))
     name = record.name
     return build_status(
@@ -139,39 +148,64 @@ def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reaso
     continues stays PAUSED for its reason, unless it is CANCELLED.
     Raises: LeaseLost - it has a driver, or another job has its name now; CheckpointError.
     """
+
+    def end(held: JobRecord) -> JobRecord:
+        # a report of a failed start must not end a pause, and a second pause must not hide the statement of the first
+        is_paused = (held.state, held.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
+        if held.state in ENDED or (is_paused and state is not JobState.CANCELLED):
+            return held
+        resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
+        return replace(
+            held, state=state, reason=reason, hint=hint, resume=resume, is_paused_by_user=resume is not None,
+            driver_pid=None, supervisor_pid=None,
+        )  # fmt: skip
+
+    return _change_offline(store, record, end)
+
+
+def end_offline_pause(store: SqlStore, record: JobRecord) -> JobRecord:
+    """Save that a job without a driver waits for a host, if its user has paused it. Return its record.
+
+    The host that starts it would otherwise keep the pause. Raises: see ``set_offline_state``.
+    """
+
+    def is_paused(one: JobRecord) -> bool:
+        return one.state is JobState.PAUSED and one.is_paused_by_user
+
+    def end(held: JobRecord) -> JobRecord:
+        if not is_paused(held):
+            return held
+        return replace(held, state=JobState.PENDING, reason=None, hint=None, resume=None, is_paused_by_user=False)
+
+    return _change_offline(store, record, end) if is_paused(record) else record
+
+
+def _change_offline(store: SqlStore, record: JobRecord, change: Callable[[JobRecord], JobRecord]) -> JobRecord:
     before, this = store.deployments.get(record.name) if store.is_shared else None, store.host.name
     if before is not None and before.record.incarnation != record.incarnation:
         raise replaced_job(record.name)  # before the assignment, which ends a run of the other job
     if before is None or before.is_held or before.host in (None, this):
         held = store.acquire(record.name, record.job_file, record.incarnation)
-        return _save_ended(store, held, record, state, reason, hint)
+        return _save_changed(store, held, record, change)
     fence = before.fence
     is_moved = store.deployments.assign(record.name, this, fence, actor=this)  # only the host of the job may save
     try:
         fence += 1
         held = store.acquire(record.name, record.job_file, record.incarnation)
         fence = held.fence
-        return _save_ended(store, held, record, state, reason, hint)
+        return _save_changed(store, held, record, change)
     finally:
         if is_moved:
             store.deployments.assign(record.name, before.host, fence, actor=this)
 
 
-def _save_ended(
-    store: SqlStore, held: JobRecord, known: JobRecord, state: JobState, reason: str, hint: str
+def _save_changed(
+    store: SqlStore, held: JobRecord, known: JobRecord, change: Callable[[JobRecord], JobRecord]
 ) -> JobRecord:
     try:
-        ended = replace(held, host=known.host, home=known.home)  # that host has the job file
-        # a report of a failed start must not end a pause, and a second pause must not hide the statement of the first
-        is_paused = (held.state, held.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
-        if held.state not in ENDED and not (is_paused and state is not JobState.CANCELLED):
-            resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
-            ended = replace(
-                ended, state=state, reason=reason, hint=hint, resume=resume, is_paused_by_user=resume is not None,
-                driver_pid=None, supervisor_pid=None,
-            )  # fmt: skip
-        store.save_job(ended)
-        return ended
+        changed = replace(change(held), host=known.host, home=known.home)  # that host has the job file
+        store.save_job(changed)
+        return changed
     finally:
         store.release()
 

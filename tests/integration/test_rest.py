@@ -300,12 +300,34 @@ def test_managed_job_without_driver_is_paused_and_stopped(url: str, store: SqlSt
         wait_for(lambda: store.events.get(number).result, "the event has a result")  # type: ignore[union-attr]
         return dict(store.events.get(number).result)  # type: ignore[union-attr,arg-type]
 
-    for verb, body in (("resume", {}), ("snapshot", {"table": "crm.people"})):
-        assert result_of(verb, **body)["error"]["error"] == "No driver of the job crm runs."
-    for verb, state in (("pause", JobState.PAUSED), ("stop", JobState.CANCELLED)):
+    refused = result_of("snapshot", table="crm.people")["error"]
+    assert (refused["error"], refused["hint"]) == (
+        "The job crm has not run yet: it waits for a host.", "See `cdc hosts`."
+    )  # fmt: skip
+    for verb, state, desired in (
+        ("resume", JobState.PENDING, "RUNNING"), ("pause", JobState.PAUSED, "PAUSED"),
+        ("resume", JobState.PENDING, "RUNNING"), ("stop", JobState.CANCELLED, "CANCELLED"),
+    ):  # fmt: skip
         assert result_of(verb) == {"ok": True}
         assert store.job("crm").state is state  # type: ignore[union-attr]
-        assert store.deployments.get("crm").desired == state  # type: ignore[union-attr]
+        assert store.deployments.get("crm").desired == desired  # type: ignore[union-attr]
+    log = ask(url, "GET", "/v1/jobs/crm/logs")
+    assert log.status_code == 409 and "has not run yet" in log.json()["error"]
+
+
+def test_resume_of_a_managed_job_ends_the_pause_of_its_user(url: str, store: SqlStore) -> None:
+    """The host that starts its driver would keep the pause."""
+    for name, reason, is_user in (("shop", "paused by its user", True), ("crm", "a DDL follows", False)):
+        record = add_job(store, name, JobState.PAUSED, reason, "x", ResumeKind.MANUAL)
+        held = store.acquire(name, record.job_file)
+        store.save_job(replace(held, is_paused_by_user=is_user))
+        store.release()
+        store.deployments.declare(name, spec=SPEC, desired=DesiredState.PAUSED)
+        number = ask(url, "POST", f"/v1/jobs/{name}/resume", json={}).json()["event"]
+        wait_for(lambda number=number: store.events.get(number).result, "it has a result")  # type: ignore[misc,union-attr]
+        result = dict(store.events.get(number).result)  # type: ignore[union-attr,arg-type]
+        assert result["ok"] is is_user, result
+        assert store.job(name).state is (JobState.PENDING if is_user else JobState.PAUSED)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import requests
 
+from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import DesiredState
 from tests.support.mounting import mounted
 from tests.support.serving import LIMIT_S, HostProcess, opened, wait_until
@@ -387,3 +388,14 @@ def test_new_job_file_over_rest_restarts_the_job(make_host, tmp_path):
     fence = record(host).fence
     assert "shop is RUNNING." in host.over_rest("start", job_file(tmp_path, keys="commit: {interval: 3s}\n"))
     assert record(host).fence > fence
+
+
+def test_job_that_was_resumed_before_its_first_run_runs_on_the_next_host(make_host, tmp_path):
+    host = make_host("first")
+    new = JobRecord("shop", "a1b2c3d4", 0, JobState.PENDING, "")
+    with opened(host) as store:
+        store.deployments.declare("shop", spec=JOB.format(name="shop"), desired=DesiredState.RUNNING, new=new)
+    host.cdc("pause", "shop")
+    assert "waits for a host" in host.cdc("resume", "shop", code=3)
+    host.start()
+    runs_on(host, "shop", "first")

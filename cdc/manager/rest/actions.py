@@ -16,7 +16,14 @@ from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
 from cdc.config.loader import parse_job
 from cdc.config.models import Config, load_config
 from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
-from cdc.job.registry import has_driver, has_supervisor, set_offline_state, stopped_by_user
+from cdc.job.registry import (
+    end_offline_pause,
+    has_driver,
+    has_supervisor,
+    not_run_yet,
+    set_offline_state,
+    stopped_by_user,
+)
 from cdc.job.resume_policy import check_resume
 from cdc.logging_setup import HIDDEN, masked
 from cdc.manager.spec import read_spec
@@ -74,20 +81,28 @@ class JobActions:
 
         Never raises; the event gets the result.
         """
-        record, is_managed = deployment.record, deployment.spec is not None
         with suppress(CheckpointError):
-            waits = is_managed and not isinstance(body, PauseJob | StopJob)  # a host starts it within a minute
-            if self._store.is_shared and (waits or has_driver(self._store, record)):
+            if self._store.is_shared and self._is_for_driver(deployment, body):
                 return  # the driver reads the events of a shared store
             if self._store.events.take(number, f"{self._store.host.name}:api"):
-                self._store.events.answer(number, self._carry_out(record, body))
+                self._store.events.answer(number, self._carry_out(deployment, body))
 
-    def _carry_out(self, record: JobRecord, body: RequestBody) -> dict[str, Any]:
+    def _is_for_driver(self, deployment: Deployment, body: RequestBody) -> bool:
+        """Return whether a driver carries out the request: one that runs, or one that a host starts within a minute."""
+        record = deployment.record
+        if has_driver(self._store, record):
+            return True
+        # no driver may start for hours if the job has never run, and the request ends after a minute
+        ends_here = isinstance(body, PauseJob | StopJob) or (isinstance(body, Resume) and not record.job_file)
+        return deployment.spec is not None and not ends_here
+
+    def _carry_out(self, deployment: Deployment, body: RequestBody) -> dict[str, Any]:
+        record = deployment.record
         try:
             if has_driver(self._store, record) or has_supervisor(self._store, record):
                 Driver(record).request(body)
             else:
-                self._change_offline(record, body)
+                self._change_offline(deployment, body)
         except CdcError as error:
             error.hint = with_job(error.hint, record.name)
             return {"ok": False, "error": error_to_json(error, masked)}
@@ -96,13 +111,18 @@ class JobActions:
             return {"ok": False, "error": error_to_json(error, masked)}
         return {"ok": True}
 
-    def _change_offline(self, record: JobRecord, body: RequestBody) -> None:
+    def _change_offline(self, deployment: Deployment, body: RequestBody) -> None:
+        record = deployment.record
         with self._offline:
             if isinstance(body, PauseJob):
                 hint = f"Run `cdc resume {record.name}`."
                 _refuse_ended(set_offline_state(self._store, record, JobState.PAUSED, "paused by its user", hint))
             elif isinstance(body, StopJob):
                 set_offline_state(self._store, record, JobState.CANCELLED, *stopped_by_user(record.name))
+            elif isinstance(body, Resume) and _is_resumed_by_host(deployment, body):
+                end_offline_pause(self._store, record)
+            elif not record.job_file:
+                raise not_run_yet(record)
             else:
                 command = "resume" if record.resume is ResumeKind.MANUAL else "start"
                 what = record.name if command == "resume" or not record.job_file else record.job_file
@@ -122,6 +142,13 @@ class JobActions:
             )
         self._store.forget(record.name, record.incarnation)
         JobDirectory(state_folder(), record.name).remove()
+
+
+def _is_resumed_by_host(deployment: Deployment, body: Resume) -> bool:
+    """Return whether a host continues the job without an option of the resume, because it is to be RUNNING."""
+    record = deployment.record
+    has_stopped = record.state is JobState.PAUSED and not record.is_paused_by_user
+    return deployment.spec is not None and (not record.job_file or (body == Resume() and not has_stopped))
 
 
 def _refuse_ended(record: JobRecord) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from cdc.api.models import REQUESTS, JobStatus, StopJob, request_from_json
 from cdc.errors import ConfigError
-from cdc.job.registry import is_here
+from cdc.job.registry import is_here, not_run_yet
 from cdc.job.remote_calls import RemoteDriver, read_log
 from cdc.manager.moving import move_job
 from cdc.manager.rest.actions import JobActions, check_spec, findings_of
@@ -155,7 +155,10 @@ def _add_reading(router: APIRouter, store: SqlStore, sampler: Sampler) -> None:
         """
         record = _deployment(store, name).record
         if is_here(store, record):
-            answer = read_log(JobDirectory(state_folder(), name), {"lines": lines, "offset": offset}, store.host)
+            folder = JobDirectory(state_folder(), name)
+            if not record.job_file and not folder.log.is_file():
+                raise not_run_yet(record)
+            answer = read_log(folder, {"lines": lines, "offset": offset}, store.host)
             return {"job": name, **answer}
         return {"job": name, **asdict(RemoteDriver(store, record).log(lines=lines, offset=offset))}
 
