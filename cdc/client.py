@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 import yaml
 
 from cdc.api.log_page import LogPage
 from cdc.errors import CdcError, ConfigError, PrerequisiteError, error_from_json
+from cdc.text_files import read_text_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +48,9 @@ class Jobs:
     def __init__(self, url: str, token: str | None = None, *, ca_file: str | Path | None = None) -> None:
         """``ca_file``: PEM certificates that the server is checked with; default: those of the requests package.
 
-        Raises: ConfigError - the file has no certificate, or cannot be read.
+        Raises: ConfigError - the address or the token is not valid, or the file has no certificate that can be read.
         """
+        _check_address(url)
         self._url = url.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # a .netrc must not replace the token
@@ -56,6 +58,7 @@ class Jobs:
             _check_certificates(ca_file)
             self._session.verify = str(ca_file)
         if token:
+            _check_token(token)
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def start(self, spec: str | Path, *, generation: int | None = None) -> int:
@@ -63,14 +66,16 @@ class Jobs:
 
         ``spec``: the path of a file. ``${NAME}`` is replaced on the host that runs the job.
         """
-        text = Path(spec).read_text(encoding="utf-8")
+        text = read_text_file(spec, "The job file", "Give the path of a readable YAML file.")
         headers = {"If-Match": f'"{generation}"'} if generation is not None else {}
-        answer = self._ask("PUT", self._path(name_in(text, spec)), data=text.encode(), headers=headers)
+        answer = self._ask(
+            "PUT", self._path(name_in(text, spec)), data=text.encode(), headers=headers, key="generation"
+        )
         return int(answer["generation"])
 
     def list(self) -> list[dict[str, Any]]:
         """Return all jobs: state, reason, hint, lag_seconds, rows_per_second, host."""
-        return list(self._ask("GET", "/v1/jobs"))
+        return self._list("/v1/jobs")
 
     def status(
         self,
@@ -89,7 +94,7 @@ class Jobs:
         ``left_out_after``: in ``left_out``, only tables after this one.
         """
         query = {"tables": tables, "offset": offset, "match": match, "after": after, "left_out_after": left_out_after}
-        return dict(self._ask("GET", self._path(name), params=query))  # None is not sent
+        return self._ask("GET", self._path(name), params=query, key="status")  # None is not sent
 
     def whole_status(self, name: str, match: str = "") -> dict[str, Any]:
         """Return a job with all its tables and all that are left out, by name. ``match``: as in ``status``."""
@@ -135,7 +140,7 @@ class Jobs:
 
     def check(self, spec: str) -> dict[str, Any]:
         """Check the text of a job file from the host: job, can_start, findings with problem, hint and fatal."""
-        return dict(self._ask("POST", "/v1/check", data=spec.encode(), timeout=CHECK_S))
+        return self._ask("POST", "/v1/check", data=spec.encode(), timeout=CHECK_S, key="can_start")
 
     def log(self, name: str, *, lines: int = 200, offset: int | None = None) -> tuple[builtins.list[str], int]:
         """Return the last ``lines`` of the log of a job, or those after ``offset``; and the offset after them."""
@@ -145,11 +150,11 @@ class Jobs:
     def log_page(self, name: str, *, lines: int = 200, offset: int | None = None) -> LogPage:
         """Return the same as ``log``, and the host and ``log_id`` of the log: ``offset`` is valid in this log only."""
         query = {"lines": lines} if offset is None else {"offset": offset}
-        return LogPage.from_json(self._ask("GET", f"{self._path(name)}/logs", params=query))
+        return LogPage.from_json(self._ask("GET", f"{self._path(name)}/logs", params=query, key="offset"))
 
     def events(self, name: str) -> builtins.list[dict[str, Any]]:
         """Return the newest events of a job, newest first, at most 100: state and schema changes, requests, hosts."""
-        return list(self._ask("GET", f"{self._path(name)}/events"))
+        return self._list(f"{self._path(name)}/events")
 
     def changes(self, name: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
         """Return the newest ``limit`` schema changes that a job has followed, newest first."""
@@ -157,7 +162,7 @@ class Jobs:
         while len(found) < limit:
             size = min(limit - len(found), _PAGE)
             query = {"limit": size, "before": found[-1]["checkpoint"] if found else None}  # None is not sent
-            page = self._ask("GET", f"{self._path(name)}/changes", params=query)
+            page = self._list(f"{self._path(name)}/changes", params=query)
             found += page
             if len(page) < size:
                 break
@@ -165,11 +170,11 @@ class Jobs:
 
     def move(self, name: str, host: str | None = None) -> str:
         """Move a job to ``host``, or to the best other one, and return its name. ``wait`` returns when it runs."""
-        return str(self._ask("POST", f"{self._path(name)}/move", json={"host": host})["host"])
+        return str(self._ask("POST", f"{self._path(name)}/move", json={"host": host}, key="host")["host"])
 
     def hosts(self) -> builtins.list[dict[str, Any]]:
         """Return all hosts: name, address, memory_bytes, labels, is_alive, is_drained, jobs and so on."""
-        return list(self._ask("GET", "/v1/hosts"))
+        return self._list("/v1/hosts")
 
     def drain(self, host: str) -> None:
         """Move the jobs of a host to other hosts, and assign no more to it. ``undrain`` ends that."""
@@ -197,7 +202,7 @@ class Jobs:
         """
         import pandas as pd
 
-        found = self._ask("GET", f"{self._path(name)}/history?minutes={minutes}")
+        found = self._ask("GET", f"{self._path(name)}/history?minutes={minutes}", key="times")
         times = pd.to_datetime(pd.Series(found["times"], dtype="float64"), unit="s", utc=True)
         return pd.DataFrame(found["series"], index=pd.DatetimeIndex(times, name="time"), dtype="float64")
 
@@ -210,9 +215,10 @@ class Jobs:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def _request(self, name: str, verb: str, body: Mapping[str, Any]) -> None:
-        number = self._ask("POST", f"{self._path(name)}/{verb}", json=body)["event"]
+        number = self._ask("POST", f"{self._path(name)}/{verb}", json=body, key="event")["event"]
         deadline = time.monotonic() + ANSWER_S
-        while (result := self._ask("GET", f"{self._path(name)}/events/{number}")["result"]) is None:
+        path = f"{self._path(name)}/events/{number}"
+        while (result := self._ask("GET", path, key="result")["result"]) is None:
             if time.monotonic() >= deadline:
                 raise PrerequisiteError(
                     f"The driver of {name} has not answered.",
@@ -223,20 +229,49 @@ class Jobs:
         if not result["ok"]:
             raise error_from_json(result["error"])
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
+    def _ask(self, method: str, path: str, *, key: str = "", **options: Any) -> dict[str, Any]:
+        """Return the JSON object of an answer. ``key``: one that it has."""
+        code, body = self._exchange(method, path, **options)
+        if not isinstance(body, dict) or (key and key not in body):
+            raise self._other_server(code)
+        return body
+
+    def _list(self, path: str, **options: Any) -> builtins.list[dict[str, Any]]:
+        """Return the JSON objects of an answer that is a list."""
+        code, body = self._exchange("GET", path, **options)
+        if not isinstance(body, list) or not all(isinstance(one, dict) for one in body):
+            raise self._other_server(code)
+        return body
+
+    def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """Return the status code of an answer and its JSON value. Raises: CdcError - the request is refused."""
         try:
             options = {"timeout": ANSWER_S, **options}
             answer = self._session.request(method, self._url + path, allow_redirects=False, **options)
-            body = answer.json()
         except requests.exceptions.SSLError as error:
             raise _tls_error(error, self._url) from error
         except (requests.RequestException, ValueError) as error:
-            hint = "Check the address, and that the host runs."
-            raise PrerequisiteError("The REST API does not answer.", hint=hint, url=self._url) from error
-        if not answer.ok:
+            raise PrerequisiteError(
+                f"The REST API does not answer: {_cause(error)}.",
+                hint="Check the address, and that the host runs.",
+                url=self._url,
+            ) from error
+        try:
+            body = answer.json()
+            if answer.ok and answer.status_code < 300:
+                return answer.status_code, body
             where = {"where": body["where"]} if body.get("where") else {}
-            raise error_from_json({"error": f"HTTP {answer.status_code}", **body, "context": where})
-        return body
+            refusal = error_from_json({**body, "context": where})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise self._other_server(answer.status_code) from None
+        raise refusal
+
+    def _other_server(self, code: int) -> PrerequisiteError:
+        return PrerequisiteError(
+            f"The address replied HTTP {code}, not the REST API of `cdc serve`.",
+            hint="Use the address that `cdc serve` prints, without a path.",
+            url=self._url,
+        )
 
     @staticmethod
     def _path(name: str) -> str:
@@ -257,11 +292,54 @@ def name_in(text: str, file: str | Path) -> str:
     """Return the name in the text of a job file. ``file``: for the error. Raises: ConfigError - it has none."""
     try:
         name = yaml.safe_load(re.sub(r"\$\{[^{}\n]*\}", "x", text)).get("name")
-    except (yaml.YAMLError, AttributeError, RecursionError):
+    except (yaml.YAMLError, AttributeError, RecursionError, ValueError):  # ValueError: a date such as 2026-13-01
         name = None
     if not isinstance(name, str):
         raise ConfigError("The job file has no name.", hint="Add `name:` to it.", file=file)
     return name
+
+
+def _check_address(url: str) -> None:
+    """Raise ConfigError if ``url`` is not an address. The error does not show it: it may contain a password."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    else:
+        if "@" in parts.netloc:
+            raise ConfigError(
+                "The address of the REST API contains a user name or a password.",
+                hint="Remove them from CDC_URL (in Python: url), and set CDC_TOKEN (in Python: token).",
+            )
+    if not is_valid:
+        raise ConfigError(
+            "The address of the REST API is not valid.",
+            hint="Set CDC_URL (in Python: url) to http://HOST:PORT or https://HOST:PORT.",
+        )
+
+
+def _check_token(token: str) -> None:
+    """Raise ConfigError if an HTTP header cannot contain the token. The error does not show it."""
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            "The token of the REST API has a character that is not printable ASCII, such as a line break.",
+            hint="Set CDC_TOKEN or the file in CDC_TOKEN_FILE (in Python: token) to a token of `cdc serve`.",
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """Return the cause of a request that failed, in a few words."""
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror and not isinstance(found, requests.RequestException):
+            return found.strerror.lower()
+        found = found.__cause__ or found.__context__
+    if isinstance(error, requests.ConnectionError):
+        return "the connection was closed"
+    return "the address is not valid" if isinstance(error, ValueError) else type(error).__name__
 
 
 def _check_certificates(file: str | Path) -> None:

@@ -26,6 +26,7 @@ from cdc.cli.serving import MOVE_S, show_hosts
 from cdc.cli.start import START_S, not_running
 from cdc.cli.terminal import POLL_S, console, poll_until, print_result
 from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError
+from cdc.text_files import read_text_file
 
 if TYPE_CHECKING:
     from cdc.api.models import JobStatus
@@ -55,25 +56,13 @@ def command_over_rest(local: click.Command) -> click.Command:
 
 
 def open_api() -> Jobs:
-    """Return a client of the API at ``$CDC_URL``. Raises: ConfigError - a file or the address is not valid."""
+    """Return a client of the API at ``$CDC_URL``. Raises: ConfigError - a file, the address or the token is refused."""
     from cdc.client import Jobs
 
     url, token, ca = os.environ[URL], os.environ.get(TOKEN) or None, os.environ.get(CA_FILE) or None
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{URL} is not an address.", hint="Set it to http://HOST:PORT or https://HOST:PORT.")
     if token is None and (file := os.environ.get(TOKEN_FILE)):
-        token = _read(Path(file)).strip()
+        token = read_text_file(file).strip()
     return Jobs(url, token, ca_file=ca)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"The file cannot be read: {what}.", hint="Give the path of a readable file.", file=file
-        ) from error
 
 
 def status_over_rest(jobs: Jobs, name: str) -> tuple[JobStatus, int]:
@@ -119,7 +108,7 @@ def _logs(jobs: Jobs, *, name: str, follow: bool, lines: int) -> None:
 
 def _check(jobs: Jobs, *, job_file: Path, output: str) -> None:
     with console(stderr=True).status("Checking source, sink and tables on the host of the API"):
-        body = jobs.check(_read(job_file))
+        body = jobs.check(read_text_file(job_file))
     show_check(body, output)
     if not body["can_start"]:
         sys.exit(PrerequisiteError.exit_code)
@@ -130,7 +119,7 @@ def _start(jobs: Jobs, *, job_file: Path, adopt: bool, **_: object) -> None:
         raise ConfigError("--adopt needs the state store.", hint="Unset CDC_URL, and set CDC_STORE.")
     from cdc.client import name_in
 
-    name = name_in(_read(job_file), job_file)
+    name = name_in(read_text_file(job_file), job_file)
     before = next((one for one in jobs.list() if one["job"] == name), None)
     fence = status_over_rest(jobs, name)[1] if before is not None else 0
     event = _newest_event(jobs, name) if before is not None else -1

@@ -128,14 +128,9 @@ def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> None:
     from cdc.manager.local_drivers import ADOPT
     from cdc.manager.spec import read_spec
     from cdc.manager.waiting import before_start, wait_until_adopted
+    from cdc.text_files import read_text_file
 
-    try:
-        text = job_file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"The job file cannot be read: {what}.", hint="Give the path of a readable YAML file.", file=job_file
-        ) from error
+    text = read_text_file(job_file, "The job file", "Give the path of a readable YAML file.")
     spec = read_spec(text, job_file.name)
     before, old = before_start(store, spec.name), store.deployments.get(spec.name)
     is_running = old is not None and old.is_held

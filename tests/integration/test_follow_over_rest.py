@@ -120,7 +120,7 @@ def test_follow_continues_when_the_host_is_there_again(
         one.await_line("third")
         one.interrupt()
         assert (one.code(), one.lines) == (130, ["second", "third"])
-    assert one.errors == "The REST API does not answer. The command retries for 60 s."
+    assert one.errors == "The REST API does not answer: connection refused. The command retries for 60 s."
 
 
 def test_follow_of_a_moved_job_reads_each_log_at_its_own_offset(
