@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc.cli.options import debug_option, job_file_argument, name_argument
+from cdc.cli.options import debug_option, job_file_argument, name_argument, output_option
 from cdc.cli.sending import PAUSE_S, end_supervisor, send_until
 from cdc.cli.start import (
     check_first_start,
@@ -21,7 +21,7 @@ from cdc.cli.start import (
     run_driver,
     start_detached,
 )
-from cdc.cli.terminal import POLL_S, console, poll_until, print_result
+from cdc.cli.terminal import POLL_S, console, poll_until, print_state
 from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,9 +45,17 @@ if TYPE_CHECKING:
 )
 @click.option("--name", hidden=True, default="", help="Name of the job whose driver the supervisor starts.")
 @debug_option
+@output_option
 @click.pass_context
 def start(
-    context: click.Context, job_file: Path, foreground: bool, adopt: bool, resume_flags: str, name: str, debug: bool
+    context: click.Context,
+    job_file: Path,
+    foreground: bool,
+    adopt: bool,
+    resume_flags: str,
+    name: str,
+    debug: bool,
+    output: str,
 ) -> None:
     """Start a job. Return when it runs, or report why it does not."""
     from cdc.config.models import load_config
@@ -55,7 +63,8 @@ def start(
     from cdc.job.spark_start import started_early
 
     debug = debug or context.obj
-    if not foreground and _starts_on_hosts(job_file, adopt=adopt):
+    if not foreground and (started := _start_on_hosts(job_file, adopt=adopt)) is not None:
+        _print_started(output, started.job, started.state)
         return
     config = config_of(name, job_file) if name else load_config(job_file)
     job_file = job_file.expanduser().absolute()
@@ -69,24 +78,28 @@ def start(
                 sys.exit(run_driver(job_file, config, resume_flags=resume_flags, sessions=sessions, **options))
         check_startable(store, config, job_file)
         check_prerequisites(config, record.incarnation if record else "", store.last_committed(config.name))
-        start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
+        state = start_detached(store, config.name, job_file, ["--adopt"] if adopt else [], debug=debug)
+    _print_started(output, config.name, state)
 
 
-def _starts_on_hosts(job_file: Path, *, adopt: bool) -> bool:
-    """Give the job to the hosts of ``cdc serve``, if there are any. Return whether there are."""
+def _print_started(output: str, name: str, state: str) -> None:
+    if output == "json":  # the text is on stderr, with the progress of the start
+        print_state("", output, name, state)
+
+
+def _start_on_hosts(job_file: Path, *, adopt: bool) -> JobStatus | None:
+    """Give the job to the hosts of ``cdc serve``, and return its status when it runs; None if there are no hosts."""
     from cdc.cli.serving import has_hosts, start_on_hosts
     from cdc.job.registry import open_store
 
     with open_store() as store:
-        if not has_hosts(store):
-            return False
-        start_on_hosts(store, job_file, adopt=adopt)
-    return True
+        return start_on_hosts(store, job_file, adopt=adopt) if has_hosts(store) else None
 
 
 @click.command()
 @name_argument
-def pause(name: str) -> None:
+@output_option
+def pause(name: str, output: str) -> None:
     """Pause a job; its position is kept."""
     from cdc.api.models import PauseJob
     from cdc.job.registry import get_job, open_store, set_offline_state, status_of
@@ -104,7 +117,7 @@ def pause(name: str) -> None:
         record = get_job(store, name)
         refuse_ended(record.name, record.state)
         send_until(store, record, PauseJob(), f"Pausing {name}", is_reached=is_paused, change=save_pause)
-    print_result(f"{name} is PAUSED.")
+    print_state(f"{name} is PAUSED.", output, name, "PAUSED")
 
 
 @click.command()
@@ -122,6 +135,7 @@ def pause(name: str) -> None:
     is_flag=True,
     help="Load targets again that are missing, were replaced or are older than the state.",
 )
+@output_option
 @click.pass_context
 def resume(
     context: click.Context,
@@ -131,6 +145,7 @@ def resume(
     accept_server: bool,
     accept_gap: bool,
     reload_missing: bool,
+    output: str,
 ) -> None:
     """Continue after a pause."""
     from cdc.api.models import Resume
@@ -146,25 +161,29 @@ def resume(
         refuse_ended(record.name, record.state)
         check_resume(record, request)
         if not record.job_file:  # declared, and never run
-            resume_on_hosts(store, record)
+            _print_started(output, name, resume_on_hosts(store, record).state)
             return
         driver = driver_of(store, record)
         if (before := driver.status()) is not None:
             _resume_running(store, record, request, before)
         else:
             check_identity(record, load_config(job_file_of(store, record)), accept_server=accept_server)
-            resume_without_driver(store, record, request, debug=context.obj)
+            _print_started(output, name, resume_without_driver(store, record, request, debug=context.obj))
             return
-    print_result(f"{name} is RUNNING.")
+    print_state(f"{name} is RUNNING.", output, name, "RUNNING")
 
 
-def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *, debug: bool) -> None:
-    """Start a driver that applies a resume. Return when the job runs. Raises: CdcError - why it does not."""
+def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *, debug: bool) -> str:
+    """Start a driver that applies a resume. Return the state of the job when it runs.
+
+    Raises: CdcError - the reason why it does not.
+    """
     from cdc.job.registry import job_file_of
 
     end_supervisor(store, record)
     flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
-    start_detached(store, record.name, job_file_of(store, record), ["--resume", flags or "plain"], debug=debug)
+    once = ["--resume", flags or "plain"]
+    return start_detached(store, record.name, job_file_of(store, record), once, debug=debug)
 
 
 def _resume_running(store: SqlStore, record: JobRecord, request: Resume, before: JobStatus) -> None:
@@ -194,7 +213,8 @@ def _resume_running(store: SqlStore, record: JobRecord, request: Resume, before:
     "--forget", is_flag=True, help="Also delete the state of the job with its position. The rows in the targets stay."
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-def stop(name: str, forget: bool, yes: bool) -> None:
+@output_option
+def stop(name: str, forget: bool, yes: bool, output: str) -> None:
     """Cancel a job permanently. `cdc pause` pauses it; `cdc restart` only restarts its process."""
     from cdc.api.models import StopJob
     from cdc.job.registry import (
@@ -225,13 +245,15 @@ def stop(name: str, forget: bool, yes: bool) -> None:
         if forget:
             store.forget(name, record.incarnation)
             JobDirectory(state_folder(), name).remove()
-    print_result(f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}")
+    text = f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}"
+    print_state(text, output, name, state, is_forgotten=forget)
 
 
 @click.command()
 @name_argument
+@output_option
 @click.pass_context
-def restart(context: click.Context, name: str) -> None:
+def restart(context: click.Context, name: str, output: str) -> None:
     """Restart the process of a job, with the current job file and program. Its state is kept."""
     from cdc.cli.serving import await_start, is_on_hosts
     from cdc.config.models import load_config
@@ -263,9 +285,10 @@ def restart(context: click.Context, name: str) -> None:
             )
         poll_until(f"Ending {name}", lambda: not has_driver(store, record), PAUSE_S)
         if hosts_start_it:
-            await_start(store, name, before)
-            return
-        start_detached(store, name, job_file, [], debug=context.obj)
+            state = str(await_start(store, name, before).state)
+        else:
+            state = start_detached(store, name, job_file, [], debug=context.obj)
+    _print_started(output, name, state)
 
 
 def is_paused_by_hand(job: JobStatus | JobRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cdc.cli.options import name_argument
+from cdc.cli.options import name_argument, output_option
 from cdc.errors import CdcError, CheckpointError, ConfigError, PrerequisiteError
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ LOG_LINES_MOST = 5000  # of one answer of another host
     show_default=True,
     help="Number of lines from the end of the log.",
 )
-def logs(name: str, follow: bool, lines: int) -> None:
-    """Show the log of a job that was started without --foreground."""
+@output_option
+def logs(name: str, follow: bool, lines: int, output: str) -> None:
+    """Show the log of a job that was started without --foreground. As JSON, each line is an object."""
     from cdc.job.registry import get_job, is_here, not_run_yet, open_store
     from cdc.job.remote_calls import RemoteDriver
     from cdc.logging_setup import follow_log, last_lines
@@ -48,7 +50,7 @@ def logs(name: str, follow: bool, lines: int) -> None:
                 found = store.job(name)
                 return found is None or found.state in ENDED
 
-            show_log(RemoteDriver(store, record).log, lines, follow=follow, is_over=is_over)
+            show_log(RemoteDriver(store, record).log, lines, output, follow=follow, is_over=is_over)
             return
     log = JobDirectory(state_folder(), name).log
     if not log.is_file() and not record.job_file:
@@ -60,12 +62,18 @@ def logs(name: str, follow: bool, lines: int) -> None:
             path=log,
         )
     for line in last_lines(log, lines):
-        click.echo(line)
+        _print_line(line, output)
     for line in follow_log(log) if follow else ():
-        click.echo(line)
+        _print_line(line, output)
 
 
-def show_log(read: Callable[..., LogPage], lines: int, *, follow: bool, is_over: Callable[[], bool]) -> None:
+def _print_line(line: str, output: str) -> None:
+    click.echo(json.dumps({"line": line}) if output == "json" else line)
+
+
+def show_log(
+    read: Callable[..., LogPage], lines: int, output: str = "table", *, follow: bool, is_over: Callable[[], bool]
+) -> None:
     """Print the log of a job on another host. ``read``: returns the last ``lines``, or those after ``offset``.
 
     With ``follow``, return when there is no more log of a job that has ended or was forgotten (``is_over``).
@@ -74,7 +82,7 @@ def show_log(read: Callable[..., LogPage], lines: int, *, follow: bool, is_over:
     offsets: dict[str, int] = {}  # of each log that was shown
     while found is not None:
         for line in found.lines:
-            click.echo(line)
+            _print_line(line, output)
         if not follow:
             return
         offsets[found.log_id] = found.offset

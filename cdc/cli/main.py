@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -31,6 +32,9 @@ from cdc.cli.terminal import console
 from cdc.cli.verify import verify
 from cdc.errors import CdcError
 from cdc.permissions import restrict_umask
+
+_JSON_WORD = re.compile(r"--output=json|-[A-Za-z]*ojson")  # `-fojson` is `-f -o json`
+_OUTPUT_WORD = re.compile(r"--output|-[A-Za-z]*o")
 
 
 def _version(context: click.Context, _: click.Parameter, requested: bool) -> None:
@@ -126,14 +130,22 @@ def _signals() -> Iterator[None]:
 
 def _requests_json(words: Sequence[str]) -> bool:
     """Return whether the command line has the option ``--output json``."""
-    pairs = {("--output", "json"), ("-o", "json")}
-    return not {"--output=json", "-ojson"}.isdisjoint(words) or not pairs.isdisjoint(pairwise(words))
+    return any(map(_JSON_WORD.fullmatch, words)) or any(
+        word == "json" and _OUTPUT_WORD.fullmatch(before) for before, word in pairwise(words)
+    )
+
+
+def _print_json_error(error: str, where: str, hint: str, exit_code: int, kind: str) -> None:
+    """Print an error on stdout, if the command line asks for JSON. Its keys are those of an error of the REST API."""
+    if _requests_json(sys.argv[1:]):
+        body = {"error": error, "where": where, "hint": hint, "exit_code": exit_code, "class": kind}
+        click.echo(json.dumps(body))
 
 
 def main() -> NoReturn:
     """Run the command line. Print a CdcError as message, location and hint, and exit with its exit code.
 
-    With ``--output json``, a CdcError is also a JSON object on stdout, so that a program can parse every output.
+    With ``--output json``, an error is also a JSON object on stdout, so that a program can parse every output.
     """
     debug = "--debug" in sys.argv
     # Arrow's own allocator keeps freed buffers: a tenth of the memory of a job. Spark's Python workers inherit this.
@@ -146,6 +158,9 @@ def main() -> NoReturn:
         sys.exit(0)
     except click.ClickException as error:
         error.show()
+        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "cdc"
+        kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
+        _print_json_error(error.format_message(), "", f"Run `{command} --help`.", error.exit_code, kind)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
@@ -159,11 +174,15 @@ def main() -> NoReturn:
         if debug:
             traceback.print_exc()
         error_view(error.message, error.location, error.hint, console(stderr=True))
-        if _requests_json(sys.argv[1:]):
-            # the keys of an error of the REST API
-            body = {"error": error.message, "where": error.location, "hint": error.hint}
-            click.echo(json.dumps({**body, "exit_code": error.exit_code, "class": type(error).__name__}))
+        _print_json_error(error.message, error.location, error.hint, error.exit_code, type(error).__name__)
         sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001 - printed with its traceback
+        from cdc.logging_setup import masked
+
+        traceback.print_exc()
+        text = masked(f"unexpected error: {type(error).__name__}: {error}")
+        _print_json_error(text, "", "Report it with the traceback on stderr.", 1, type(error).__name__)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from cdc.cli.logs import show_log
 from cdc.cli.sending import PAUSE_S
 from cdc.cli.serving import MOVE_S, show_hosts
 from cdc.cli.start import START_S, not_running
-from cdc.cli.terminal import POLL_S, console, poll_until, print_result
+from cdc.cli.terminal import POLL_S, console, poll_until, print_state
 from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError
 from cdc.text_files import read_text_file
 
@@ -97,13 +97,13 @@ def _changes(jobs: Jobs, *, name: str, output: str, limit: int) -> None:
     show_changes(name, [from_json(ChangeRecord, json.dumps(one)) for one in found], output)
 
 
-def _logs(jobs: Jobs, *, name: str, follow: bool, lines: int) -> None:
+def _logs(jobs: Jobs, *, name: str, follow: bool, lines: int, output: str) -> None:
     from cdc.state.base import ENDED
 
     def is_over() -> bool:
         return all(one["state"] in ENDED for one in jobs.list() if one["job"] == name)
 
-    show_log(partial(jobs.log_page, name), lines, follow=follow, is_over=is_over)
+    show_log(partial(jobs.log_page, name), lines, output, follow=follow, is_over=is_over)
 
 
 def _check(jobs: Jobs, *, job_file: Path, output: str) -> None:
@@ -114,7 +114,7 @@ def _check(jobs: Jobs, *, job_file: Path, output: str) -> None:
         sys.exit(PrerequisiteError.exit_code)
 
 
-def _start(jobs: Jobs, *, job_file: Path, adopt: bool, **_: object) -> None:
+def _start(jobs: Jobs, *, job_file: Path, adopt: bool, output: str, **_: object) -> None:
     if adopt:
         raise ConfigError("--adopt needs the state store.", hint="Unset CDC_URL, and set CDC_STORE.")
     from cdc.client import name_in
@@ -131,7 +131,7 @@ def _start(jobs: Jobs, *, job_file: Path, adopt: bool, **_: object) -> None:
         _refuse_failed_start(jobs, name, event, generation)
         return found > fence
 
-    _await_run(jobs, name, "Starting", is_new, START_S)
+    _await_run(jobs, name, "Starting", is_new, START_S, output)
 
 
 def _newest_event(jobs: Jobs, name: str) -> int:
@@ -150,7 +150,7 @@ def _refuse_failed_start(jobs: Jobs, name: str, after: int, generation: int) -> 
             raise error
 
 
-def _pause(jobs: Jobs, *, name: str) -> None:
+def _pause(jobs: Jobs, *, name: str, output: str) -> None:
     def is_paused() -> bool:
         found = status_over_rest(jobs, name)[0]
         refuse_ended(name, found.state)
@@ -158,10 +158,10 @@ def _pause(jobs: Jobs, *, name: str) -> None:
 
     jobs.pause(name)
     poll_until(f"Pausing {name}", is_paused, PAUSE_S)
-    print_result(f"{name} is PAUSED.")
+    print_state(f"{name} is PAUSED.", output, name, "PAUSED")
 
 
-def _resume(jobs: Jobs, *, name: str, **options: bool) -> None:
+def _resume(jobs: Jobs, *, name: str, output: str, **options: bool) -> None:
     before, fence = status_over_rest(jobs, name)
 
     def is_applied(now: JobStatus, found: int) -> bool:
@@ -169,22 +169,22 @@ def _resume(jobs: Jobs, *, name: str, **options: bool) -> None:
         return found > fence or now.resumes > before.resumes or before.state != "PAUSED"
 
     jobs.resume(name, **options)
-    _await_run(jobs, name, "Resuming", is_applied, START_S)
+    _await_run(jobs, name, "Resuming", is_applied, START_S, output)
 
 
-def _stop(jobs: Jobs, *, name: str, forget: bool, yes: bool) -> None:
+def _stop(jobs: Jobs, *, name: str, forget: bool, yes: bool, output: str) -> None:
     from cdc.state.base import ENDED, FORGOTTEN, forgetting
 
-    found = status_over_rest(jobs, name)[0]
-    ask_before_stop(name, found.state, forget=forget, yes=yes)
-    if found.state not in ENDED:
+    state = status_over_rest(jobs, name)[0].state
+    ask_before_stop(name, state, forget=forget, yes=yes)
+    if state not in ENDED:
         jobs.stop(name)
         poll_until(f"Stopping {name}", lambda: status_over_rest(jobs, name)[0].state in ENDED, PAUSE_S)
+        state = status_over_rest(jobs, name)[0].state
     if forget:
         poll_until(f"Forgetting {name}", lambda: _is_forgotten(jobs, name), PAUSE_S)
-        print_result(f"{name} is forgotten. {FORGOTTEN}")
-        return
-    print_result(f"{name} is {status_over_rest(jobs, name)[0].state}. {forgetting(name)}")
+    text = f"{name} is forgotten. {FORGOTTEN}" if forget else f"{name} is {state}. {forgetting(name)}"
+    print_state(text, output, name, state, is_forgotten=forget)
 
 
 def _is_forgotten(jobs: Jobs, name: str) -> bool:
@@ -196,7 +196,7 @@ def _is_forgotten(jobs: Jobs, name: str) -> bool:
     return True
 
 
-def _snapshot(jobs: Jobs, *, name: str, tables: tuple[str, ...], where: str | None) -> None:
+def _snapshot(jobs: Jobs, *, name: str, tables: tuple[str, ...], where: str | None, output: str) -> None:
     if where is not None and len(tables) > 1:
         raise ConfigError(
             "--where is a condition for the rows of one table.",
@@ -205,13 +205,15 @@ def _snapshot(jobs: Jobs, *, name: str, tables: tuple[str, ...], where: str | No
     for table in tables:
         jobs.snapshot(name, table, where)
     what = f"{', '.join(tables)}: {'the requested rows' if where else 'all rows'}"
-    print_result(f"{what} will be loaded again. See `cdc status {name}`.")
+    text = f"{what} will be loaded again. See `cdc status {name}`."
+    state = status_over_rest(jobs, name)[0].state if output == "json" else ""
+    print_state(text, output, name, state, tables=tables, where=where)
 
 
-def _move(jobs: Jobs, *, name: str, host: str | None) -> None:
+def _move(jobs: Jobs, *, name: str, host: str | None, output: str) -> None:
     fence = status_over_rest(jobs, name)[1]
     new = jobs.move(name, host)
-    _await_run(jobs, name, f"Moving to {new}:", lambda _, found: found > fence, MOVE_S)
+    _await_run(jobs, name, f"Moving to {new}:", lambda _, found: found > fence, MOVE_S, output, host=new)
 
 
 def _hosts(jobs: Jobs, *, drain: str | None, undrain: str | None, forget: str | None, output: str) -> None:
@@ -242,8 +244,18 @@ def _hosts(jobs: Jobs, *, drain: str | None, undrain: str | None, forget: str | 
     show_hosts(hosts, {one["name"]: one["jobs"] for one in found}, output)
 
 
-def _await_run(jobs: Jobs, name: str, what: str, is_new: Callable[[JobStatus, int], bool], timeout_s: float) -> None:
-    """Return when a run of the job is RUNNING. ``is_new``: whether a status, with its fence, is of this run.
+def _await_run(
+    jobs: Jobs,
+    name: str,
+    what: str,
+    is_new: Callable[[JobStatus, int], bool],
+    timeout_s: float,
+    output: str,
+    **more: object,
+) -> None:
+    """Print the state when a run of the job is RUNNING. ``is_new``: whether a status, with its fence, is of this run.
+
+    ``more``: for the JSON object.
 
     Raises: CdcError - the reason why it is not.
     """
@@ -264,7 +276,7 @@ def _await_run(jobs: Jobs, name: str, what: str, is_new: Callable[[JobStatus, in
             time.sleep(POLL_S)
     if now.state not in {"RUNNING", "DONE"}:
         raise not_running(now)
-    print_result(f"{name} is {now.state}.")
+    print_state(f"{name} is {now.state}.", output, name, now.state, **more)
 
 
 _REMOTE: dict[str, Callable[..., object]] = {

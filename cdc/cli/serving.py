@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.cli.options import debug_option, name_argument, output_option
-from cdc.cli.terminal import console, print_result
+from cdc.cli.terminal import console, print_result, print_state
 from cdc.errors import ConfigError, LeaseLost, PrerequisiteError
 
 if TYPE_CHECKING:
+    from cdc.api.models import JobStatus
     from cdc.manager.waiting import Before
     from cdc.state.base import JobRecord
     from cdc.state.hosts import Host
@@ -88,7 +89,8 @@ def show_hosts(hosts: Sequence[Host], jobs: Mapping[str, Sequence[str]], output:
 @click.command()
 @name_argument
 @click.argument("host", metavar="[HOST]", required=False)
-def move(name: str, host: str | None) -> None:
+@output_option
+def move(name: str, host: str | None, output: str) -> None:
     """Move a job to another host. Its position is kept."""
     from cdc.job.registry import get_job, open_store
     from cdc.manager.moving import move_job
@@ -103,7 +105,9 @@ def move(name: str, host: str | None) -> None:
         with console(stderr=True).status(f"Moving {name} to {host}"):
             status = wait_until_running(store, name, before, MOVE_S)
     state = status.state if status is not None else "starting"
-    print_result(f"{name} is {state} on host {host}.")
+    print_state(
+        f"{name} is {state} on host {host}.", output, name, state if status is not None else "PENDING", host=host
+    )
 
 
 def _host_json(host: Host, jobs: Sequence[str]) -> dict[str, object]:
@@ -117,10 +121,11 @@ def has_hosts(store: SqlStore) -> bool:
     return any(host.is_alive for host in store.hosts.all())
 
 
-def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> None:
-    """Give a job to the hosts of ``cdc serve``. Return when it runs. Raises: CdcError - the reason why it does not.
+def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> JobStatus:
+    """Give a job to the hosts of ``cdc serve``. Return its status when it runs.
 
-    ``adopt``: its next start continues from the newest commit in the sink.
+    ``adopt``: its next start continues from the newest commit in the sink. Raises: CdcError - the reason why it does
+    not run.
     """
     import getpass
 
@@ -142,11 +147,14 @@ def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> None:
         raise LeaseLost(f"The job {spec.name} runs already.", hint=f"See `cdc status {spec.name}`.", host=old.holder)
     if request is not None:
         before = wait_until_adopted(store, spec.name, before, request)
-    await_start(store, spec.name, before)
+    return await_start(store, spec.name, before)
 
 
-def resume_on_hosts(store: SqlStore, record: JobRecord) -> None:
-    """Resume a job that no host has run yet. Return when it runs. Raises: CdcError - the reason why it does not."""
+def resume_on_hosts(store: SqlStore, record: JobRecord) -> JobStatus:
+    """Resume a job that no host has run yet. Return its status when it runs.
+
+    Raises: CdcError - the reason why it does not.
+    """
     from cdc.job.registry import end_offline_pause
     from cdc.manager.waiting import before_start
     from cdc.state.deployments import DesiredState
@@ -154,7 +162,7 @@ def resume_on_hosts(store: SqlStore, record: JobRecord) -> None:
     before = before_start(store, record.name)
     store.deployments.declare(record.name, desired=DesiredState.RUNNING, actor=f"cdc resume {record.name}")
     end_offline_pause(store, record)
-    await_start(store, record.name, before)
+    return await_start(store, record.name, before)
 
 
 def is_on_hosts(store: SqlStore, name: str) -> bool:
@@ -163,8 +171,11 @@ def is_on_hosts(store: SqlStore, name: str) -> bool:
     return job is not None and job.spec is not None and has_hosts(store)
 
 
-def await_start(store: SqlStore, name: str, before: Before) -> None:
-    """Return when a new run of the job is RUNNING on its host. Raises: CdcError - the reason why it is not."""
+def await_start(store: SqlStore, name: str, before: Before) -> JobStatus:
+    """Return the status of a new run of the job when it is RUNNING on its host.
+
+    Raises: CdcError - the reason why it is not.
+    """
     from cdc.cli.start import START_S, not_running
     from cdc.manager.waiting import wait_until_running
 
@@ -182,3 +193,4 @@ def await_start(store: SqlStore, name: str, before: Before) -> None:
     if status.state not in {"RUNNING", "DONE"}:
         raise not_running(status)
     terminal.print(f"[green]{name} is {status.state} on host {host}.[/] See `cdc status {name}`.", highlight=False)
+    return status

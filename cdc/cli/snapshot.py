@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.cli.job_control import is_paused_by_hand, refuse_ended
-from cdc.cli.options import name_argument
-from cdc.cli.terminal import print_result
+from cdc.cli.options import name_argument, output_option
+from cdc.cli.terminal import print_state
 from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @name_argument
 @click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
 @click.option("--where", metavar="SQL", help="Condition of the rows to load, for one table.")
-def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
+@output_option
+def snapshot(name: str, tables: tuple[str, ...], where: str | None, output: str) -> None:
     """Load tables of a job again, or some rows of one table. A job that does not run loads them later."""
     from cdc.api.models import LoadTable
     from cdc.job.registry import driver_of, get_job, open_store
@@ -42,11 +43,13 @@ def snapshot(name: str, tables: tuple[str, ...], where: str | None) -> None:
                 _save_request(store, record, table, where)
     what = f"{', '.join(tables)}: {'the requested rows' if where else 'all rows'}"
     if before is not None and before.state == "RUNNING":
-        print_result(f"{what} will be loaded again. See `cdc status {name}`.")
+        text = f"{what} will be loaded again. See `cdc status {name}`."
+        print_state(text, output, name, before.state, tables=tables, where=where)
         return
     begin = f"cdc resume {name}" if is_paused_by_hand(before or record) else f"cdc start {record.job_file}"
     when = f"when the job runs: `{begin}`" if before is None or before.resume == "manual" else "as soon as the job runs"
-    print_result(f"{what} will be loaded again {when}. The request is saved; see `cdc status {name}`.")
+    text = f"{what} will be loaded again {when}. The request is saved; see `cdc status {name}`."
+    print_state(text, output, name, (before or record).state, tables=tables, where=where)
 
 
 def _save_request(store: SqlStore, record: JobRecord, table: str, where: str | None) -> None:

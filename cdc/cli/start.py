@@ -169,8 +169,8 @@ def config_of(name: str, job_file: Path) -> Config:
     return config
 
 
-def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> None:
-    """Start a supervisor, which starts the driver. Return when the job runs.
+def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], *, debug: bool) -> str:
+    """Start a supervisor, which starts the driver. Return the state of the job when it runs.
 
     ``once``: options of the first driver only. Raises: CdcError - the reason why the job does not run.
     """
@@ -199,7 +199,7 @@ def start_detached(store: SqlStore, name: str, job_file: Path, once: list[str], 
 
             terminal.print("The job loads the existing rows:")
             terminal.print(snapshots_view(status))
-        return
+        return status.state
     if status is not None:
         raise not_running(status)
     failure = folder.failure()

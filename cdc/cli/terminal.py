@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import click
 
 from cdc.errors import CdcError
 
@@ -24,6 +27,14 @@ def console(*, stderr: bool = False) -> Console:
 def print_result(text: str) -> None:
     """Print ``text`` without markup and without line breaks."""
     console().print(text, markup=False, soft_wrap=True)
+
+
+def print_state(text: str, output: str, job: str, state: str, **more: object) -> None:
+    """Print the result of a command that changes a job: ``text``, or a JSON object with state and ``more``."""
+    if output == "json":
+        click.echo(json.dumps({"job": job, "state": state, **more}))
+    else:
+        print_result(text)
 
 
 def poll_until(what: str, condition: Callable[[], bool], timeout_s: float) -> None:

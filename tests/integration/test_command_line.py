@@ -453,6 +453,23 @@ def test_error_with_json_output_is_an_object_on_stdout(cli: Cli, option: tuple[s
     assert cli.command("status", "no-such-job").stdout == ""
 
 
+def test_json_output_of_commands_that_change_a_job(cli: Cli) -> None:
+    def json_of(*words: str) -> object:
+        return json.loads(cli.command(*words, "-o", "json").stdout)
+
+    running, paused = {"job": "shop", "state": "RUNNING"}, {"job": "shop", "state": "PAUSED"}
+    assert json_of("start", str(cli.job_file)) == running
+    cli.record()
+    assert json_of("restart", "shop") == running
+    cli.record()
+    assert json_of("pause", "shop") == paused and json_of("resume", "shop") == running
+    lines = cli.command("logs", "shop", "-n", "3", "-o", "json").stdout.splitlines()
+    assert lines and all([*json.loads(line)] == ["line"] for line in lines)
+    requested = {**running, "tables": ["shop.orders"], "where": None}
+    assert json_of("snapshot", "shop", "shop.orders") == requested
+    assert json_of("stop", "shop") == {"job": "shop", "state": "CANCELLED", "is_forgotten": False}
+
+
 def test_help_and_version_import_no_heavy_package(cli: Cli) -> None:
     assert cli.run("--version").startswith("cdc")
     script = (

@@ -67,6 +67,7 @@ def status() -> dict[str, Any]:
 
 
 def test_declared_job_is_paused_and_waits_again_after_resume(way: str, store: SqlStore) -> None:
+    assert json.loads(run("pause", "crm", "-o", "json")) == {"job": "crm", "state": "PAUSED"}
     assert "crm is PAUSED." in run("pause", "crm")
     assert (status()["state"], status()["hint"]) == ("PAUSED", "Run `cdc resume crm`.")
     with pytest.raises(PrerequisiteError, match="waits for a host") as waiting:
@@ -78,6 +79,8 @@ def test_declared_job_is_paused_and_waits_again_after_resume(way: str, store: Sq
     with pytest.raises(PrerequisiteError, match="waits for a host"):
         run("resume", "crm")
     assert "crm is CANCELLED" in run("stop", "crm", "--yes")
+    stopped = json.loads(run("stop", "crm", "--forget", "--yes", "-o", "json"))
+    assert stopped == {"job": "crm", "state": "CANCELLED", "is_forgotten": True}
 
 
 def test_command_that_needs_a_run_says_that_there_was_none(way: str, store: SqlStore) -> None:

@@ -80,7 +80,7 @@ def cli_page() -> str:
     parts += [
         "An error is printed to standard error. With `--output json`, a command that fails also prints one JSON object to "
         "standard output: `error`, `where`, `hint`, `exit_code` and `class`, as the REST API does. "
-        "[Errors](errors.md) lists the classes.\n"
+        "[Errors](errors.md) lists the classes; `UsageError` is a command line that is not valid.\n"
     ]
     return "\n".join(parts)
 

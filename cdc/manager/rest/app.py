@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from cdc.api.metrics import job_metrics
 from cdc.errors import CdcError, CheckpointError, PrerequisiteError
 from cdc.manager.rest.documents import error_document
-from cdc.manager.rest.guard import RequestGuard, Tokens, refused
+from cdc.manager.rest.guard import RequestGuard, Tokens, refusal_document, refused
 from cdc.manager.rest.history import Sampler
 from cdc.manager.rest.jobs import job_routes
 from cdc.manager.rest.login_limit import LoginLimit
@@ -162,10 +162,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         find = no_host if request.scope["path"].startswith("/v1/hosts/") else no_job
         return await _refused(request, find(request.path_params["name"]))
     where = ".".join(map(str, first["loc"]))
-    return JSONResponse(
-        {"error": f"{where}: {first['msg']}", "where": where, "hint": "Correct the request.", "exit_code": 2},
-        status_code=400,
-    )
+    body = refusal_document(400, f"{where}: {first['msg']}", "Correct the request.", where)
+    return JSONResponse(body, status_code=400)
 
 
 async def _declined(_: Request, error: Exception) -> Response:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdc.api.addresses import host_of, netloc_of
 from cdc.config.fields import is_loopback
+from cdc.errors import CdcError, ConfigError
 from cdc.manager.rest.login_limit import LoginLimit
 
 COOKIE = "cdc_session"
@@ -26,6 +27,7 @@ BODY_BYTES_MOST = 1 << 20  # as for a job file; a thousand channels make a tenth
 _READING = frozenset({"GET", "HEAD"})
 LOGIN = "/v1/login"
 _PUBLIC = frozenset({"/", "/live", "/ready", LOGIN})  # the page itself has no data
+_NOT_THE_REQUEST = frozenset({401, 403, 429, 500})  # the cause is the token or the server, not what was sent
 _SECURITY_HEADERS = (
     (b"content-security-policy", (
         b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -165,8 +167,13 @@ def too_many_failures(wait_s: int) -> Response | None:
 
 def refused(code: int, error: str, hint: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return the answer to a request that is refused."""
-    body = {"error": error, "where": "", "hint": hint, "exit_code": 2}
-    return JSONResponse(body, status_code=code, headers=headers)
+    return JSONResponse(refusal_document(code, error, hint), status_code=code, headers=headers)
+
+
+def refusal_document(code: int, error: str, hint: str, where: str = "") -> dict[str, object]:
+    """Return the JSON object of an answer with the status ``code``, with the keys of other errors."""
+    kind: type[CdcError] = CdcError if code in _NOT_THE_REQUEST else ConfigError
+    return {"error": error, "where": where, "hint": hint, "exit_code": 1 if code >= 500 else 2, "class": kind.__name__}
 
 
 def too_large() -> Response:
