@@ -178,11 +178,11 @@ class Jobs:
 
     def drain(self, host: str) -> None:
         """Move the jobs of a host to other hosts, and assign no more to it. ``undrain`` ends that."""
-        self._ask("POST", f"/v1/hosts/{quote(host, safe='')}/drain")
+        self._ask("POST", f"/v1/hosts/{_quoted(host)}/drain")
 
     def undrain(self, host: str) -> None:
         """Assign jobs to a drained host again."""
-        self._ask("POST", f"/v1/hosts/{quote(host, safe='')}/undrain")
+        self._ask("POST", f"/v1/hosts/{_quoted(host)}/undrain")
 
     def wait(self, name: str, state: str = "RUNNING", *, timeout_s: float = 300.0) -> dict[str, Any]:
         """Return the job as soon as it has ``state``. Raises: CdcError - not within ``timeout_s``, with its reason."""
@@ -275,7 +275,7 @@ class Jobs:
 
     @staticmethod
     def _path(name: str) -> str:
-        return f"/v1/jobs/{quote(name, safe='')}"
+        return f"/v1/jobs/{_quoted(name)}"
 
     def close(self) -> None:
         """Close the connections. May be repeated."""
@@ -297,6 +297,16 @@ def name_in(text: str, file: str | Path) -> str:
     if not isinstance(name, str):
         raise ConfigError("The job file has no name.", hint="Add `name:` to it.", file=file)
     return name
+
+
+def _quoted(name: str) -> str:
+    """Return a name for a path of the API. Raises: ConfigError - no job and no host can have it."""
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"There is no job or host {name!r}.", hint="`cdc list` and `cdc hosts` show the names."
+        ) from error
 
 
 def _check_address(url: str) -> None:

@@ -6,6 +6,7 @@ Each command imports the modules that take long to import, so that commands such
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -30,10 +31,11 @@ from cdc.cli.serving import hosts, move, serve
 from cdc.cli.snapshot import snapshot
 from cdc.cli.terminal import console
 from cdc.cli.verify import verify
-from cdc.errors import CdcError
+from cdc.errors import CdcError, ConfigError
 from cdc.permissions import restrict_umask
 
 _JSON_WORD = re.compile(r"--output=json|-[A-Za-z]*ojson")  # `-fojson` is `-f -o json`
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _OUTPUT_WORD = re.compile(r"--output|-[A-Za-z]*o")
 
 
@@ -142,6 +144,54 @@ def _print_json_error(error: str, where: str, hint: str, exit_code: int, kind: s
         click.echo(json.dumps(body))
 
 
+def _print_error(error: CdcError) -> int:
+    """Print an error as message, location and hint. Return its exit code."""
+    from cdc.cli.views import error_view
+
+    error_view(error.message, error.location, error.hint, console(stderr=True))
+    _print_json_error(error.message, error.location, error.hint, error.exit_code, type(error).__name__)
+    return error.exit_code
+
+
+def _known_error(error: Exception) -> CdcError | None:
+    """Return the error for a fault of the command line, the current folder or stdout; None for any other exception."""
+    if isinstance(error, UnicodeEncodeError) and not " ".join(sys.argv).isascii():
+        # such an argument has characters that neither a state store nor a URL can contain
+        return ConfigError("An argument of the command line is not UTF-8 text.", hint="Correct the argument.")
+    if isinstance(error, FileNotFoundError) and not _has_current_folder():
+        hint = "Change to a folder that exists, then repeat the command."
+        return ConfigError("The current folder was deleted.", hint=hint)
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        _discard_lost_output()
+        return CdcError(
+            f"The output or a file cannot be written: {error.strerror}.",
+            hint="Free space on the disk, or write the output to another file.",
+        )
+    return None
+
+
+def _has_current_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _discard_lost_output() -> None:
+    """Discard what stdout has not accepted: Python would fail again when it flushes stdout at exit."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Write what stdout has not accepted, and all later output, to nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> NoReturn:
     """Run the command line. Print a CdcError as message, location and hint, and exit with its exit code.
 
@@ -165,20 +215,17 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
-        # the reader of the pipe has ended (`cdc logs shop | head`), so Python must not flush stdout at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader of the pipe has ended: `cdc logs shop | head`
         sys.exit(128 + signal.SIGPIPE)
     except CdcError as error:
-        from cdc.cli.views import error_view
-
         if debug:
             traceback.print_exc()
-        error_view(error.message, error.location, error.hint, console(stderr=True))
-        _print_json_error(error.message, error.location, error.hint, error.exit_code, type(error).__name__)
-        sys.exit(error.exit_code)
+        sys.exit(_print_error(error))
     except Exception as error:  # noqa: BLE001 - printed with its traceback
         from cdc.logging_setup import masked
 
+        if (known := _known_error(error)) is not None:
+            sys.exit(_print_error(known))
         traceback.print_exc()
         text = masked(f"unexpected error: {type(error).__name__}: {error}")
         _print_json_error(text, "", "Report it with the traceback on stderr.", 1, type(error).__name__)

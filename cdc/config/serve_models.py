@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from cdc.config.alert_models import HostAlerts
 from cdc.config.fields import Bytes, Model, PathText, PlainAddress, Seconds, Text
 from cdc.config.issues import to_issues
-from cdc.config.loader import CrossFieldError, FileKind, read_job_file
+from cdc.config.loader import NO_HOME, CrossFieldError, FileKind, read_job_file
 from cdc.errors import ConfigError
 from cdc.model.host_name import HOST_NAME_FORM, is_host_name
 
@@ -154,7 +154,14 @@ def load_serve_config(path: Path | None) -> ServeConfig:
     """Read and validate the file of ``cdc serve``; None: the defaults. Raises: ConfigError - with all errors."""
     if path is None:
         return ServeConfig()
-    file = path.expanduser().absolute()
+    try:
+        file = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"The file of `cdc serve` cannot be read: {NO_HOME}.",
+            hint="Give the path of a readable YAML file.",
+            file=path,
+        ) from error
     root, issues = read_job_file(file, _SERVE_FILE)
     config = None
     try:

@@ -32,7 +32,7 @@ def open_store() -> AbstractContextManager[SqlStore]:
 
 def get_job(store: SqlStore, name: str) -> JobRecord:
     """Return the record of a job. Raises: ConfigError - there is no such job."""
-    record = store.job(name)
+    record = store.job(name) if name.isprintable() else None  # a store refuses text with NUL or without UTF-8
     if record is None:
         names = ", ".join(record.name for record in store.jobs())
         raise ConfigError(
