@@ -1,6 +1,7 @@
 """The command ``cdc`` and its exit codes.
 
 0: done. 1: an error of a job or command. 2: configuration. 3: a missing prerequisite. 130, 143: ended by a signal.
+141: the program that reads the output has ended.
 Each command imports the modules that take long to import, so that commands such as ``cdc status`` start fast.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -50,8 +51,30 @@ def _version(context: click.Context, _: click.Parameter, requested: bool) -> Non
         context.exit()
 
 
+class _ClosedPipe(Exception):
+    """The program that reads stdout has ended. For EPIPE itself, click exits with code 1."""
+
+
+@contextmanager
+def _closed_pipe() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ClosedPipe from error
+
+
 class _Commands(click.Group):
     """The commands, over the REST API if the environment names one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _closed_pipe():  # --help prints here
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipe():
+            return super().invoke(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
@@ -197,39 +220,46 @@ def main() -> NoReturn:
 
     With ``--output json``, an error is also a JSON object on stdout, so that a program can parse every output.
     """
-    debug = "--debug" in sys.argv
     # Arrow's own allocator keeps freed buffers: a tenth of the memory of a job. Spark's Python workers inherit this.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    try:
+        sys.exit(_run())
+    except (BrokenPipeError, _ClosedPipe):  # `cdc logs shop | head`
+        _discard_output()
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _run() -> int:
+    """Run the command line, print its error, and return the exit code. Raises: BrokenPipeError, _ClosedPipe."""
     try:
         restrict_umask()
         with _signals():
             # in standalone mode click would exit with code 1 on Ctrl-C
             app(prog_name="cdc", standalone_mode=False)
-        sys.exit(0)
     except click.ClickException as error:
         error.show()
         command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "cdc"
         kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
         _print_json_error(error.format_message(), "", f"Run `{command} --help`.", error.exit_code, kind)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
-        _discard_output()  # the reader of the pipe has ended: `cdc logs shop | head`
-        sys.exit(128 + signal.SIGPIPE)
+        return 128 + signal.SIGINT
+    except (BrokenPipeError, _ClosedPipe):
+        raise
     except CdcError as error:
-        if debug:
+        if "--debug" in sys.argv:
             traceback.print_exc()
-        sys.exit(_print_error(error))
+        return _print_error(error)
     except Exception as error:  # noqa: BLE001 - printed with its traceback
         from cdc.logging_setup import masked
 
         if (known := _known_error(error)) is not None:
-            sys.exit(_print_error(known))
+            return _print_error(known)
         traceback.print_exc()
         text = masked(f"unexpected error: {type(error).__name__}: {error}")
         _print_json_error(text, "", "Report it with the traceback on stderr.", 1, type(error).__name__)
-        sys.exit(1)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,7 +21,11 @@ def console(*, stderr: bool = False) -> Console:
     """Return the console of stdout or stderr. It adds no colours of its own to numbers and words."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would exit with code 1
+
+    return Terminal(stderr=stderr, highlight=False)
 
 
 def print_result(text: str) -> None:

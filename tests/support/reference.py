@@ -61,6 +61,7 @@ EXIT_CODES = (
     ("2", "The job file or the command line is not valid, or the command does not apply to the state of the job."),
     ("3", "A prerequisite is missing: Java, a server, the state store, a port, a privilege, a setting."),
     ("130, 143", "The command was ended by Ctrl-C or SIGTERM."),
+    ("141", "The program that reads the output has ended, such as `head` in `cdc logs NAME | head`."),
 )
 
 

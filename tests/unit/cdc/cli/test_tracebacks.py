@@ -55,6 +55,24 @@ def test_output_on_a_full_disk_is_one_error(
     ]
 
 
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+@pytest.mark.parametrize(
+    "words", [["list"], ["list", "-o", "json"], ["--help"], ["status", "--help"], ["status", "nope", "-o", "json"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_closed_pipe_ends_the_command_with_141(
+    words: list[str], unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        code, _, errors = run(*words, home=str(tmp_path), stdout=writer)
+    finally:
+        os.close(writer)
+    assert code == 141 and ("nope" in words or errors == "")
+
+
 @pytest.mark.parametrize(
     "words", [["check", "x.yaml"], ["start", "x.yaml"], ["serve", "x.yaml"], ["demo"]], ids=" ".join
 )
