@@ -68,7 +68,9 @@ def logs(name: str, follow: bool, lines: int, output: str) -> None:
 
 
 def _print_line(line: str, output: str) -> None:
-    click.echo(json.dumps({"line": line}) if output == "json" else line)
+    from cdc.cli.views import printable_lines
+
+    click.echo(json.dumps({"line": line}) if output == "json" else printable_lines(line))
 
 
 def show_log(
@@ -127,6 +129,8 @@ def _read_again(read: Callable[[], LogPage], is_over: Callable[[], bool]) -> Log
             if time.monotonic() - began >= AWAY_S:
                 raise
             if not is_reported:
-                click.echo(f"{error.message} The command retries for {AWAY_S:.0f} s.", err=True)
+                from cdc.cli.views import printable_lines
+
+                click.echo(f"{printable_lines(error.message)} The command retries for {AWAY_S:.0f} s.", err=True)
             is_reported = True
             time.sleep(REFRESH_S)

@@ -46,7 +46,7 @@ def status_view(status: JobStatus, now: datetime | None = None) -> RenderableTyp
     head.add_row("job", Text.assemble((status.job, "bold"), "  ", _state(status)))
     for name, value in (("reason", status.reason), ("hint", status.hint)):
         if value:
-            head.add_row(name, Text(value, style="bold" if name == "hint" else ""))
+            head.add_row(name, Text(printable_lines(value), style="bold" if name == "hint" else ""))
     source = " ".join(filter(None, (status.source.type, status.source.server, status.source.destination)))
     head.add_row("flow", Text(f"{source} -> {status.sink.type} {status.sink.target}"))
     if status.position is not None:
@@ -89,7 +89,8 @@ def _left_out(status: JobStatus) -> Table:
     for name in ("LEFT OUT", "REASON AND HINT"):
         table.add_column(name, overflow="fold")
     for one in status.left_out:
-        table.add_row(Text(one.table, style="bold yellow"), Text(f"{one.reason} {one.hint}"))
+        reason = printable_lines(f"{one.reason} {one.hint}")
+        table.add_row(Text(printable(one.table), style="bold yellow"), Text(reason))
     return table
 
 
@@ -103,7 +104,7 @@ def _differences(status: JobStatus) -> Table:
             names = (one.column, one.target or "none") if one.column else ("", "keeps its rows")
             since = one.since.time if one.since else ""
             table.add_row(
-                Text(channel.source, style="bold yellow"),
+                Text(printable(channel.source), style="bold yellow"),
                 one.kind.value,
                 *(Text(printable(name)) for name in (*names, since)),
             )
@@ -151,6 +152,11 @@ def _table_changes(table: RecordedTable) -> str:
 def printable(text: str) -> str:
     """Return ``text`` without control characters: a name or statement of the source must not control the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return ``text`` as ``printable`` does, with its line breaks. A tab becomes spaces."""
+    return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
 def one_line(statement: str) -> str:
@@ -202,7 +208,7 @@ def snapshots_view(status: JobStatus) -> RenderableType:
             text += f", {seconds(snapshot.seconds_left)} left"
         text = _SNAPSHOT_STATES.get(snapshot.state, text)
         bar = ProgressBar(total=1.0, completed=part, width=BAR_WIDTH)
-        table.add_row(Text(channel.source), bar, f"{part:.0%}", Text(text))
+        table.add_row(Text(printable(channel.source)), bar, f"{part:.0%}", Text(text))
     return table
 
 
@@ -216,7 +222,9 @@ def list_view(statuses: Sequence[JobStatus], now: datetime | None = None) -> Ren
         changes = sum(channel.upserts + channel.deletes for channel in status.channels)
         committed = status.checkpoint.committed_at if status.checkpoint is not None else None
         row = (f"{len(status.channels):,}", count(changes), age(committed, now), status.reason or "")
-        table.add_row(Text(status.job, style="bold"), _state(status), _lag(status), *(escape(one) for one in row))
+        table.add_row(
+            Text(status.job, style="bold"), _state(status), _lag(status), *(escape(printable_lines(one)) for one in row)
+        )
     return table
 
 
@@ -239,6 +247,7 @@ def hosts_view(hosts: Sequence[Host], jobs: Mapping[str, Sequence[str]]) -> Rend
 
 def error_view(message: str, where: str, hint: str, console: Console) -> None:
     """Print message, location and hint of an error on three lines, without markup."""
+    message, where, hint = map(printable_lines, (message, where, hint))
     console.print(Text.assemble(("error: ", "bold red"), message.rstrip()), soft_wrap=True)
     if where:
         console.print(Text.assemble(("where: ", "dim"), where), soft_wrap=True)
@@ -250,8 +259,8 @@ def finding_view(findings: Iterable[Finding], console: Console) -> None:
     """Print findings, each with its hint below it, without markup."""
     for finding in findings:
         kind = Text("refused ", style="bold red") if finding.fatal else Text("warning ", style="yellow")
-        console.print(kind.append(finding.problem, style="default not bold"), soft_wrap=True)
-        console.print(Text(f"  hint: {finding.hint}"), soft_wrap=True)
+        console.print(kind.append(printable_lines(finding.problem), style="default not bold"), soft_wrap=True)
+        console.print(Text(f"  hint: {printable_lines(finding.hint)}"), soft_wrap=True)
 
 
 def store_view(stored: StoreCheck, console: Console) -> None:
@@ -268,11 +277,13 @@ def sample_view(samples: Iterable[Sample], console: Console) -> None:
     for sample in samples:
         row = "a delete" if sample.deleted else "a row"
         where = f"{sample.topic}[{sample.partition}]:{sample.offset}"
-        console.print(Text(f"{where} has {row} of {sample.table} for {sample.target}:"), soft_wrap=True)
+        names = printable(f"{where} has {row} of {sample.table} for {sample.target}:")
+        console.print(Text(names), soft_wrap=True)
         for column in sample.columns:
             name = column.name if column.source == column.name else f"{column.name} = {column.source}"
             value = "(computed)" if column.is_computed else "NULL" if column.value is None else column.value
-            console.print(Text(f"  {name}: ", style="dim").append(value, style="default not dim"), soft_wrap=True)
+            line = Text(f"  {printable(name)}: ", style="dim").append(printable_lines(value), style="default not dim")
+            console.print(line, soft_wrap=True)
 
 
 def count(number: int) -> str:
@@ -376,6 +387,6 @@ def _channels(status: JobStatus, now: datetime) -> Table:
             size(channel.bytes),
             count(channel.buffered_rows),
         )
-        names = (Text(channel.source), Text(channel.target))
+        names = (Text(printable(channel.source)), Text(printable(channel.target)))
         table.add_row(*names, *counts, age(channel.last_committed_at, now), Text(odd, style="bold yellow"))
     return table

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from cdc.api.log_page import LogPage
 from cdc.api.models import (
     BadRowsStatus,
     ChannelStatus,
@@ -18,7 +19,8 @@ from cdc.api.models import (
     SnapshotStatus,
     SourceStatus,
 )
-from cdc.cli.views import age, count, finding_view, list_view, seconds, size, status_view
+from cdc.cli.logs import show_log
+from cdc.cli.views import age, count, error_view, finding_view, list_view, seconds, size, status_view
 from cdc.job.status_builder import with_requests
 from cdc.model.snapshot import SnapshotRequest, SnapshotState, TableSnapshot
 from cdc.state.base import CloseReason
@@ -170,3 +172,20 @@ def test_with_requests_shows_snapshot_as_waiting() -> None:
     channels = _with_snapshots(TableSnapshot(SnapshotState.CONSISTENT, rows=5), TableSnapshot()).channels
     found = with_requests(channels, [SnapshotRequest("shop.t0", "id > 5", 1)])
     assert found[0].snapshot == SnapshotStatus.of(TableSnapshot(where="id > 5")) and found[1] == channels[1]
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name of the source may contain them, and errors and log lines contain names."""
+    name = "shop.\x1b]0;owned\x07\x1b[2Jorders\r\x9b31m"
+    text = f"The table {name} is missing.\nA second line.\tend"
+    console = Console(file=io.StringIO(), width=400, color_system=None)
+    error_view(text, text, text, console)
+    finding_view([Finding(text, text, fatal=True)], console)
+    channel = replace(STATUS.channels[0], source=name, target=name)
+    status = replace(STATUS, reason=text, hint=text, channels=(channel,))
+    console.print(status_view(status, NOW))
+    console.print(list_view([status], NOW))
+    show_log(lambda **_: LogPage([text], 0, "a", "x"), 1, follow=False, is_over=lambda: True)
+    printed = console.file.getvalue() + capsys.readouterr().out  # type: ignore[attr-defined]
+    assert printed.count("A second line.") == 9 and printed.count("shop.?") >= 11
+    assert not [character for character in printed if not character.isprintable() and character != "\n"]
