@@ -295,7 +295,13 @@ def _watch(read_statuses: Callable[[], list[JobStatus]], output: str, *, alone: 
             bodies = [one.to_json() for one in read_statuses()]
             click.echo(json.dumps(bodies[0] if alone else bodies))
             time.sleep(REFRESH_S)
-    with Live(console=console(), auto_refresh=False, screen=False) as live:
+    terminal = console()
+    if not terminal.is_terminal:  # a pipe or a file, in which Live prints nothing until it ends
+        while True:
+            _show(read_statuses(), terminal)
+            terminal.print()
+            time.sleep(REFRESH_S)
+    with Live(console=terminal, auto_refresh=False, screen=False) as live:
         while True:
             live.update(Group(*(status_view(one) for one in read_statuses())), refresh=True)
             time.sleep(REFRESH_S)
