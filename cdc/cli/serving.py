@@ -68,7 +68,12 @@ def hosts(drain: str | None, undrain: str | None, forget: str | None, output: st
             if name is not None and not store.hosts.set_drained(name, drained=drained):
                 raise no_host(store.hosts.all(), name)
         if forget is not None and not store.hosts.forget(forget):
-            raise ConfigError(f"The host {forget} is alive or unknown.", hint="`cdc hosts` shows the hosts.")
+            if forget not in {host.name for host in store.hosts.all()}:
+                raise no_host(store.hosts.all(), forget)
+            raise ConfigError(
+                f"The host {forget} is alive.",
+                hint="End its `cdc serve`, and repeat this when `cdc hosts` shows it as DEAD.",
+            )
         found, jobs = store.hosts.all(), tuple(job for job in store.deployments.all() if is_to_run(job))
     names = {host.name: [job.job for job in jobs if job.host == host.name] for host in found}
     show_hosts(found, names, output)

@@ -108,6 +108,12 @@ def test_hosts_command_prints_the_same_over_rest(url: str, store: SqlStore, monk
 
     local = hosts("--output", "json")
     assert [(host["name"], host["jobs"]) for host in local] == [("a1", ["crm"]), ("b2", [])]
+    for name, message, hint in (
+        ("a1", "The host a1 is alive.", "End its `cdc serve`"), ("c3", "There is no host c3.", "Known hosts: a1, b2."),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message) as refused:
+            hosts("--forget", name)
+        assert hint in refused.value.hint
     monkeypatch.setenv("CDC_URL", url)
     monkeypatch.setenv("CDC_TOKEN", ADMIN)
     assert hosts("--output", "json") == local
