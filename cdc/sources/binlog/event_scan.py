@@ -21,7 +21,6 @@ from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.binlog.replication_stream import BEYOND_DUMP, BinlogStream, ReaderIdentity
 
 _FIRST_EVENT_WAIT_S = 10.0
-_PACKET_HEAD = 5  # bytes of length, number and status before each event in the stream
 
 
 class NoTables:
@@ -65,7 +64,6 @@ def scan(
     stream = BinlogStream(server.endpoint, identity, mariadb=server.mariadb)
     try:
         stream.dump(start, by_gtid=not start.file, until_end=True)
-        fed = 0
         in_one_file = bool(start.file) and start.file == end.file
         while not (decoder.ended or (decoder.position.file and decoder.position.reached(end))):
             if in_one_file and decoder.read_to.offset >= end.offset:
@@ -73,11 +71,9 @@ def scan(
             free = decoder.free_space()
             if in_one_file:
                 # The decoder reads everything that it is fed: feed it bytes up to the end only, finally one by one.
-                left = end.offset - start.offset + _PACKET_HEAD * decoder.seen_events - fed
+                left = end.offset - decoder.offset - decoder.unread
                 free = free[: max(left, 1)]
-            count = stream.receive(free, 1.0)
-            fed += count
-            decoder.feed(count)
+            decoder.feed(stream.receive(free, 1.0))
             while decoder.next() is not None:
                 pass
     except ServerError as error:

@@ -329,6 +329,15 @@ def _with_gtids(server: Server, position: BinlogPosition, identity: ReaderIdenti
         tries += 1
         time.sleep(_SCAN_PAUSE_S)
         reached = scan(server, head, position, identity)
+    if reached.offset != (position.offset if reached.file == position.file else FIRST_EVENT):  # or after the last event
+        # with a larger GTID set, another server would not send transactions that the job has not read
+        raise SourceUnavailable(
+            f"The GTID set at {position} cannot be read: no transaction of the binlog ends there.",
+            hint="The job retries automatically. If the error remains, set `source.start` to the end of a transaction; "
+            "SHOW BINLOG EVENTS lists the positions.",
+            server=server.endpoint,
+            position=reached,
+        )
     logged = parse_gtid_set(reached.gtid_set)
     return replace(position, gtid_set=str(purged.union(logged) if isinstance(logged, GtidSet) else purged))
 

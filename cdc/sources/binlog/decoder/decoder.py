@@ -179,6 +179,11 @@ class BinlogDecoder:
         return int(self._stream.state[fr.SEEN_EVENTS])
 
     @property
+    def offset(self) -> int:
+        """Return the file offset of the next event. Calls: after ``next`` returned None."""
+        return int(self._stream.state[fr.FILE_AT])
+
+    @property
     def read_to(self) -> BinlogPosition:
         """Return the position after the last whole event between transactions. Calls: after ``next`` returned None."""
         idle = self._stream.state[fr.PHASE] == fr.IDLE and len(self._stream.sources) == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import uuid
 from types import SimpleNamespace
 
 import pytest
+import zstandard
 
 from cdc.errors import ConfigError, PositionLost, SourceUnavailable
 from cdc.model.position import BinlogPosition
@@ -101,3 +103,85 @@ def test_position_with_a_domain_that_the_server_deleted_is_not_lost(monkeypatch)
     server.executed = lambda: "0-1-9,7-1-3"
     with pytest.raises(PositionLost):
         start_position.resume_point(server, position)
+
+
+class Binlog:
+    """A binlog file of small transactions, and the dump of it: each transaction compressed, or not."""
+
+    def __init__(self, *, compressed, transactions=100):
+        self.size, self.ends, self._packets = 4, [], []
+        self._add(events.ROTATE, struct.pack("<Q", 4) + b"b.000001", is_artificial=True)
+        self._add(events.FORMAT_DESCRIPTION, _FORMAT)
+        self._add(events.PREVIOUS_GTIDS, struct.pack("<Q", 0))
+        for number in range(1, transactions + 1):
+            self._add(events.GTID, b"\0" + uuid.UUID(UUID).bytes + struct.pack("<QBQQ", number, 2, 0, 0))
+            inner = [(events.QUERY, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0BEGIN")]
+            inner += [(events.ROWS_QUERY, b"\x08SELECT 1")] * 50 + [(events.XID, bytes(8))]
+            if compressed:
+                self._add(events.TRANSACTION_PAYLOAD, _payload(b"".join(_event(*one) for one in inner)))
+            else:
+                for one in inner:
+                    self._add(*one)
+            self.ends.append(self.size)
+
+    def _add(self, kind, body, *, is_artificial=False):
+        event = _event(kind, body, 0 if is_artificial else self.size, is_artificial)
+        self.size += 0 if is_artificial else len(event)
+        self._packets.append((len(event) + 1).to_bytes(3, "little") + b"\0\0" + event)
+
+    def stream(self):
+        stream = Stream(())
+        stream.left = b"".join(self._packets)
+
+        def receive(room, wait_s):
+            count = min(len(room), len(stream.left), 4096)
+            room[:count], stream.left = stream.left[:count], stream.left[count:]
+            return count
+
+        stream.receive = receive
+        return stream
+
+
+_FORMAT = struct.pack("<H", 4) + b"8.0.36".ljust(50, b"\0") + struct.pack("<IB", 0, 19) + bytes(46)
+
+
+def _event(kind, body, offset=0, is_artificial=False):
+    size = 19 + len(body)
+    return struct.pack("<IBIIIH", 0, kind, 1, size, offset and offset + size, 0x20 * is_artificial) + body
+
+
+def _payload(inner):
+    packed = zstandard.ZstdCompressor().compress(inner)
+    size = b"\xfc" + struct.pack("<H", len(packed))
+    return b"\2\1\0" + b"\1" + bytes([len(size)]) + size + b"\0" + packed
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("number", [1, 50, 99])
+def test_start_set_ends_at_the_start_position(compressed, number, monkeypatch):
+    """A larger set makes a failover by GTID leave out transactions that the job has not read."""
+    binlog = Binlog(compressed=compressed)
+    monkeypatch.setattr(event_scan, "BinlogStream", lambda *_, **__: binlog.stream())
+    monkeypatch.setattr(start_position, "created_at", lambda *_: 7)
+    server = SimpleNamespace(
+        identity="a", mariadb=False, gtids=True, purged=lambda: "", locked_position=lambda: None, endpoint="db:3306",
+        position=lambda: BinlogPosition("b.000001", binlog.ends[number - 1], "a"),
+    )  # fmt: skip
+    found = start_position.resolve_start(server, "latest", None)
+    assert (found.offset, found.gtid_set) == (binlog.ends[number - 1], f"{UUID}:1-{number}".removesuffix("-1"))
+
+
+@pytest.mark.parametrize(("reached", "is_exact"), [(("b.000001", 901), False), (("b.000002", 4), True)])
+def test_start_set_of_a_later_position_is_refused(reached, is_exact, monkeypatch):
+    """At the end of a file, the next event is the first one of the next file."""
+    monkeypatch.setattr(start_position, "scan", lambda *_: BinlogPosition(*reached, "a", f"{UUID}:1-5"))
+    monkeypatch.setattr(start_position, "created_at", lambda *_: 7)
+    server = SimpleNamespace(
+        identity="a", mariadb=False, gtids=True, purged=lambda: "", locked_position=lambda: None, endpoint="db:3306",
+        position=lambda: BinlogPosition("b.000001", 900, "a"),
+    )  # fmt: skip
+    if is_exact:
+        assert start_position.resolve_start(server, "latest", None).gtid_set == f"{UUID}:1-5"
+        return
+    with pytest.raises(SourceUnavailable, match="cannot be read"):
+        start_position.resolve_start(server, "latest", None)
