@@ -15,6 +15,7 @@ from cdc.logging_setup import masked
 from cdc.model.batch import PreparedLoad
 from cdc.model.position import Position
 from cdc.model.verify import Verification, VerifyRequest
+from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.cycles import Cycles
 from cdc.retry import Backoff
 from cdc.run_context import RunContext
@@ -50,6 +51,7 @@ class VerifySteps:
         self._pause_s = step_s / 4
         self._backoff = Backoff(1.0, 60.0)
         self._failures = 0
+        self._is_recording = False  # the session records the result of a step: an error leaves a part of it
         self._next_at = 0.0  # earliest time of the next step, unless the stream is at its end
         self._retry_at = 0.0
         self._asked_at = -_REQUESTS_S
@@ -94,16 +96,22 @@ class VerifySteps:
         return True
 
     def take(self, cycles: Cycles) -> None:
-        """Run a step at the current position of the stream. Raises: LeaseLost, CheckpointError."""
+        """Run a step at the current position of the stream. Raises: LeaseLost, CheckpointError, Cancelled."""
         first, began = cycles.dispatcher.cycle.first, self._now()
+        self._is_recording = False
         try:
             self._take(cycles, first)
             self._failures = 0
             self._backoff.reset()
-        except (LeaseLost, CheckpointError):
+        except (LeaseLost, CheckpointError, Cancelled):
             raise
-        except CdcError as error:
-            self._note_failure(error)
+        except Exception as error:  # noqa: BLE001 - an error of every run at the same row would stop the stream
+            if isinstance(error, CdcError):
+                self._note_failure(error)
+            else:
+                _log.warning("unexpected error in a verification step", exc_info=error)
+                # without a part of the result, the differences of the step would count as equal rows
+                self._note_failure(_unexpected(error), is_final=self._is_recording)
             if cycles.dispatcher.cycle.checkpoint is not None:
                 cycles.dispatcher.discard()
                 cycles.dispatcher.begin(first)
@@ -124,7 +132,9 @@ class VerifySteps:
         request: Any = step.compare or step.recheck
         future = self._context.runner.submit_reading(request) if request is not None else self._submit(step.search)  # type: ignore[arg-type]
         if self._await(future, step):
-            self._session.complete(step, future.result(), first, self._now() - began)
+            result = future.result()
+            self._is_recording = True
+            self._session.complete(step, result, first, self._now() - began)
         _log.debug(
             "verification step",
             extra={"kind": step.kind, "seconds": round(self._now() - began, 3), "open": self._session.open_keys},
@@ -146,6 +156,7 @@ class VerifySteps:
             return
         self._session.check_read(step)
         seconds = self._now() - began
+        self._is_recording = True
         self._session.complete_repair(first, seconds)
         result = StepResult(
             tuple(loads),
@@ -167,9 +178,9 @@ class VerifySteps:
             wait([future], _POLL_S)
         return True
 
-    def _note_failure(self, error: CdcError) -> None:
+    def _note_failure(self, error: CdcError, *, is_final: bool = False) -> None:
         self._failures += 1
-        is_final = action_for(error) is not ErrorAction.RETRY and not isinstance(error, SchemaMismatch)
+        is_final = is_final or (action_for(error) is not ErrorAction.RETRY and not isinstance(error, SchemaMismatch))
         if is_final or self._failures >= _MOST_FAILURES:
             _log.error("the verification ends: %s", error)
             self._session.end(masked(str(error)))
@@ -177,3 +188,10 @@ class VerifySteps:
         delay_s = next(self._backoff)
         self._retry_at = self._now() + delay_s
         _log.warning("the verification continues in %.0f s: %s", delay_s, error)
+
+
+def _unexpected(error: Exception) -> CdcError:
+    return CdcError(
+        f"A verification step failed: {type(error).__name__}: {error}.",
+        hint="Report the error with its traceback in the job's log. The stream continues.",
+    )

@@ -1,9 +1,10 @@
-"""When a verification begins: requests in order, and the schedule across restarts."""
+"""When a verification begins: requests in order, and the schedule across restarts. Errors of its steps."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.errors import CheckpointError, LeaseLost
 from cdc.model.position import BinlogPosition
 from cdc.model.verify import TableVerification, Verification, VerifyRequest, VerifyState
+from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.verify_steps import VerifySteps
 from cdc.run_context import VerifySettings
 from cdc.state.base import Checkpoint, CheckpointState
@@ -123,3 +126,69 @@ def test_store_keeps_the_newest_verifications_until_the_job_is_forgotten(store: 
     store.release()
     store.forget("shop")
     assert store.verifications("shop", 1000) == ()
+
+
+class FailingSession(Session):
+    """A session whose step raises ``error`` in one of its parts."""
+
+    def __init__(self, part: str, error: Exception) -> None:
+        super().__init__()
+        self.part, self.error, self.calls, self.ended = part, error, 0, list[str]()
+
+    def _raise_in(self, part: str) -> None:
+        if part == self.part:
+            self.calls += 1
+            raise self.error
+
+    def plan(self, *_: object, at_end: bool) -> object:
+        self._raise_in("plan")
+        return SimpleNamespace(kind="search", repair=None, compare=None, recheck=None, search=self.search)
+
+    def search(self) -> None:
+        self._raise_in("search")
+
+    def complete(self, *_: object) -> None:
+        self._raise_in("complete")
+
+    def end(self, error: str) -> None:
+        self.ended.append(error)
+        self.run = None
+
+
+def take_steps(store: SqliteStore, session: FailingSession, times: int) -> int:
+    """Take at most ``times`` steps, until the session ends. Return how often the state was saved."""
+    clock, saved = Clock(), list[None]()
+    steps, _ = steps_of(store, VerifySettings(), clock)
+    steps._session = cast(Any, session)
+    submitted = ThreadPoolExecutor(1)
+    steps._submit = submitted.submit  # type: ignore[assignment]
+    cycle = SimpleNamespace(first=HERE, checkpoint=None)
+    cycles = SimpleNamespace(
+        dispatcher=SimpleNamespace(cycle=cycle, sequence=0), is_committing=False, save_state=lambda: saved.append(None)
+    )
+    store.add_verification("shop", VerifyRequest())
+    for _ in range(times):
+        clock.now += 100
+        if steps.is_due(HERE):
+            steps.take(cast(Any, cycles))
+    submitted.shutdown()
+    return len(saved)
+
+
+@pytest.mark.parametrize(("part", "failures"), [("plan", 8), ("search", 8), ("complete", 1)])
+def test_unexpected_error_of_a_step_ends_the_verification_only(store: SqliteStore, part: str, failures: int) -> None:
+    """An error at a certain row would end each run of the job there. A result that is recorded in part is not used."""
+    session = FailingSession(part, ValueError("year 0 is out of range"))
+    assert take_steps(store, session, failures) == failures
+    assert session.calls == failures
+    assert len(session.ended) == 1 and "ValueError: year 0 is out of range" in session.ended[0]
+
+
+@pytest.mark.parametrize(
+    "error", [LeaseLost("lost", hint=""), CheckpointError("disk full", hint=""), Cancelled("while comparing")]
+)
+def test_error_of_the_run_is_not_an_error_of_the_step(store: SqliteStore, error: Exception) -> None:
+    session = FailingSession("plan", error)
+    with pytest.raises(type(error)):
+        take_steps(store, session, 1)
+    assert session.ended == []
