@@ -17,6 +17,7 @@ _HIDDEN = {
     "marker_batch",
     "statement",
     "kept",
+    "by_gtid",
 }  # fields of a position that only the job needs
 
 

@@ -25,6 +25,9 @@ class BinlogPosition:
     # event. MySQL and MariaDB send it in a dump from any offset, but they set `created` in the body of the event to
     # zero, except from offset 4. It identifies the log, not the offset, so it is not compared. 0: unknown.
     created: int = field(default=0, compare=False)
+    # The stream that was read up to here was opened by GTID: the server did not send transactions that the job had
+    # already. From the same offset on, it sends them.
+    by_gtid: bool = field(default=False, compare=False)
     kind: Literal["binlog"] = "binlog"
 
     def reached(self, other: Position) -> bool:

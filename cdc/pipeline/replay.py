@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError, CheckpointError, ErrorAction, LeaseLost, PositionLost, SinkError, action_for
 from cdc.model.batch import Batch, PreparedLoad
-from cdc.model.position import Position
+from cdc.model.position import BinlogPosition, CanalPosition, Position
 from cdc.pipeline.commit_cycle import Cancelled
 from cdc.pipeline.committer import Committer, last_of
 from cdc.pipeline.flow_control import FlowControl
@@ -73,6 +73,18 @@ def _row_counts(checkpoint: Checkpoint, before: Checkpoint) -> dict[str, int]:
     return found
 
 
+def _is_first_order(position: Position, last: Position) -> bool:
+    """Return whether the rows up to ``position`` arrive in the order of the first read, which ended at ``last``.
+
+    Only then are the first rows of a table those of the range. Another server can have committed the transactions in
+    another order. A server that was read by GTID did not send all of them, and sends more if it is read by offset.
+    """
+    if isinstance(position, BinlogPosition) and isinstance(last, BinlogPosition):
+        return position.server == last.server and not last.by_gtid
+    # Canal does not report its server. If it reads by GTIDs, it can have changed it.
+    return isinstance(last, CanalPosition) and not last.gtid_set
+
+
 class Replay:
     """Reads ``first..last`` of a PREPARED checkpoint again, and loads all rows of lost targets as a new attempt.
 
@@ -86,7 +98,7 @@ class Replay:
         self._channels: dict[str, Channel] = {}  # by source
         self._loads: list[Future[tuple[PreparedLoad, ...]]] = []
         self._sequence = 0  # the highest one of the loaded rows
-        self._left: dict[str, int] = {}  # by source: number of rows of the range that are not read yet
+        self._left: dict[str, int] = {}  # by source: number of rows of the range that are not read yet; empty: no cut
 
     def run(self, checkpoint: Checkpoint, lost: frozenset[str], before: Checkpoint) -> Checkpoint:
         """Replace the lost loads, save the checkpoint as PREPARED and return it. ``before`` is the previous one.
@@ -158,6 +170,8 @@ class Replay:
             batch = receiver.get(_GET_S)
             if batch is None:
                 continue
+            if not _is_first_order(batch.last, last):
+                self._left.clear()
             self._add_rows(batch, lost)
             arrived = batch.ends_transaction and batch.last.reached(last)
             self._load(checkpoint_id, attempt, is_last=arrived)
@@ -176,7 +190,11 @@ class Replay:
             self._channels[schema.name].add(replace(changes, rows=self._within_range(schema.name, changes.rows)))
 
     def _within_range(self, source: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return ``rows`` without rows after the range. The last Batch can be larger than at the first read."""
+        """Return ``rows`` without rows after the range. The last Batch can be larger than at the first read.
+
+        If they cannot be found by counting, all rows are returned. Later rows do no harm: they are read again after the
+        range, with higher sequences.
+        """
         left = self._left.get(source)
         if left is None:
             return rows

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from cdc.errors import CdcError, SchemaMismatch, SourceUnavailable
@@ -151,6 +152,7 @@ class BinlogReceiver:
         self._begin(position, self._history.at(position), self._reader.sequence)
 
     def _begin(self, start: BinlogPosition, schemas: tuple[TableSchema, ...], sequence: int) -> None:
+        start = replace(start, by_gtid=False)  # of an earlier stream; a reconnect keeps it
         self._tables.begin(schemas)
         self._dates += self._reader.invalid_dates()
         self._disconnects += self._reader.disconnects

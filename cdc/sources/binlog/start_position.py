@@ -170,7 +170,7 @@ def _resume_point(server: Server, position: BinlogPosition, accept_server: bool)
     if not accept_server:
         _check_executed(server, position)
     _check_purged(server, position)
-    return ResumePoint(replace(here, file="", offset=0, created=0), by_gtid=True)
+    return ResumePoint(replace(here, file="", offset=0, created=0, by_gtid=True), by_gtid=True)
 
 
 def _by_offset(server: Server, here: BinlogPosition) -> ResumePoint:

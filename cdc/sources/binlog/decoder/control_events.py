@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from cdc.errors import (
 )
 from cdc.model.batch import Batch
 from cdc.model.gtid import AnyGtidSet, MariadbGtidSet
-from cdc.model.position import BinlogPosition, file_number
+from cdc.model.position import file_number
 from cdc.mysql.charsets import charset_of
 from cdc.mysql.connection import ServerError
 from cdc.sources.binlog.decoder import batch_cutting, xa_events
@@ -323,7 +324,7 @@ def _statement(stream: StreamState, query: ev.Query, sql: str, timestamp: int, w
         state[fr.TX_ENTRIES] = 0
     end = int(state[fr.INNER_END] or state[fr.FILE_NEXT])
     gtids = stream.gtids.text if inside else stream.gtids.text_with(int(state[fr.TX_ORIGIN]), int(state[fr.TX_GNO]))
-    after = BinlogPosition(stream.file, end, stream.position.server, gtids, stream.created or 0)
+    after = replace(stream.position_at(end), gtid_set=gtids)
     dml = bool(inside) and words[:1] != ["CREATE"]
     before = stream.position_at(int(state[fr.TX_START]))
     if query.takes_effect:

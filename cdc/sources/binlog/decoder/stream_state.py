@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +135,9 @@ class StreamState:
 
     def position_at(self, offset: int) -> BinlogPosition:
         """Return the position at ``offset`` of the file."""
-        return BinlogPosition(self.file, offset, self.position.server, self.gtids.text, self.created or 0)
+        return replace(
+            self.position, file=self.file, offset=offset, gtid_set=self.gtids.text, created=self.created or 0
+        )
 
     def event_start(self) -> int:
         """Return the file offset of the event that is read now, also after events that the server did not send."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ from cdc.errors import ConfigError, PositionLost, SourceUnavailable
 from cdc.model.position import BinlogPosition
 from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
+from cdc.sources.binlog.receiver import BinlogReceiver
+from tests.support.decoding import Everything, decode
 
 
 class Stream:
@@ -185,3 +188,46 @@ def test_start_set_of_a_later_position_is_refused(reached, is_exact, monkeypatch
         return
     with pytest.raises(SourceUnavailable, match="cannot be read"):
         start_position.resolve_start(server, "latest", None)
+
+
+class NoBytes:
+    """A ByteSource without events."""
+
+    framed, ended = True, False
+
+    def __init__(self):
+        self.begun = []
+
+    def begin(self, position, tables):
+        self.begun.append(position.by_gtid)
+        return start_position.ResumePoint(position, by_gtid=False)
+
+    def read_into(self, decoder, wait_s):
+        time.sleep(0.01)
+        return 0
+
+    def close(self):
+        pass
+
+
+def test_positions_after_a_read_by_gtid_are_marked_until_the_next_open(monkeypatch):
+    """A replay by offset sees transactions that the server did not send then: it must not count rows."""
+    known = BinlogPosition("a.000001", 900, "a", f"{UUID}:1-5")
+    server = SimpleNamespace(
+        identity="b", mariadb=False, gtids=True, endpoint="db:3306", has_done=lambda _: True, purged=lambda: "",
+        files=lambda: {"b.000001": 9999},
+    )  # fmt: skip
+    by_gtid = start_position.resume_point(server, known).position
+    assert (by_gtid.file, by_gtid.by_gtid) == ("", True)
+
+    binlog = Binlog(compressed=True, transactions=3)
+    batches = decode(binlog.stream().left, Everything("shop"), framed=True, start=by_gtid).batches
+    assert batches and all(batch.last.by_gtid for batch in batches)
+
+    feed = NoBytes()
+    receiver = BinlogReceiver(feed, Everything("shop"))
+    receiver.open(batches[-1].last, (), 0)
+    assert not receiver._reader.safe.by_gtid, "the stream is read by offset"
+    receiver.rollback(batches[-1].last)
+    assert feed.begun == [False, False]
+    receiver.close()
