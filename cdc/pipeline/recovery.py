@@ -250,11 +250,13 @@ class Recovery:
             checkpoint.fence,
             checkpoint.id,
         ):
-            # a sink with all loads in one open transaction can have committed it although PREPARED was not saved
+            # A state server that failed over lost PREPARED. The columns at the end of the range were lost with it, and
+            # rows after a renamed column would be read with the old ones. Read the range again from its first position:
+            # rows that are loaded twice, with higher sequences, do no harm.
             committed = replace(
                 checkpoint,
                 state=CheckpointState.COMMITTED,
-                last=mark.position,
+                last=checkpoint.first,
                 sequence=mark.sequence,
                 counts=before.counts,
                 snapshots=before.snapshots,

@@ -1,15 +1,18 @@
-"""Recovery: the comparison of the saved state with the sink before a run."""
+"""Recovery: the comparison of the saved state with the sink before a run, and OPEN checkpoints."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cdc.errors import SinkOwnershipError
 from cdc.model.position import BinlogPosition
-from cdc.pipeline.recovery import check_sink_state
+from cdc.model.schema import Column, Kind, TableSchema
+from cdc.pipeline.recovery import Recovery, check_sink_state
 from cdc.state.base import Checkpoint, CheckpointState
 from channels.sinks.base import SinkCheckpoint
 
@@ -48,3 +51,27 @@ def test_commits_before_an_adoption_are_accepted(incarnation: str, checkpoint: i
     else:
         with pytest.raises(SinkOwnershipError, match="another incarnation"):
             check_sink_state(record, store, sink)  # type: ignore[arg-type]
+
+
+def test_open_checkpoint_that_the_sink_has_committed_is_read_again() -> None:
+    """Its columns are those at its first position. A statement in its range can have renamed one."""
+    columns = (TableSchema("shop", "orders", (Column("id", Kind.INT, "int"),), ("id",)),)
+    committed = replace(COMMITTED, schemas=columns)
+    unfinished = replace(PREPARED, state=CheckpointState.OPEN, last=None, schemas=columns)
+    mark = SinkCheckpoint("shop", "0badcafe", 1, 1, HERE, replace(HERE, offset=900), 77)
+    saved, opened = list[Checkpoint](), list[tuple[object, ...]]()
+    context = SimpleNamespace(
+        run=SimpleNamespace(job="shop", incarnation="0badcafe", fence=2),
+        store=SimpleNamespace(
+            last_committed=lambda _: committed, unfinished=lambda: (unfinished,), check_fence=lambda: None,
+            save=saved.append,
+        ),
+        sink=SimpleNamespace(last_checkpoint=lambda _: mark),
+        routes=SimpleNamespace(use_column_maps=lambda _: None, left_out={}),
+        receiver=SimpleNamespace(note_loaded=lambda _: None, open=lambda *arguments: opened.append(arguments)),
+        is_continued=True,
+    )  # fmt: skip
+    recovery = Recovery(cast(Any, context), cast(Any, None), cast(Any, None), 5, threading.Event())
+    found = recovery.run(lambda: HERE)
+    assert opened == [(HERE, columns, 77)], "the columns are not those at the position"
+    assert saved == [found] and (found.id, found.state, found.last) == (1, CheckpointState.COMMITTED, HERE)
