@@ -152,20 +152,16 @@ def missing_files(files: Sequence[Path]) -> Iterator[PositionLost]:
             )
 
 
-def files_start(pattern: str, start: object = "earliest") -> BinlogPosition:
-    """Return the Position of ``start``: ``earliest`` or {file, offset}. Raises: PositionLost - there is no file."""
+def files_start(pattern: str) -> BinlogPosition:
+    """Return the Position of the first event of the first file. Raises: PositionLost - there is no file."""
     files = binlog_files(pattern)
-    if isinstance(start, dict) and "file" in start:
-        requested = Path(str(start["file"])).name
-        files = tuple(path for path in files if path.name == requested)
     if not files:
         raise PositionLost(
             "No binlog file to start from was found.",
-            hint="Correct `source.path`, which must match files such as `mysql-bin.000001`, and `source.start.file`.",
+            hint="Correct `source.path`, which must match files such as `mysql-bin.000001`.",
             path=pattern,
         )
-    offset = int(str(start.get("offset", FIRST_EVENT))) if isinstance(start, dict) else FIRST_EVENT
-    return BinlogPosition(files[0].name, offset)
+    return BinlogPosition(files[0].name, FIRST_EVENT)
 
 
 class FileByteSource:

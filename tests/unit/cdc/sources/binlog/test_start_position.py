@@ -15,6 +15,7 @@ from cdc.model.position import BinlogPosition
 from cdc.sources.binlog import event_scan, start_position
 from cdc.sources.binlog.decoder import events
 from cdc.sources.binlog.receiver import BinlogReceiver
+from cdc.sources.binlog.transport import files_start
 from tests.support.decoding import Everything, decode
 
 
@@ -231,3 +232,13 @@ def test_positions_after_a_read_by_gtid_are_marked_until_the_next_open(monkeypat
     receiver.rollback(batches[-1].last)
     assert feed.begun == [False, False]
     receiver.close()
+
+
+def test_files_begin_with_the_first_one(tmp_path):
+    """This source has no `start`: an offset inside a transaction cannot be requested."""
+    with pytest.raises(PositionLost) as raised:
+        files_start(str(tmp_path / "bin.*"))
+    assert "source.start" not in raised.value.hint
+    for name in ("bin.000010", "bin.000009", "bin.index"):
+        (tmp_path / name).touch()
+    assert files_start(str(tmp_path / "bin.*")) == BinlogPosition("bin.000009", 4)
