@@ -25,7 +25,7 @@ import yaml
 
 from cdc.api.log_page import LogPage
 from cdc.errors import CdcError, ConfigError, PrerequisiteError, error_from_json
-from cdc.text_files import read_text_file
+from cdc.files import read_text_file
 
 if TYPE_CHECKING:
     import pandas as pd

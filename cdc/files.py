@@ -8,6 +8,10 @@ import os
 import stat
 from pathlib import Path
 
+from cdc.errors import ConfigError
+
+TEXT_BYTES_MOST = 1 << 20
+
 
 def read_limited(file: Path, most: int) -> bytes:
     """Return the first ``most`` bytes of a file and one more: a longer result means that the file is too large.
@@ -23,14 +27,30 @@ def read_limited(file: Path, most: int) -> bytes:
 
 
 def read_text_limited(file: Path, most: int) -> str:
-    """Return the text of a file of at most ``most`` bytes. Line ends are \\n.
+    """Return the text of a file of at most ``most`` bytes, without a byte order mark. Line ends are \\n.
 
     Raises: OSError - see ``read_limited``, or the file is larger; UnicodeDecodeError - it is not UTF-8.
     """
     data = read_limited(file, most)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
-    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
+
+
+def read_text_file(file: str | Path, what: str = "The file", hint: str = "Give the path of a readable file.") -> str:
+    """Return the text of a UTF-8 file of at most 1 MiB. ``what``: for the message.
+
+    Raises: ConfigError - it cannot be read.
+    """
+    try:
+        return read_text_limited(Path(file), TEXT_BYTES_MOST)
+    except (OSError, ValueError) as error:
+        reason = "the path is not valid"  # it contains a zero byte
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif isinstance(error, UnicodeDecodeError):
+            reason = "it is not UTF-8 text"
+        raise ConfigError(f"{what} cannot be read: {reason}.", hint=hint, file=file) from error
 
 
 def reading_problem(file: Path) -> str | None:

@@ -232,7 +232,7 @@ def _file_of(file_or_name: Path) -> Path:
         return file_or_name
     with open_store() as store:
         record = store.job(str(file_or_name))
-        return job_file_of(store, record) if record is not None and record.job_file else file_or_name
+        return job_file_of(store, record) if record is not None else file_or_name
 
 
 def _preview(config: Config, statement: str, output: str) -> None:

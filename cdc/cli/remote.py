@@ -26,7 +26,7 @@ from cdc.cli.serving import MOVE_S, show_hosts
 from cdc.cli.start import START_S, not_running
 from cdc.cli.terminal import POLL_S, console, poll_until, print_state
 from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError
-from cdc.text_files import read_text_file
+from cdc.files import read_text_file
 
 if TYPE_CHECKING:
     from cdc.api.models import JobStatus

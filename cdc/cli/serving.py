@@ -134,11 +134,11 @@ def start_on_hosts(store: SqlStore, job_file: Path, *, adopt: bool) -> JobStatus
     """
     import getpass
 
+    from cdc.files import read_text_file
     from cdc.manager.jobs_folder import declare
     from cdc.manager.local_drivers import ADOPT
     from cdc.manager.spec import read_spec
     from cdc.manager.waiting import before_start, wait_until_adopted
-    from cdc.text_files import read_text_file
 
     text = read_text_file(job_file, "The job file", "Give the path of a readable YAML file.")
     spec = read_spec(text, job_file.name)

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.config.models import load_config
 from cdc.errors import ConfigError
-from cdc.files import read_limited, read_text_limited, reading_problem
+from cdc.files import TEXT_BYTES_MOST, read_limited, read_text_file, read_text_limited, reading_problem
 from tests.support.job_files import JOB, issues_of, with_change, write_job
 
 OTHER_USER = 65534
@@ -95,3 +95,20 @@ def test_load_config_schema_file_that_is_too_long_is_an_error(tmp_path: Path) ->
     source = f"{{type: binlog_files, path: /x, schema: {{file: /{'x' * 300}}}}}"
     (only,) = issues_of(tmp_path, "name: a\nsource: " + source + JOB[JOB.index("\nsink") :])
     assert "source.schema.file: the file /xxx" in only and only.endswith("cannot be read: File name too long")
+
+
+def test_read_text_file_omits_the_byte_order_mark(tmp_path: Path) -> None:
+    (file := tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfname: caf\xc3\xa9\n")
+    assert read_text_file(file) == read_text_file(str(file)) == "name: café\n"
+
+
+def test_read_text_file_that_cannot_be_read_raises_config_error(tmp_path: Path) -> None:
+    (latin := tmp_path / "latin.yaml").write_bytes(b"caf\xe9")
+    (large := tmp_path / "large.yaml").write_bytes(b"#" * (TEXT_BYTES_MOST + 1))
+    for file, reason in (
+        (tmp_path / "missing", "No such file or directory"), (tmp_path, "Is a directory"),
+        (latin, "it is not UTF-8 text"), (large, "it is larger than"), ("a\0b", "the path is not valid"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=f"The job file cannot be read: {reason}") as refused:
+            read_text_file(file, "The job file", "Give another one.")
+        assert refused.value.hint == "Give another one." and refused.value.context["file"] == file
