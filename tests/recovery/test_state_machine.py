@@ -113,7 +113,11 @@ class Flow(RuleBasedStateMachine):
         self.check_outcome(older, SinkOwnershipError)
         if newer is not None:
             self.check_outcome(newer, SinkOwnershipError)
-        if self.world.store is not before:  # both may have committed before one of them owned the sink
+        # both may have committed before one of them owned the sink, whose newest checkpoint can be that of the other one
+        if self.world.store is before and self.world.sink.mark.incarnation != before.record.incarnation:
+            assert isinstance(self.world.run(), SinkOwnershipError)
+            self.world.lose_state()
+        if self.world.store is not before:
             assert (outcome := self.world.run(adopting=True)) is Ended.FINISHED, outcome
 
     @rule()
