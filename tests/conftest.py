@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """Set the seed in the first process; all workers inherit it, also for the sample of the fault matrix."""
     seed_of()
+    # A shell sets SIGINT to ignored for a command in the background (`make test &`), and child processes inherit that:
+    # Ctrl-C would not end them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

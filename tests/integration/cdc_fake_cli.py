@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +18,6 @@ def driver_command(name: str, job_file: Path, options: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    # A shell sets SIGINT to ignored for a command in the background (`make test &`), and child processes inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     cdc.job.supervisor.driver_command = driver_command
     cdc.manager.fork_server.MODULES = ("cdc.job.supervisor", "tests.integration.cdc_fake_driver")
     sys.modules["cdc.checks.job"] = checks = ModuleType("cdc.checks.job")  # the real one takes seconds to import
