@@ -19,15 +19,7 @@ from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import DesiredState
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
-from tests.support.manager import served
-
-SPEC = """\
-name: crm
-source: {type: binlog, host: 127.0.0.1, username: cdc, password: "${CDC_TEST_PASSWORD}", start: latest}
-sink: {type: delta, path: /warehouse}
-channels:
-  - {source: crm.people, target: ods.people}
-"""
+from tests.support.manager import SPEC, served
 
 
 @pytest.fixture

@@ -6,25 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.demo.local_servers import LocalServer, obtain
 from cdc.errors import SchemaMismatch
 from cdc.mysql.server import Server
-from tests.support.receiving import Mapped, endpoint, position, receiver_of, until
-
-OPTIONS = {"mysql": (), "mysql_no_gtids": ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"), "mariadb": ()}
+from tests.support.receiving import KINDS, Mapped, endpoint, own_server, position, receiver_of, until
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
+@pytest.fixture(scope="module", params=KINDS)
 def server(request, tmp_path_factory):
-    kind = request.param.partition("_")[0]
-    folder = tmp_path_factory.mktemp(request.param)
-    server = LocalServer.start(
-        obtain(kind), folder / "server", options=("--binlog-row-metadata=FULL", *OPTIONS[request.param])
-    )
-    endpoint(server)
-    server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
-    yield server
-    server.stop()
+    with own_server(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
 
 
 def end_of(server):

@@ -11,29 +11,30 @@ from dataclasses import replace
 import pytest
 
 from cdc.demo import proof
-from cdc.demo.local_servers import LocalServer, free_port, obtain
+from cdc.demo.local_servers import free_port
 from cdc.demo.process import JobProcess
 from cdc.errors import PositionLost, SourceUnavailable
 from cdc.model.position import position_from_json
 from cdc.mysql.server import Server
 from cdc.sources.binlog import event_scan, start_position, transport
 from cdc.sources.binlog.start_position import created_at, resolve_start
-from tests.support.receiving import Collector, Mapped, endpoint, identity, position, receiver_of, until
+from tests.support.receiving import (
+    KINDS,
+    Collector,
+    Mapped,
+    endpoint,
+    identity,
+    own_server,
+    position,
+    receiver_of,
+    until,
+)
 
-OPTIONS = {"mysql": (), "mysql_no_gtids": ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"), "mariadb": ()}
 
-
-@pytest.fixture(scope="module", params=OPTIONS)
+@pytest.fixture(scope="module", params=KINDS)
 def server(request, tmp_path_factory):
-    kind = request.param.partition("_")[0]
-    folder = tmp_path_factory.mktemp(request.param)
-    server = LocalServer.start(
-        obtain(kind), folder / "server", options=("--binlog-row-metadata=FULL", *OPTIONS[request.param])
-    )
-    endpoint(server)
-    server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
-    yield server
-    server.stop()
+    with own_server(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

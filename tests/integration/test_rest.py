@@ -32,17 +32,10 @@ from cdc.state.job_directory import JobDirectory
 from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
 from cdc.state.sqlite import SqliteStore
-from tests.support.manager import IDENTITY, add_job, fake_driver, served, wait_for
+from tests.support.manager import IDENTITY, SPEC, add_job, fake_driver, served, wait_for
 from tests.support.store_servers import create_database
 
 ADMIN, VIEWER = "admin-token-4711", "viewer-token-0815"
-SPEC = """\
-name: crm
-source: {type: binlog, host: 127.0.0.1, username: cdc, password: "${CDC_TEST_PASSWORD}", start: latest}
-sink: {type: delta, path: /warehouse}
-channels:
-  - {source: crm.people, target: ods.people}
-"""
 PASSWORD = "v3ry-s3cret-value"
 ERROR_KEYS = {"error", "where", "hint", "exit_code", "class"}
 

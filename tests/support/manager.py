@@ -23,6 +23,13 @@ from tests.support.job_files import JOB
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0  # finds hangs
+SPEC = """\
+name: crm
+source: {type: binlog, host: 127.0.0.1, username: cdc, password: "${CDC_TEST_PASSWORD}", start: latest}
+sink: {type: delta, path: /warehouse}
+channels:
+  - {source: crm.people, target: ods.people}
+"""
 IDENTITY = JobIdentity(
     SourceIdentity("binlog", "127.0.0.1:3306"),
     SinkIdentity("delta", "/warehouse", "./warehouse"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 
+from cdc.demo.local_servers import LocalServer, obtain
 from cdc.model.batch import Batch, RequiredColumns
 from cdc.model.schema import DELETED, SEQUENCE, TableSchema
 from cdc.mysql.connection import Endpoint, Tls
@@ -33,6 +35,20 @@ class Mapped:
         for name in names:
             schema.column(name)
         return RequiredColumns(names | frozenset(schema.key), frozenset(schema.key))
+
+
+# servers that tests do not share, because they change the binlog: the options of each kind
+KINDS = {"mysql": (), "mysql_no_gtids": ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"), "mariadb": ()}
+
+
+@contextmanager
+def own_server(kind, folder):
+    """Start a server of ``KINDS`` with the table shop.orders, and stop it at the end."""
+    options = ("--binlog-row-metadata=FULL", *KINDS[kind])
+    with LocalServer.start(obtain(kind.partition("_")[0]), folder / "server", options=options) as server:
+        endpoint(server)
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        yield server
 
 
 def endpoint(server, port=None, user="root", password="", tls=None):

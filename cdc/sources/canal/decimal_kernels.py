@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdc.mysql.values.kernels import inlined, kernel
-from cdc.sources.canal.value_kernels import POWERS, fetch_ahead
+from cdc.sources.canal.value_kernels import NO_EXPONENT, POWERS, exponent_at, fetch_ahead
 
 _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -51,25 +51,11 @@ def _decimal_form(data, at, end):  # type: ignore[no-untyped-def]
         else:
             break
         at += 1
-    after = at
     if at < end:
-        if data[at] | 0x20 != 0x65:
-            return np.int64(-1), point, after, exponent
-        at += 1
-        minus = at < end and data[at] == 0x2D
-        if at < end and (minus or data[at] == 0x2B):
-            at += 1
-        if at == end or end - at > 6:
-            return np.int64(-1), point, after, exponent
-        while at < end:
-            digit = data[at] - np.uint8(0x30)
-            if digit > 9:
-                return np.int64(-1), point, after, exponent
-            exponent = exponent * 10 + np.int64(digit)
-            at += 1
-        if minus:
-            exponent = -exponent
-    return np.int64(count), point, after, exponent
+        exponent = exponent_at(data, at, end)
+        if exponent == NO_EXPONENT:
+            count = -1
+    return np.int64(count), point, at, exponent
 
 
 @inlined

@@ -19,6 +19,26 @@ _TIME = np.uint64(0x30303A30303A3030)  # "00:00:00"
 _COLONS = np.uint64(0x0000FF0000FF0000)  # its third and its sixth byte
 _BYTE = np.uint64(0xFF)
 POWERS = 10 ** np.arange(19, dtype=np.uint64)
+NO_EXPONENT = np.int64(1 << 40)
+
+
+@inlined
+def exponent_at(data, at, end):  # type: ignore[no-untyped-def]
+    """Return the number in an exponent such as ``e-8`` at ``at``, which is before ``end``; ``NO_EXPONENT``: it is none.
+
+    It has at most six digits.
+    """
+    minus = at + 1 < end and data[at + 1] == 0x2D
+    first = at + 2 if minus or (at + 1 < end and data[at + 1] == 0x2B) else at + 1
+    if data[at] | 0x20 != 0x65 or first >= end or end - first > 6:
+        return NO_EXPONENT
+    number = np.int64(0)
+    for digit_at in range(first, end):
+        digit = np.int64(data[digit_at]) - 0x30
+        if digit < 0 or digit > 9:
+            return NO_EXPONENT
+        number = number * 10 + digit
+    return -number if minus else number
 
 
 @inlined
@@ -253,22 +273,9 @@ def floats(data, starts, lengths, out, powers, exact, slow):  # type: ignore[no-
             return many, row
         power = np.int64(0)
         if at < end:
-            if data[at] | 0x20 != 0x65:
+            power = exponent_at(data, at, end)
+            if power == NO_EXPONENT:
                 return many, row
-            at += 1
-            minus = at < end and data[at] == 0x2D
-            if at < end and (minus or data[at] == 0x2B):
-                at += 1
-            if at >= end or end - at > 6:
-                return many, row
-            while at < end:
-                byte = np.int64(data[at])
-                if byte < 0x30 or byte > 0x39:
-                    return many, row
-                power = power * 10 + (byte - 0x30)
-                at += 1
-            if minus:
-                power = -power
         power -= scale
         if slow[row] or value > exact or power >= powers.size or -power >= powers.size:
             slow[row] = True

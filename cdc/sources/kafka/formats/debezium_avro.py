@@ -26,7 +26,7 @@ from cdc.sources.kafka.formats.base import DdlMessage, Decoded, DecodedRows, Fau
 from cdc.sources.kafka.formats.debezium_rows import CREATE, DELETE, OPS, TRUNCATE, ChangeImages, DebeziumRows
 from cdc.sources.kafka.formats.debezium_tombstones import Keys, key_name
 from cdc.sources.kafka.formats.json_kernels import ABSENT, NULL, OBJECT
-from cdc.sources.kafka.formats.json_slices import Slices, Texts, group_rows, shown, words_of
+from cdc.sources.kafka.formats.json_slices import Slices, Texts, group_rows, shown, stacked, words_of
 from cdc.sources.kafka.formats.rows import TablePlan, in_order
 from cdc.sources.kafka.formats.typed_values import bad_value
 from cdc.sources.kafka.messages import MessageBlock
@@ -221,14 +221,7 @@ def _group_texts(block: MessageBlock, values: Slices) -> Slices:
     texts = [values[program.DB], values[program.TABLE]]
     lengths = np.where(is_numbered, np.int32(kernels.HEAD - 1), np.int32(-1))
     texts.append(Texts(block.data, at + 1, lengths, np.zeros(len(at), np.uint8)))
-    return Slices(
-        block.data,
-        np.stack([one.starts for one in texts]),
-        np.stack([one.lengths for one in texts]),
-        np.stack([one.kinds for one in texts]),
-        values.source,
-        values.faults,
-    )
+    return stacked(texts, values.source, values.faults)
 
 
 def _with_times(values: Slices, times: NDArray[np.int64], faults: Faults) -> Slices:

@@ -33,6 +33,7 @@ from cdc.sources.kafka.formats.json_slices import (
     group_rows,
     shown,
     slice_objects,
+    stacked,
     words_of,
 )
 from cdc.sources.kafka.formats.rows import TablePlan, in_order
@@ -104,14 +105,7 @@ class DebeziumJson(DebeziumRows):
         texts = [source[_DB][chosen], source[_TABLE][chosen], schemas]
         if (schemas.lengths >= 0).any():  # a key can change without a change of the columns
             texts.append(_key_schemas(block, envelope.source[chosen]))
-        names = Slices(
-            block.data,
-            np.stack([one.starts for one in texts]),
-            np.stack([one.lengths for one in texts]),
-            np.stack([one.kinds for one in texts]),
-            envelope.source[chosen],
-            envelope.faults,
-        )
+        names = stacked(texts, envelope.source[chosen], envelope.faults)
         groups, firsts = group_rows(names, range(len(texts)))
         tables: list[DecodedRows | None] = []
         statements: list[DdlMessage] = []

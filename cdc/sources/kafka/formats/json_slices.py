@@ -110,6 +110,18 @@ class Slices:
         )
 
 
+def stacked(texts: Sequence[Texts], source: NDArray[np.int32], faults: NDArray[np.uint8]) -> Slices:
+    """Return ``texts`` of one buffer as the values of slots. ``source``, ``faults``: of their rows, see ``Slices``."""
+    return Slices(
+        texts[0].data,
+        np.stack([one.starts for one in texts]),
+        np.stack([one.lengths for one in texts]),
+        np.stack([one.kinds for one in texts]),
+        source,
+        faults,
+    )
+
+
 def slice_objects(
     data: NDArray[np.uint8], at: NDArray[np.int64], sizes: NDArray[Any], names: Names, shape: int = ONE
 ) -> Slices:
