@@ -16,6 +16,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cdc.api.unread_body import UnreadBody
+
 HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
 CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the process
 HANDSHAKES_MOST = 50  # connections at once that have not finished the handshake of TLS
@@ -36,7 +38,7 @@ class HttpServer:
     ) -> None:
         """``name``: of the thread. ``certificate`` and ``key``: paths, for TLS. Raises: OSError - they are unusable."""
         config = uvicorn.Config(
-            application,
+            UnreadBody(application),
             log_config=None,
             access_log=False,
             server_header=False,

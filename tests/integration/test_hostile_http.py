@@ -167,6 +167,18 @@ def test_oversized_body_is_refused_on_every_route(url: str, store: SqlStore, pat
     assert not has_requests(store)
 
 
+def test_answer_before_the_end_of_the_body_reaches_a_client_that_sends_first(url: str) -> None:
+    half = b"#" * BODY_BYTES_MOST
+    head = f"POST /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: {2 * len(half)}\r\n\r\n"
+    with connected(url) as line:
+        line.sendall(head.encode() + half)
+        assert line.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 413"
+        for first in range(0, len(half), 1 << 16):  # a closed connection refuses the second piece
+            line.sendall(half[first : first + (1 << 16)])
+        answer = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    assert answer.endswith(b"}")
+
+
 @pytest.mark.parametrize(
     "kind",
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "image/png", "x" * 500],
