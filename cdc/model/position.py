@@ -72,6 +72,7 @@ class CanalPosition:
     newest_ms: int = 0  # newest event time of the rows seen so far: rows that are delivered again cannot be newer
     splits: int = 0  # number of transactions that were split, because each filled the server's ring buffer alone
     marker_batch: bool = False  # the server batch that ends here is not acked: the next session starts with this batch
+    xid: str = ""  # inside an XA transaction, whose rows are omitted because the user accepted that
     kind: Literal["canal"] = "canal"
 
     def reached(self, other: Position) -> bool:

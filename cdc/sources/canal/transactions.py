@@ -44,6 +44,8 @@ class OpenTransaction:
     length: int = 0  # entries since its BEGIN, including those that a split has delivered
     gtid_set: str = ""  # executed up to and including this transaction
     xid: str = ""  # "" unless it is an XA transaction
+    is_omitted: bool = False  # the user accepted to omit the rows of this XA transaction
+    has_begin: bool = False  # its BEGIN entry has arrived
 
     def add(self, changes: tuple[Changes, ...], rows: int, entries: Entries, first: int, last: int) -> None:
         """Add the entries from ``first`` up to, not including, ``last``."""
@@ -59,6 +61,12 @@ class OpenTransaction:
         self.bytes += int(index[:, kernels.SIZE].sum())
         self.gtid_set = entries.text(last - 1, kernels.GTID_AT)
         self.changed_at = time.monotonic()
+
+    def rest(self) -> OpenTransaction:
+        """Return the same transaction without rows; an empty one if it has ended."""
+        if not self.length:
+            return OpenTransaction()
+        return OpenTransaction(length=self.length, xid=self.xid, is_omitted=self.is_omitted, has_begin=self.has_begin)
 
 
 class TransactionCutter:
@@ -76,7 +84,7 @@ class TransactionCutter:
         """Continue at ``start`` without any open rows."""
         self.handed = start  # the end of the last Batch that was delivered
         self.ready: deque[Batch] = deque()
-        self.open = OpenTransaction()
+        self.open = OpenTransaction(length=1, xid=start.xid, is_omitted=True) if start.xid else OpenTransaction()
         self.keeps_marker = False  # see ``AckTracker``
 
     @property
@@ -97,7 +105,7 @@ class TransactionCutter:
 
     def drop_open(self) -> None:
         """Drop the open rows, because everything after the last whole transaction arrives again."""
-        self.open = OpenTransaction(length=self.open.length if self.end.entry else 0)
+        self.open = self.open.rest() if self.end.entry else OpenTransaction()
 
     def cut(self, position: CanalPosition, *, splits: bool = False) -> None:
         """Make a Batch of the open rows, ending at ``position``. ``splits``: it is the first cut inside a
@@ -106,17 +114,15 @@ class TransactionCutter:
         before, transaction = self.end, self.open
         if not transaction.entries and before.reached(position):
             return
-        if (
-            transaction.xid and transaction.changes
-        ):  # an XA transaction that fills the ring, or whose END does not arrive
-            self._leave_out(transaction.xid, sorted({changes.schema.name for changes in transaction.changes}))
-            transaction.changes, transaction.rows = [], 0
+        if transaction.xid:  # an XA transaction that fills the ring, or whose END does not arrive
+            self._leave_out_open()
         last = replace(
             position,
             gtid_set=transaction.gtid_set or position.gtid_set or before.gtid_set,
             newest_ms=max(before.newest_ms, transaction.newest_ms),
             splits=before.splits + splits,
             marker_batch=self.keeps_marker,
+            xid=transaction.xid if transaction.is_omitted and transaction.length else "",
         )
         self.ready.append(
             Batch(
@@ -132,7 +138,7 @@ class TransactionCutter:
                 self._tables.omitted.take(),
             )
         )
-        self.open = OpenTransaction(length=transaction.length)
+        self.open = transaction.rest()
 
     # --- entries ---
 
@@ -164,6 +170,7 @@ class TransactionCutter:
 
     def _read_statement(self, statement: CanalStatement, entries: Entries, number: int) -> None:
         # A statement outside of transactions ends the transaction before it, even if its END did not arrive.
+        self.open.length = 0
         self.cut(statement.before)
         # The job stops at this end, and continues after a change as if a Batch had ended at the statement.
         end = self.end
@@ -176,7 +183,7 @@ class TransactionCutter:
         )
         if self._tables.on_statement(replace(statement, before=end, after=after)):
             self._decoder.forget()
-        self.open.length = 0
+        self.open = OpenTransaction()
         self.open.add((), 0, entries, number, number + 1)
         self.cut(statement.after)
 
@@ -195,14 +202,25 @@ class TransactionCutter:
                 continue
             # Include the edge, which ends the transaction before it.
             self._read_rows(entries, positions, first, began + 1 if len(before) else first)
+            self._leave_out(xid, tables, is_accepted=self.open.is_omitted and not len(before))
             self.open = OpenTransaction()
-            self._leave_out(xid, tables)
             first = number
         self._read_rows(entries, positions, first, last)
 
-    def _leave_out(self, xid: str, tables: Sequence[str]) -> None:
-        """Omit undecided rows, if the user accepted that. Raises: SourceActionRequired - the user did not."""
-        if not self._accepted.gap:
+    def _leave_out_open(self) -> None:
+        """Omit the rows of the open XA transaction. Raises: see ``_leave_out``."""
+        transaction = self.open
+        if transaction.changes:
+            tables = sorted({changes.schema.name for changes in transaction.changes})
+            self._leave_out(transaction.xid, tables, is_accepted=transaction.is_omitted)
+            transaction.changes, transaction.rows, transaction.is_omitted = [], 0, True
+
+    def _leave_out(self, xid: str, tables: Sequence[str], *, is_accepted: bool) -> None:
+        """Omit undecided rows, if the user accepted that. Raises: SourceActionRequired - the user did not.
+
+        ``is_accepted``: the user accepted it for earlier rows of the same transaction.
+        """
+        if not (is_accepted or self._accepted.gap):
             raise undecided(xid, ", ".join(tables))
         log.warning("omitting the rows of XA transaction %s in %s", xid, ", ".join(tables))
 
@@ -230,6 +248,8 @@ class TransactionCutter:
         """Read row entries and edges: make a Batch of whole transactions, and keep the other rows."""
         if first >= last:
             return
+        if self.open.xid:
+            first = self._end_xa(entries, first, last)
         kinds = entries.index[first:last, kernels.KIND]
         ends, begins = np.flatnonzero(kinds == kernels.END), np.flatnonzero(kinds == kernels.BEGIN)
         whole = max(int(ends[-1]) + 1 if len(ends) else 0, int(begins[-1]) if len(begins) else 0) + first
@@ -245,7 +265,21 @@ class TransactionCutter:
             self.cut(replace(positions[first], entry=0, gtid_set=""))
         if whole < last:
             self._take(entries, whole, last)
+            self.open.has_begin |= bool(kinds[whole - first] == kernels.BEGIN)
             self.open.xid = next((xid for _, xid in edges(entries, whole, last)), self.open.xid)
+
+    def _end_xa(self, entries: Entries, first: int, last: int) -> int:
+        """Omit the other rows of the open XA transaction if it ends in these entries. Return the entry at its end."""
+        kinds = entries.index[first:last, kernels.KIND]
+        edge = np.flatnonzero((kinds == kernels.END) | (kinds == kernels.BEGIN))
+        if not len(edge):
+            return first
+        end = first + int(edge[0])
+        if end > first:
+            self._take(entries, first, end)
+        self._leave_out_open()
+        self.open = OpenTransaction()
+        return end
 
     def _take(self, entries: Entries, first: int, last: int) -> None:
         self._tables.position = self.end
