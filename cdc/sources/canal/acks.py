@@ -49,6 +49,14 @@ class AckTracker:
         self.keeps_marker = self._may_keep_marker and part <= HELD_MOST
         self.unacked.append(_Unacked(fetched, positions[0], positions.last))
 
+    def withdraw(self) -> None:
+        """Do not ack the newest batch: its positions are unknown."""
+        self.unacked.pop()
+
+    def hold(self, end: CanalPosition) -> None:
+        """Ack the newest batch, and those after it, only when ``end`` is committed."""
+        self.unacked[-1] = self.unacked[-1]._replace(last=end)
+
     def release(self, fetcher: Fetcher | None) -> None:
         """Ack the batches that end at or before the committed position, except the one that is kept."""
         while self.unacked and self.committed.file and self._is_oldest_committed() and not self._is_oldest_kept():

@@ -35,7 +35,8 @@ from cdc.sources.canal.positions import EntryPositions
 from cdc.sources.canal.repeats import AcceptedOnce, RepeatFilter
 from cdc.sources.canal.stall_detector import ASK_EVERY_S, StallDetector
 from cdc.sources.canal.table_registry import CanalTables
-from cdc.sources.canal.transactions import TransactionCutter
+from cdc.sources.canal.transactions import OpenTransaction, TransactionCutter
+from cdc.sources.canal.wrapped_offsets import WrapDetector, position_unknown
 from cdc.sources.canal.xa import CanalXa
 from cdc.sources.schema_history import ResumeOptions
 
@@ -104,6 +105,7 @@ class CanalReceiver:
         self._at = start  # position of the last entry read, which may be inside a transaction
         self._acks = AckTracker(start)
         self._repeats = RepeatFilter(self._decoder, self._accepted)
+        self._wraps = WrapDetector(start)
         self._cutter.begin(start)
 
     # --- the contract ---
@@ -212,7 +214,7 @@ class CanalReceiver:
             acks.begin_session(fetched, cutter.end)
             self._at = self._anchor(entries)
         positions = EntryPositions(entries, self._at)
-        self._at = positions.last
+        before, self._at = self._at, positions.last
         acks.add(fetched, positions, self._fetcher.part(fetched) if self._fetcher is not None else 1.0, cutter.end)
         cutter.keeps_marker = acks.keeps_marker
         try:
@@ -220,17 +222,50 @@ class CanalReceiver:
             if begins_session and self._repeats.check_gap(fetched, positions, cutter.end):
                 self._tables.note_gap(cutter.end)
             for first, last, back in positions.ranges():
-                if back or (begins_session and first == 0):
-                    # The entries since the last whole transaction arrive again.
-                    cutter.drop_open()
+                begins = begins_session and first == 0
+                if back or begins:
+                    wraps = self._may_wrap(fetched, positions, first, before, begins)
+                    if wraps:
+                        self._accept_wrap(cutter.end if begins else before, positions[first])
+                    if begins:
+                        cutter.drop_open()  # the entries since the last Batch arrive again
+                    elif cutter.open.entries:
+                        # Their batches keep room in the ring until they are committed, and the ring may be too small
+                        # for the same transaction again.
+                        cutter.cut(before, splits=not cutter.end.entry)
+                    if wraps:
+                        acks.hold(cutter.end)
                     self._repeats.is_dropping = True
                 new = self._repeats.first_new(entries, positions, first, last, cutter.end)
                 cutter.read(entries, positions, new, last)
+                self._wraps.note(entries, positions, first, last)
+                before = positions[last - 1]
         except CdcError as error:
             error.context.setdefault("position", cutter.end)
             self._save_stop_position(error)
             self._error = error
         acks.release(self._fetcher)
+
+    def _may_wrap(
+        self, fetched: Fetched, positions: EntryPositions, first: int, before: CanalPosition, begins: bool
+    ) -> bool:
+        """Return whether the offsets may have begun at 0 again at an entry. ``begins``: it begins a session."""
+        end, transaction = self._cutter.end, self._cutter.open
+        if begins:
+            # A server that was started again reads MySQL from an offset of 32 bits: the entry is in the first 4 GiB.
+            if fetched.server_is_new or positions[first].offset >= end.offset:
+                return False
+            before, transaction = end, OpenTransaction(length=end.entry)
+        batches = [each.first for each in self._acks.unacked][:-1]
+        return self._wraps.may_wrap(fetched.entries, first, positions[first], before, transaction, batches)
+
+    def _accept_wrap(self, before: CanalPosition, position: CanalPosition) -> None:
+        """Record a gap after ``before`` if the user accepted it. Raises: PositionLost - the user did not."""
+        if not self._accepted.gap:
+            self._acks.withdraw()
+            raise position_unknown(before, position)
+        self._tables.note_gap(before)
+        self._repeats.wrapped_file = position.file
 
     def _anchor(self, entries: Entries) -> CanalPosition:
         """Return the position from which the first entries of a session are numbered.

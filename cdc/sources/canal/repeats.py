@@ -36,6 +36,7 @@ class RepeatFilter:
         self._decoder = decoder
         self._accepted = accepted
         self.is_dropping = True  # the next entries may have been delivered before
+        self.wrapped_file = ""  # the binlog file in which the user accepted a gap, because its offsets are not unique
 
     def check_gap(self, fetched: Fetched, positions: EntryPositions, start: CanalPosition) -> bool:
         """Check the first entry of a session: it must be known, or directly follow ``start``.
@@ -77,6 +78,8 @@ class RepeatFilter:
             new += 1
         newer = entries.index[first:new, kernels.TIME_MS] > (start.newest_ms or np.iinfo(np.int64).max)
         for number in (first + np.flatnonzero(newer)).tolist():
+            if entries.text(number, kernels.FILE_AT) == self.wrapped_file:
+                continue
             if not self._accepted.server and entries.has_rows(number) and self._decoder.maps(entries, number):
                 raise ServerMismatch(
                     "Rows before the job's position are newer than all rows that the job has read: Canal reads "

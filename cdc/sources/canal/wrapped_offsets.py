@@ -1,0 +1,87 @@
+"""Detect where the offsets of Canal's entries may begin at 0 again inside a binlog file.
+
+An event has only the low 32 bits of its offset. MySQL does not split a transaction over two files, so a file with a
+large transaction can have more than 4 GiB, and Canal's offsets then begin at 0 again. The offset is also lower if Canal
+sends entries again, which must be dropped. Canal hides the events of filtered tables, so the size of the step alone
+does not distinguish the two. A step back that is not certainly a repeat therefore stops the job.
+
+Source: alibaba/canal 1.1.8, LogHeader, EventTransactionBuffer and AbstractEventParser.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from cdc.errors import PositionLost
+from cdc.model.position import CanalPosition
+from cdc.sources.canal import kernels
+from cdc.sources.canal.entries import Entries
+from cdc.sources.canal.positions import EntryPositions
+from cdc.sources.canal.transactions import OpenTransaction
+
+_FAR = 1 << 31  # no more than this is repeated, except from the BEGIN of a transaction on
+_ENDS = 8  # after a lost connection to MySQL, Canal continues at one of the last END entries
+
+
+class WrapDetector:
+    """Distinguish entries that are sent again from offsets that may have begun at 0 again."""
+
+    def __init__(self, start: CanalPosition) -> None:
+        self._ends = deque([_end(start)] if start.file and not start.entry else [], _ENDS)
+
+    def note(self, entries: Entries, positions: EntryPositions, first: int, last: int) -> None:
+        """Remember the END entries from ``first`` up to, not including, ``last``."""
+        ends = first + np.flatnonzero(entries.index[first:last, kernels.KIND] == kernels.END)[-_ENDS:]
+        self._ends.extend(_end(positions[number], entries, number) for number in ends.tolist())
+
+    def may_wrap(
+        self,
+        entries: Entries,
+        number: int,
+        position: CanalPosition,
+        before: CanalPosition,
+        transaction: OpenTransaction,
+        batches: Iterable[CanalPosition],
+    ) -> bool:
+        """Return whether an entry, whose offset is lower than that of the entry before it, may be after a wrap.
+
+        ``before``: the entry before it; for the first entry of a session: up to where the job has read.
+        ``transaction``: the open one. ``batches``: the first entries of unacked batches, where a rollback continues.
+        """
+        if position.file != before.file or self._is_certain(entries, number, position, before):
+            return False
+        kind = entries.index[number, kernels.KIND]
+        if kind == kernels.BEGIN and transaction.length:
+            return False  # Canal sends the open transaction again
+        if any((each.file, each.offset) == (position.file, position.offset) for each in batches):
+            return False
+        is_inside = transaction.has_begin and kind in (kernels.ROW_DATA, kernels.END)
+        return is_inside or before.offset - position.offset > _FAR
+
+    def _is_certain(self, entries: Entries, number: int, position: CanalPosition, before: CanalPosition) -> bool:
+        """Return whether GTIDs or a known END entry show that an entry is sent again."""
+        if position.gtid_set and before.gtid_set and position.gtid_set != before.gtid_set:
+            return True  # another transaction: positions are then compared by GTIDs, not by offsets
+        is_end = entries.index[number, kernels.KIND] == kernels.END
+        return bool(is_end and _end(position, entries, number) in self._ends)
+
+
+def position_unknown(before: CanalPosition, position: CanalPosition) -> PositionLost:
+    """Return the error that stops a job at entries whose position is unknown."""
+    return PositionLost(
+        f"Canal's offset moves back from {before} to {position}: the binlog file may have more than 4 GiB, and Canal's "
+        "offsets, which have 32 bits, then begin at 0 again.",
+        hint="`cdc resume NAME --accept-gap` omits rows of this file, and loads the tables again if `source.mysql` is "
+        "set. To read such transactions, use a binlog source.",
+        stopped_at=before,
+        resumes_at=position,
+    )
+
+
+def _end(position: CanalPosition, entries: Entries | None = None, number: int = 0) -> tuple[str, int]:
+    """Return file and offset of the event after an entry; of ``position`` itself without ``entries``."""
+    length = 0 if entries is None else int(entries.index[number, kernels.EVENT_LENGTH])
+    return position.file, position.offset + length
