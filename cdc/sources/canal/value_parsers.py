@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from cdc.errors import GAP_HINT, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.schema import Column, Kind, TableSchema
+from cdc.mysql.charsets import Charset
 from cdc.mysql.values import text
 from cdc.sources.canal import decimal_kernels, value_kernels
-from cdc.sources.canal.layout import LayoutColumn
+from cdc.sources.canal.layout import NO_SERVER_CHARSET, LayoutColumn
 
 RESYNC_HINT = f"{GAP_HINT} If the error repeats, use a binlog source."
 _BINLOG_HINT = "Remove the column from the mapping, or use a binlog source."
@@ -77,7 +78,8 @@ def value_parser(column: Column, received: LayoutColumn, schema: TableSchema, zo
     if kind is Kind.JSON:
         return _json
     if kind is Kind.TEXT and received.as_bytes:
-        return lambda values: text.utf8_array(*_as_bytes(values))
+        charset = Charset(column.charset or NO_SERVER_CHARSET)  # Canal has not decoded these bytes
+        return lambda values: text.text_array(*_as_bytes(values), charset)
     if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) and column.charset not in ("utf8mb4", "utf8mb3", "ascii"):
         if column.charset in NOT_ASCII:
             raise SchemaMismatch(

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import struct
+from dataclasses import replace
 from decimal import Context, Decimal, localcontext
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 
 from cdc.errors import CdcError, DecodeError, SchemaMismatch, UnsupportedRowFormat
 from cdc.model.batch import RequiredColumns
-from cdc.model.schema import DELETED, SEQUENCE, Kind
+from cdc.model.schema import DELETED, SEQUENCE, Kind, TableSchema
 from cdc.sources.canal import decimal_kernels, value_kernels, value_parsers
 from cdc.sources.canal.entries import Entries, EntryDecoder
 from cdc.sources.canal.layout import LayoutColumn, column_of, schema_of
@@ -311,6 +312,27 @@ def test_column_of_type_text_returns_kind_and_arrow(type_text, kind, arrow):
     assert (column.kind, str(column.arrow)) == (kind, arrow)
     if kind is Kind.ENUM:
         assert column.labels == ("a,b", "it's")
+
+
+@pytest.mark.parametrize(
+    ("charset", "codec", "text"),
+    [
+        ("utf8mb4", "utf-8", "\U0001f600"),
+        ("latin1", "latin-1", "\xc3\xa9"),  # its bytes are also another text in UTF-8
+        ("latin1", "latin-1", "\xe9"),
+        ("gbk", "gbk", "\u9686"),
+        ("ucs2", "utf-16-be", "AB"),
+        ("utf16", "utf-16-be", "A\U0001f600"),
+        ("", "utf-8", "\xe9"),
+    ],
+)
+def test_text_with_a_length_is_decoded_in_its_charset(charset, codec, text):
+    received = LayoutColumn(0, "c", "text(1000)", False)
+    column = replace(column_of("d", "t", received), charset=charset)
+    parse = value_parsers.value_parser(column, received, TableSchema("d", "t", (column,), ()), 0)
+    sent = text.encode(codec).decode("latin-1").encode()  # Canal sends each byte as a character
+    values = np.frombuffer(sent + bytes(8), np.uint8), np.array([0, 0]), np.array([len(sent), -1], np.int32)
+    assert parse(values).to_pylist() == [text, None]
 
 
 @pytest.mark.parametrize("type_text", ["sql_variant", "enum", "set\t'a')"])
