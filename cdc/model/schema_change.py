@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from cdc.model.position import Position
+from cdc.model.saved_bytes import SavedBytes
 from cdc.model.schema import Column, TableSchema
 
 
@@ -47,7 +48,7 @@ class Fill:
     """
 
     kind: FillKind = FillKind.NULL
-    text: bytes | None = None
+    text: SavedBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
