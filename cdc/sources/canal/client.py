@@ -69,6 +69,8 @@ class CanalClient:
         self._filter = filter
         self._idle_timeout_ms = idle_timeout_ms
         self._connection: CanalConnection | None = None
+        self._opening: CanalConnection | None = None  # one that is not usable yet
+        self._is_closed = False
         self.wait: Callable[[float], object] = time.sleep  # waits between attempts to connect
         self._backoff = Backoff(*BACK_OFF_S)
         self._not_before = 0.0
@@ -90,9 +92,14 @@ class CanalClient:
 
         Raises: SourceUnavailable - no server runs it.
         """
-        self.close()
+        self._is_closed = False
+        self._connect()
+
+    def _connect(self) -> None:
+        self._disconnect()
         refusals = []
         for address in self._addresses():
+            self._check_open()
             try:
                 self._connection = self._connected(address)
             except SourceUnavailable as error:
@@ -101,6 +108,7 @@ class CanalClient:
                 self.session += 1
                 self._backoff.reset()
                 return
+        self._check_open()
         if not refusals:
             raise SourceUnavailable("Canal: ZooKeeper lists no server.", hint="Start Canal.", **self._names)
         # The error of a server that is not a standby node explains more.
@@ -113,12 +121,9 @@ class CanalClient:
         """
         error = SourceUnavailable("Canal: ZooKeeper lists no server.", hint="Start Canal.", **self._names)
         for address in self._addresses():
+            connection = CanalConnection(address, **self._names)  # type: ignore[arg-type]
             try:
-                connection = CanalConnection(address, **self._names)  # type: ignore[arg-type]
-            except SourceUnavailable as refusal:
-                error = refusal
-                continue
-            try:
+                connection.open()
                 connection.login(*self._login)
                 connection.ask_for_destination()
             except SourceUnavailable as refusal:
@@ -130,8 +135,10 @@ class CanalClient:
         raise error
 
     def _connected(self, address: str) -> CanalConnection:
-        connection = CanalConnection(address, **self._names)  # type: ignore[arg-type]
+        connection = self._opening = CanalConnection(address, **self._names)  # type: ignore[arg-type]
         try:
+            self._check_open()  # ``close`` may not have seen this connection
+            connection.open()
             connection.login(*self._login, idle_timeout_ms=self._idle_timeout_ms)
             connection.subscribe(self._filter)
             # Without a rollback, batches that were sent on an earlier connection would never arrive again.
@@ -188,23 +195,36 @@ class CanalClient:
         self._connected_now().unsubscribe()
 
     def close(self) -> None:
-        """Close the connection. Unacked batches arrive again on the next one. May be repeated.
+        """Close the connection. Unacked batches arrive again after the next ``connect``. May be repeated.
 
-        Calls: from any thread. A thread that waits in ``get`` raises SourceUnavailable.
+        Calls: from any thread. A thread that waits in ``get`` or connects raises SourceUnavailable.
         """
+        self._is_closed = True
+        opening = self._opening
+        if opening is not None:
+            opening.interrupt()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
+    def _check_open(self) -> None:
+        """Raise SourceUnavailable if the client was closed."""
+        if self._is_closed:
+            raise SourceUnavailable("Canal: the client was closed.", hint="Call connect.", **self._names)
+
     def _drop(self) -> None:
-        self.close()
+        self._disconnect()
         self._not_before = time.monotonic() + next(self._backoff)
 
     def _connected_now(self) -> CanalConnection:
         if self._connection is None:
             self.wait(max(0.0, self._not_before - time.monotonic()))
             try:
-                self.connect()
+                self._check_open()
+                self._connect()
             except SourceUnavailable:
                 self._drop()
                 raise

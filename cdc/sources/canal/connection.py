@@ -91,7 +91,7 @@ def _batch_id(body: memoryview) -> int | None:
 
 
 class CanalConnection:
-    """One connection, from handshake to close. It cannot be used after an error.
+    """One connection, from ``open`` to ``close``. It cannot be used after an error.
 
     Raises: SourceUnavailable, from every call - the server cannot be reached, refuses, or violates the protocol.
     """
@@ -101,15 +101,33 @@ class CanalConnection:
         self._names = {"destination": destination, "client_id": str(client_id)}
         self._is_subscribed = False
         self._password = ""
-        host, _, port = address.rpartition(":")
+        self._socket = socket.socket()  # ``open`` replaces it
+        self._is_interrupted = False
+
+    def open(self) -> None:
+        """Connect to the first IP address of the server that accepts it."""
+        host, _, port = self.address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            for number, (family, kind, protocol, _, address) in enumerate(found, 1):
+                self._socket.close()
+                self._socket = socket.socket(family, kind, protocol)
+                self._socket.settimeout(CONNECT_TIMEOUT_S)
+                try:
+                    self._check_interrupt()
+                    self._socket.connect(address)
+                    break
+                except OSError:
+                    if number == len(found):
+                        raise
+            self._check_interrupt()
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(self._socket)
         except (OSError, ValueError) as error:
+            self._socket.close()
             raise self._fault(
                 f"no connection to the server: {error}", "Check address and port, and that Canal runs."
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(self._socket)
 
     def login(self, username: str, password: str, *, idle_timeout_ms: int = IDLE_TIMEOUT_MS) -> None:
         """Read the handshake and authenticate. Without a password no token is sent."""
@@ -180,10 +198,19 @@ class CanalConnection:
         """Send the server something to read. Its other idle timer is reset only by a ``get``."""
         self._send(Packet.CLIENT_ACK, BatchRef(**self._names, batch_id=-1))
 
+    def _check_interrupt(self) -> None:
+        if self._is_interrupted:
+            raise OSError("it was closed")
+
+    def interrupt(self) -> None:
+        """End what another thread does on this connection, also in ``open``. That thread must call ``close``."""
+        self._is_interrupted = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the socket. The server keeps unacked batches. May be repeated."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+        self.interrupt()
         self._socket.close()
 
     def _send(self, kind: Packet.Kind, message: ProtobufMessage) -> None:

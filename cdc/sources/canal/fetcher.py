@@ -25,8 +25,9 @@ _WAIT_MS = 100  # a get waits at the server for so long until a batch is full, s
 _EMPTY = 2  # empty gets in a row after which the server counts as drained: after one it may only be slow
 _KEEP_ALIVE_S = 30.0
 _STARVED_S = 1.0
-_JUMPS, _JUMPS_WITHIN_S = 4, 60.0  # a lost connection causes one jump of batch ids, another client causes many
-_REFUSALS = 3  # refused acks in a row that show that another client acks
+_JUMPS = 4  # jumps of batch ids that show another client; the first one after a lost connection does not count
+_REFUSALS = 3  # refused acks that show that another client acks
+_WITHIN_S = 60.0  # so many jumps or refusals within this time
 _OTHERS = ("is not the firstly", "is not exist", "no match ack position")
 _OTHER_CLIENT_HINT = "Create a Canal destination for each consumer, then run `cdc snapshot` for the job's tables."
 
@@ -78,8 +79,9 @@ class Fetcher:
         self._session = 0
         self._rollbacks = 0  # number of rollbacks, each of which begins a session without a new connection
         self._asked = 0  # the connection on which ``_ask_once_more`` has sent a rollback
-        self._refusals = 0
+        self._refusals: list[float] = []  # times at which an ack was refused, in monotonic seconds
         self._jumps: list[float] = []  # times at which batches were missing
+        self._lost_answer = False  # the connection was lost, and perhaps a batch with it
         self._error: BaseException | None = None
         self._stopping = False
         self._blocked_since = False
@@ -213,7 +215,7 @@ class Fetcher:
         if message is None:
             self._empty += 1
             self._heard_at = asked_at
-            self._refusals = 0
+            self._refusals.clear()
             self._ask_once_more()
             return
         self._keep(message)
@@ -222,7 +224,9 @@ class Fetcher:
         self._empty, self._came_at = 0, time.monotonic()
         if message.id != self._expected:
             self._resync(message)
+            self._lost_answer = False
             return
+        self._lost_answer = False
         entries = Entries(message.body)
         with self._changed:
             if message.session != self._session:  # a new connection or a rollback: unacked batches arrive again
@@ -267,9 +271,7 @@ class Fetcher:
         self._rollbacks += 1
 
     def _note_jump(self, message: Message) -> None:
-        now = time.monotonic()
-        self._jumps = [at for at in self._jumps if now - at < _JUMPS_WITHIN_S] + [now]
-        if len(self._jumps) >= _JUMPS:
+        if not self._lost_answer and _count(self._jumps) >= _JUMPS:
             raise SourceActionRequired(
                 f"Another client reads this Canal destination: batch {message.id} arrived instead of {self._expected}.",
                 hint=_OTHER_CLIENT_HINT,
@@ -290,11 +292,12 @@ class Fetcher:
     def _note(self, error: CdcError) -> None:
         if self._stopping:
             return
-        if any(pattern in error.message for pattern in _OTHERS):
-            self._refusals += 1
-        if self._refusals >= _REFUSALS:
+        is_refusal = any(pattern in error.message for pattern in _OTHERS)
+        self._lost_answer = not is_refusal
+        if is_refusal and _count(self._refusals) >= _REFUSALS:
             blocked = SourceActionRequired(
-                f"Canal refused {self._refusals} acks in a row: another client acks on this destination.",
+                f"Canal refused {len(self._refusals)} acks within {_WITHIN_S:.0f} s: another client acks on this "
+                "destination.",
                 hint=_OTHER_CLIENT_HINT,
                 **error.context,
             )
@@ -306,3 +309,10 @@ class Fetcher:
         self.disconnects += self._away is None
         self._away = (self._away[0] if self._away else time.monotonic(), error)
         log.warning("reconnecting to Canal: %s", error)
+
+
+def _count(times: list[float]) -> int:
+    """Add the present time to ``times``, and return how many of them are recent."""
+    now = time.monotonic()
+    times[:] = [*(at for at in times if now - at < _WITHIN_S), now]
+    return len(times)

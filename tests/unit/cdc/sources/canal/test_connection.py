@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,8 +36,7 @@ class SlowSocket:
 def connected(monkeypatch: pytest.MonkeyPatch, sock: SlowSocket) -> CanalConnection:
     monkeypatch.setattr(module, "SLOWEST_BYTES_S", 1)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: sock.now))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        found = CanalConnection(f"127.0.0.1:{listener.getsockname()[1]}", destination="d", client_id=1)
+    found = CanalConnection("127.0.0.1:1", destination="d", client_id=1)
     found.close()
     found._socket = cast(Any, sock)
     return found
