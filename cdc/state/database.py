@@ -86,3 +86,20 @@ def insert_once(insert: Callable[[Transaction], int], found: str, **values: Any)
         return numbers[-1]
 
     return work
+
+
+def delete_once(delete: str, found: str, **values: Any) -> Callable[[Transaction], bool]:
+    """Return work that deletes a row and returns whether it did, and that ``transact`` may repeat.
+
+    ``found``: a SELECT of the row without the condition of ``delete``. An earlier attempt has deleted it if it is gone.
+    """
+    is_deleted = False
+
+    def work(transaction: Transaction) -> bool:
+        nonlocal is_deleted
+        if transaction.run(delete, **values):
+            is_deleted = True
+            return True
+        return is_deleted and not transaction.all(found, **values)
+
+    return work

@@ -82,6 +82,8 @@ class Deployments:
         Raises: ConfigError - there is no such job, it was stopped, or it has another generation.
         """
 
+        saved: list[tuple[int, str | None, str | None]] = []  # by earlier attempts, whose COMMIT may have been lost
+
         def work(transaction: Transaction) -> int:
             sql = "SELECT generation, spec, desired_state FROM cdc_jobs WHERE name = :name"
             rows = transaction.all(sql, name=job)
@@ -91,6 +93,8 @@ class Deployments:
             if not rows:
                 raise ConfigError(f"There is no job {job}.", hint="`cdc list` shows the jobs.", job=job)
             found, old_spec, old_desired = rows[0]
+            if (found, old_spec, old_desired) in saved:
+                return int(found)
             stays = desired is None or (keeps_pause and old_desired == DesiredState.PAUSED)
             wanted = (spec if spec is not None else old_spec, old_desired if stays else desired)
             if generation is not None and generation != found:
@@ -113,6 +117,7 @@ class Deployments:
             )
             if not done:
                 raise ConfigError(f"The job {job} was changed by another user.", hint="Repeat the change.", job=job)
+            saved.append((found + 1, values["spec"], values["desired"]))
             detail = {
                 "generation": found + 1,
                 "desired_state": values["desired"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from cdc.state.database import Database, Row, Transaction, insert_once
+from cdc.state.database import Database, Row, Transaction, delete_once, insert_once
 
 KEPT_EVENTS = 1000  # of one job
 REQUEST_S = 60.0  # a driver that starts later than this does not carry out an old request
@@ -127,7 +127,7 @@ class Events:
     def withdraw(self, number: int) -> bool:
         """Delete a request that no driver has taken. Return False if a driver has taken it."""
         sql = "DELETE FROM cdc_events WHERE id = :id AND taken_by IS NULL AND result IS NULL"
-        return self._database.transact(lambda transaction: transaction.run(sql, id=number)) == 1
+        return self._database.transact(delete_once(sql, "SELECT id FROM cdc_events WHERE id = :id", id=number))
 
     def delete(self, number: int) -> None:
         """Delete one event, such as an answered question that changes nothing."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdc.errors import LeaseLost
-from cdc.state.database import Database, Row, Transaction
+from cdc.state.database import Database, Row, Transaction, delete_once
 
 CLOCK_STEP_S = 1.0  # a smaller step of the clock delays a take-over by as much
 
@@ -119,7 +119,7 @@ class Hosts:
     def forget(self, name: str) -> bool:
         """Delete the row of a host whose heartbeat has expired. Return False if it is alive or unknown."""
         sql = f"DELETE FROM cdc_hosts WHERE name = :name AND lease_until <= {self._database.words.now}"
-        return self._database.transact(lambda transaction: transaction.run(sql, name=name)) == 1
+        return self._database.transact(delete_once(sql, "SELECT name FROM cdc_hosts WHERE name = :name", name=name))
 
     def _save(self, transaction: Transaction, host: Host, *, is_first: bool) -> bool:
         now = self._database.words.now
