@@ -28,6 +28,7 @@ import psutil
 
 from cdc.errors import PrerequisiteError
 from cdc.marked_processes import processes_with
+from cdc.process_start import start_of
 from spark.class_archive import archive_options
 from spark.gateway import END_LIMIT_S, LOG4J, SOCKET_NAME, SOCKET_PATH_MOST
 from spark.java import check_connect, check_java, check_spark_home
@@ -63,7 +64,7 @@ class ConnectServer:
     """A server process."""
 
     pid: int
-    created_at: float  # of the process: the system may reuse the id
+    start: str  # see ``start_of``: the system may reuse the id
     port: int
     address: str  # with the token
     is_ready: bool = False
@@ -71,10 +72,7 @@ class ConnectServer:
     @property
     def is_alive(self) -> bool:
         """Whether the process runs."""
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            return process.create_time() == self.created_at and process.status() != psutil.STATUS_ZOMBIE
-        return False
+        return self.start != "" and start_of(self.pid) == self.start
 
     def answers(self, limit_s: float) -> bool:
         """Return whether the process itself listens on its port, and replies within ``limit_s``."""
@@ -127,7 +125,7 @@ def start_server(folder: Path, memory: int | None = None) -> tuple[ConnectServer
         )  # fmt: skip
     # not localhost: see ConnectChannelBuilder
     address = f"sc://127.0.0.1:{port}/;token={token}"
-    server = ConnectServer(process.pid, psutil.Process(process.pid).create_time(), port, address)
+    server = ConnectServer(process.pid, start_of(process.pid), port, address)
     save_server(folder, server)
     return server, process
 
@@ -163,9 +161,21 @@ def save_server(folder: Path, server: ConnectServer) -> None:
 def known_server(folder: Path) -> ConnectServer | None:
     """Return the server that was started last in ``folder``; None if it has ended."""
     with suppress(OSError, ValueError, TypeError):
-        server = ConnectServer(**json.loads((folder / ADDRESS_FILE).read_text(encoding="utf-8")))
+        saved = json.loads((folder / ADDRESS_FILE).read_text(encoding="utf-8"))
+        if "created_at" in saved:  # by an earlier version
+            del saved["created_at"]
+            saved["start"] = _start_with(saved["pid"], folder / "tmp")
+        server = ConnectServer(**saved)
         return server if server.is_alive else None
     return None
+
+
+def _start_with(pid: int, temporary: Path) -> str:
+    """Return the start of a process with this TMPDIR; "" if there is none."""
+    with suppress(psutil.Error):
+        if psutil.Process(pid).environ().get("TMPDIR") == str(temporary):
+            return start_of(pid)
+    return ""
 
 
 def is_shared_server(remote: str) -> bool:

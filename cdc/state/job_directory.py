@@ -27,6 +27,7 @@ import psutil
 from cdc.errors import CdcError, CheckpointError, error_from_json, error_to_json
 from cdc.logging_setup import masked
 from cdc.marked_processes import processes_with
+from cdc.process_start import start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class JobDirectory:
         The machine's own folder is not used, because its files may be deleted by age while the job runs for months.
         Raises: CheckpointError.
         """
-        temporary = self.path / "tmp" / f"{os.getpid()}-{_start_of(os.getpid())}"
+        temporary = self.path / "tmp" / f"{os.getpid()}-{start_of(os.getpid())}"
         self.make()
         _make(temporary.parent)
         _make(temporary)
@@ -78,11 +79,11 @@ class JobDirectory:
         """Delete the temporary files of drivers that have ended, and kill the processes that they left.
 
         Without its files, a JVM that is still starting would not detect that its driver has ended. Calls: when this
-        process has the job's lock.
+        process has the job's lock. A name that an earlier version has given is that of an ended driver.
         """
         for folder in (self.path / "tmp").glob("*"):
             pid, _, start = folder.name.partition("-")
-            if not pid.isdigit() or _start_of(int(pid)) != start:
+            if not pid.isdigit() or start_of(int(pid)) != start:
                 _kill_all_with(str(folder))
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,15 +163,6 @@ def _make(path: Path) -> None:
             hint="Free some space, make the user that runs the job its owner, or set CDC_HOME to another folder.",
             path=path,
         ) from error
-
-
-def _start_of(pid: int) -> str:
-    """Return when a process started, as text; "" if it has ended. A later process with its number started later."""
-    try:
-        process = psutil.Process(pid)
-        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time() * 100:.0f}"
-    except psutil.Error:
-        return ""
 
 
 def _kill_all_with(temporary: str) -> None:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from cdc.demo.local_servers import LocalServer
+from cdc.process_start import start_of
 from cdc.state.sqlite import SqliteStore
 from spark.code_version import code_version
 from spark.connect_server import ADDRESS_FILE, ConnectServer, known_server, save_server
@@ -128,7 +129,7 @@ def test_jobs_share_one_spark_and_continue_after_its_death(
     earlier = folder_of(host[0]).with_name("0123456789abcdef")
     earlier.mkdir()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)"], start_new_session=True)
-    save_server(earlier, replace(second, pid=child.pid, created_at=psutil.Process(child.pid).create_time()))
+    save_server(earlier, replace(second, pid=child.pid, start=start_of(child.pid)))
     host[0].start()
     mysql.execute(f"UPDATE `{database}`.orders SET name = 'C' WHERE id = 3")
     have_rows(host, tmp_path, {2: "b", 3: "C"})

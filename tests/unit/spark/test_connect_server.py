@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -9,10 +10,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cdc.errors import PrerequisiteError
+from cdc.process_start import start_of
 from spark.code_version import code_version
 from spark.connect_server import (
     _MAIN,
@@ -41,7 +42,7 @@ ADDRESS = "sc://127.0.0.1:4711/;token=t0ken-of-the-server"
 
 
 def this_process(port: int = 4711) -> ConnectServer:
-    return ConnectServer(os.getpid(), psutil.Process().create_time(), port, ADDRESS)
+    return ConnectServer(os.getpid(), start_of(os.getpid()), port, ADDRESS)
 
 
 def test_address_is_known_when_the_server_is_ready(tmp_path: Path) -> None:
@@ -63,12 +64,23 @@ def test_damaged_address_file_is_no_server(tmp_path: Path, text: str) -> None:
 
 
 def test_process_with_a_reused_id_is_no_server(tmp_path: Path) -> None:
-    save_server(tmp_path, ready(replace(this_process(), created_at=1.0)))
+    save_server(tmp_path, ready(replace(this_process(), start="1-0badcafe")))
     assert known_server(tmp_path) is None
     child = subprocess.Popen([sys.executable, "-c", ""])
+    start = start_of(child.pid)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie
-    assert not ConnectServer(child.pid, psutil.Process(child.pid).create_time(), 1, ADDRESS).is_alive
+    assert not ConnectServer(child.pid, start, 1, ADDRESS).is_alive
     child.wait()
+
+
+def test_server_saved_by_an_earlier_version_is_known(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as child:
+        saved = {"pid": child.pid, "created_at": 1.0, "port": 4711, "address": ADDRESS, "is_ready": True}
+        (tmp_path / ADDRESS_FILE).write_text(json.dumps(saved))
+        assert known_server(tmp_path) == ConnectServer(child.pid, start_of(child.pid), 4711, ADDRESS, is_ready=True)
+        (tmp_path / ADDRESS_FILE).write_text(json.dumps({**saved, "pid": os.getpid()}))
+        assert known_server(tmp_path) is None
 
 
 def test_wait_for_an_address_ends_with_the_job_and_by_time(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cdc.errors import PrerequisiteError
 from cdc.manager import shared_spark as module
 from cdc.manager.shared_spark import ANSWER_EVERY_S, FIRST_WAIT_S, SILENT_S, SharedSpark
+from cdc.process_start import start_of
 from spark.connect_server import ADDRESS_FILE, ConnectServer, address_of, save_server
 from spark.gateway import START_LIMIT_S
 
@@ -38,7 +38,7 @@ class Supervised:
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
         self.started.append(process)
         address = f"sc://127.0.0.1:4711/;token=t{process.pid}"
-        server = ConnectServer(process.pid, psutil.Process(process.pid).create_time(), 4711, address)
+        server = ConnectServer(process.pid, start_of(process.pid), 4711, address)
         save_server(folder, server)
         return server, process
 

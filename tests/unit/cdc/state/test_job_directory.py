@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdc.errors import CdcError, CheckpointError
@@ -111,3 +112,20 @@ def test_set_failure_not_deletable_raises(tmp_path: Path) -> None:
     (folder.path / "failure.json").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"failure\.json"):
         folder.set_failure(None)
+
+
+def test_delete_orphans_after_a_step_of_the_clock_keeps_own_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = JobDirectory(tmp_path, "shop")
+    folder.use_temporary()
+    own = Path(tempfile.gettempdir())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        booted = psutil.boot_time()
+        monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + 3)
+        folder.use_temporary()
+        folder.delete_orphans()
+        assert list(own.parent.iterdir()) == [own]
+        assert child.poll() is None
