@@ -71,13 +71,13 @@ class Log:
 
     def __init__(self, offset=1000, *, size=100, file=FILE, time_ms=None):
         self.offset, self.size, self.file, self.time_ms = offset, size, file, time_ms
-        self.database = "shop"
+        self.database, self.gtid_set = "shop", ""
 
     def _entry(self, kind, value, event):
         header = Header(
             file=self.file, offset=(self.offset + self.size) % (1 << 32) - self.size, event_length=self.size,
             execute_time_ms=self.time_ms or 1_700_000_000_000 + self.offset,
-            database=self.database, table="orders", event_kind=event,
+            database=self.database, table="orders", event_kind=event, gtid_set=self.gtid_set,
         )  # fmt: skip
         self.offset += self.size
         return Entry(header=header, kind=kind, store_value=value.SerializeToString()).SerializeToString()

@@ -57,6 +57,16 @@ class AckTracker:
         """Ack the newest batch, and those after it, only when ``end`` is committed."""
         self.unacked[-1] = self.unacked[-1]._replace(last=end)
 
+    def drop_copies(self, end: CanalPosition) -> None:
+        """Ack the batches after ``end``, except the newest, as soon as ``end`` is committed.
+
+        Their entries arrive again in later batches, for which they would keep no room in the ring.
+        """
+        for number, each in enumerate([*self.unacked][:-1]):
+            with suppress(ValueError):
+                if not end.reached(each.last):
+                    self.unacked[number] = each._replace(first=end, last=end)
+
     def release(self, fetcher: Fetcher | None) -> None:
         """Ack the batches that end at or before the committed position, except the one that is kept."""
         while self.unacked and self.committed.file and self._is_oldest_committed() and not self._is_oldest_kept():

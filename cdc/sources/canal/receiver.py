@@ -227,12 +227,11 @@ class CanalReceiver:
                     wraps = self._may_wrap(fetched, positions, first, before, begins)
                     if wraps:
                         self._accept_wrap(cutter.end if begins else before, positions[first])
-                    if begins:
-                        cutter.drop_open()  # the entries since the last Batch arrive again
-                    elif cutter.open.entries:
-                        # Their batches keep room in the ring until they are committed, and the ring may be too small
-                        # for the same transaction again.
-                        cutter.cut(before, splits=not cutter.end.entry)
+                    if not begins and (wraps or cutter.open.began_before(entries, first)):
+                        cutter.cut_open(before)  # these rows do not arrive again
+                    cutter.drop_open()  # the entries since the last Batch arrive again
+                    if not begins:
+                        acks.drop_copies(cutter.end)
                     if wraps:
                         acks.hold(cutter.end)
                     self._repeats.is_dropping = True

@@ -36,6 +36,7 @@ class OpenTransaction:
 
     changes: list[Changes] = field(default_factory=list)
     entries: int = 0
+    first: tuple[str, int] = ("", 0)  # file and offset of the first of these entries
     rows: int = 0
     bytes: int = 0
     oldest_ms: int = 0
@@ -54,6 +55,8 @@ class OpenTransaction:
         if len(times):
             self.oldest_ms = min(self.oldest_ms or int(times.min()), int(times.min()))
             self.newest_ms = max(self.newest_ms, int(times.max()))
+        if not self.entries:
+            self.first = entries.text(first, kernels.FILE_AT), int(entries.index[first, kernels.OFFSET])
         self.changes += changes
         self.entries += last - first
         self.length += last - first
@@ -61,6 +64,12 @@ class OpenTransaction:
         self.bytes += int(index[:, kernels.SIZE].sum())
         self.gtid_set = entries.text(last - 1, kernels.GTID_AT)
         self.changed_at = time.monotonic()
+
+    def began_before(self, entries: Entries, number: int) -> bool:
+        """Return whether an entry is inside these entries: if Canal continues there, not all of them arrive again."""
+        fields, (file, offset) = entries.index[number], self.first
+        is_row = self.entries and fields[kernels.KIND] == kernels.ROW_DATA
+        return bool(is_row and offset < fields[kernels.OFFSET] and entries.text(number, kernels.FILE_AT) == file)
 
     def rest(self) -> OpenTransaction:
         """Return the same transaction without rows; an empty one if it has ended."""
@@ -106,6 +115,11 @@ class TransactionCutter:
     def drop_open(self) -> None:
         """Drop the open rows, because everything after the last whole transaction arrives again."""
         self.open = self.open.rest() if self.end.entry else OpenTransaction()
+
+    def cut_open(self, position: CanalPosition) -> None:
+        """Make a Batch of the open rows up to ``position``, inside a transaction."""
+        if self.open.entries:
+            self.cut(position, splits=not self.end.entry)
 
     def cut(self, position: CanalPosition, *, splits: bool = False) -> None:
         """Make a Batch of the open rows, ending at ``position``. ``splits``: it is the first cut inside a

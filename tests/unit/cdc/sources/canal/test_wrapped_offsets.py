@@ -88,6 +88,32 @@ def test_receiver_repeated_transaction_is_read_once(first, offset, length):
     assert ids == [*range(1, 2 + length), 100]
 
 
+@pytest.mark.parametrize("length", [2, 40])
+def test_receiver_repeated_first_transaction_is_read_once(length):
+    log = Log()
+    one = log.rows(1, length)
+    client = Scripted(*cut(one[:-1], 4), *cut(one, 4), [log.rows(100, 100)])
+    ids, _, error = read(receiver(client), START, until=100)
+    assert error is None
+    assert sorted({*ids}) == [*range(1, 1 + length), 100]
+
+
+@pytest.mark.parametrize("file", ["mysql-bin.000000", "mysql-bin.000001"])
+def test_receiver_failover_inside_a_transaction_reads_all_its_rows(file):
+    """Another server, whose offsets are lower, sends the transaction again."""
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    first, second = Log(8000), Log(500, file=file)
+    first.gtid_set = f"{uuid}:1-4"
+    one = first.rows(1, 1)
+    first.gtid_set = second.gtid_set = f"{uuid}:1-5"
+    two, again = first.rows(2, 9), second.rows(2, 9)
+    second.gtid_set = f"{uuid}:1-6"
+    client = Scripted([one], [two[:5]], [again], [second.rows(100, 100)])
+    ids, _, error = read(receiver(client, ring=Ring()), START, until=100)
+    assert error is None
+    assert ids == [*range(1, 10), 100]
+
+
 def test_receiver_repeated_batch_is_read_once():
     """Another client has requested a rollback inside a transaction."""
     log = Log()
